@@ -64,6 +64,19 @@ def test_a_repeated_report_is_no_error_and_a_different_one_is_refused(harness: A
     assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["exit_code"] == 0
 
 
+def test_a_job_is_shown_whatever_times_its_agent_has_reported(harness: ApiHarness) -> None:
+    job, agent = harness.user.submit(), harness.agent()
+    agent.claim()
+    for number in (1, 2):
+        published = harness.publish_checkpoint(job, 1, number)
+        checkpoint = {"attempt": 1, "number": number, "digest": published.digest, "log_lines": 0, "size_bytes": 5}
+        for longest in (1.7e308, 2.0**53 - 1):
+            spent = SLICE | {"compute_s": longest, "restore_s": longest, "save_s": longest}
+            answer = agent.report(job, 1, "checkpointed", {"checkpoint": checkpoint, "slice": spent})
+            assert answer.status_code == (204 if longest < 1e300 else 422), answer.text
+            assert harness.user.get(f"/v1/jobs/{job}").status_code == 200
+
+
 def test_an_older_attempts_report_is_refused_and_changes_nothing(harness: ApiHarness) -> None:
     job = harness.user.submit()
     slow, quick = harness.agent("n1"), harness.agent("n2")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, func, select, text
 from tests.queue.queue_harness import QueueHarness
 
+from gleaner.agent.common.settings_sources import MOST
 from gleaner.agent.messages import ClaimRequest
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
@@ -19,7 +20,7 @@ from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.quotas import OverQuota, Stored
 from gleaner.control.queue.schema import JOB
-from gleaner.control.settings import MOST, QuotaSettings
+from gleaner.control.settings import QuotaSettings
 
 
 @pytest.fixture

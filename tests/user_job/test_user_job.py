@@ -224,6 +224,17 @@ def test_what_else_the_user_has_put_into_the_folder_is_left_alone(tmp_path: Path
     assert at.storage.keys("") == ["jobs/mine/attempt-1/checkpoint-1"]
 
 
+def test_a_folder_whose_name_only_reads_like_a_jobs_number_takes_no_jobs_checkpoints_with_it(tmp_path: Path) -> None:
+    at = catalog(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    with at.storage.draft("jobs/066/attempt-1/checkpoint-1") as draft:  # a copy that the user has made
+        draft.publish({})
+    Catalog(at.root, 67, "q").remove_forgotten(frozenset({"66", "67"}))
+    assert len(at.latest()) == 1
+    assert at.storage.keys("") == ["jobs/066/attempt-1/checkpoint-1", "jobs/66/attempt-1/checkpoint-1"]
+
+
 def test_a_storage_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a folder that all nodes share"):
         catalog(tmp_path).set_up(is_first=False, now_s=0)

@@ -52,9 +52,10 @@ AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
 Count = Annotated[int, Field(ge=0, le=_LARGEST), NUMBER]
 Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
-Seconds = Annotated[float, NUMBER]
-Duration = Annotated[float, Field(ge=0), NUMBER]
-Weight = Annotated[float, Field(ge=0), NUMBER]
+Seconds = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), NUMBER]
+Duration = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+"""The sum of many of these is still a finite number."""
+Weight = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
 Flag = Annotated[bool, Field(strict=True)]
 
 

@@ -76,7 +76,7 @@ class AgentSettings(FileSettings):
     """A job is not saved more often than this while it goes on."""
     shortest_slice_s: float = Field(default=300, ge=0)
     """No job is begun when less time than this is left before saving starts."""
-    request_timeout_s: float = Field(default=15, gt=0)
+    request_timeout_s: float = Field(default=15, gt=0, le=3600)
     """The time for one request to control."""
     idle_s: float = Field(default=60, ge=0)
     """An agent without work ends after this long."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from gleaner.agent.common.settings_sources import FileSettings
+from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
 from gleaner.control.hostlist import chosen
 from gleaner.control.policy.group_shares import ShareRules
 from gleaner.control.policy.node_rates import RateRules
@@ -20,13 +20,17 @@ from gleaner.control.policy.quotas import GIB, GroupMost, Most, QuotaRules
 
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30
-MOST = 10**12
-"""The largest number for anything that is counted: more than there will be, and every database can hold it."""
+LONGEST_CALL_S = DAY_S
+"""The longest time for which a call is waited for: the system's own waits end at 24 days."""
+LARGEST_GIB = 10**9
+"""The largest size in GiB: its bytes are a number that every database can hold."""
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _usable = field_validator("*")(usable)
 
 
 class QueueSettings(_Table):
@@ -38,7 +42,7 @@ class QueueSettings(_Table):
     """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
     """An agent tells control this often that it is there."""
-    retries: int = Field(default=2, ge=0)
+    retries: int = Field(default=2, ge=0, le=100)
     """The number of times that a job is started over after its own failure, unless the job says otherwise."""
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this often in a row, on different nodes, is held."""
@@ -150,7 +154,7 @@ class RateSettings(_Table):
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 
 
 def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
@@ -247,7 +251,7 @@ class EntitlementSettings(_Table):
     """Control looks at the owners' jobs this often."""
     slurm_admin_socket: Path = Path("/run/gleaner/slurm-admin.sock")
     """The socket of the Slurm admin service."""
-    slurm_admin_timeout_s: float = Field(default=30, gt=0)
+    slurm_admin_timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time for one request to the Slurm admin service."""
 
     @model_validator(mode="after")
@@ -272,7 +276,7 @@ class ClusterSettings(_Table):
     """The agents' account; Slurm's default by default."""
     qos: str | None = None
     """The agents' QOS; Slurm's default by default."""
-    timeout_s: float = Field(default=30, gt=0)
+    timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time for one call of a Slurm program, or of PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
     """The most submissions in a second."""
@@ -303,7 +307,7 @@ class ApiSettings(_Table):
     """The most connections at one time. Further connections are answered with 503 at once."""
     connections_per_host: int = Field(default=256, ge=1)
     """The most connections from one address. Set a higher number behind a proxy that all callers come through."""
-    request_s: float = Field(default=60, gt=0)
+    request_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
     """The time from the first byte of a request to its last. After that the connection is closed."""
 
     @model_validator(mode="after")
@@ -337,7 +341,7 @@ class Quota(_Table):
     """Jobs that have not ended."""
     cores: int | None = Field(default=None, ge=0, le=MOST)
     """Cores of running jobs. At the quota, running jobs go on, and no further job is started."""
-    stored_gib: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
     """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
     are saved and go on."""
 
@@ -387,9 +391,9 @@ class ImageSettings(_Table):
 
     push: bool = True
     """False: nobody may push an image. Those that are there stay."""
-    largest_gib: float = Field(default=20, gt=0, le=195, allow_inf_nan=False)
+    largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one image, all its layers uncompressed."""
-    group_gib: float = Field(default=100, ge=0, allow_inf_nan=False)
+    group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
     """The size of all images of a group together. What two names mean counts once."""
 
     @property
@@ -454,7 +458,7 @@ class ClientSettings(_Table):
     """The file with the token, mode 0600."""
     ca_file: Path | None = None
     """The certificate authority of control's certificate, if the system does not trust it."""
-    timeout_s: float = Field(default=30, gt=0)
+    timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time for one request."""
     proof: Literal["auto", "token", "munge"] = "auto"
     """The proof of who asks, for `glean`. `auto`: the token if its file is there, else munge if munge runs here."""

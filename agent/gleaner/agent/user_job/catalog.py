@@ -21,7 +21,8 @@ from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, ch
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.system import atomic
 
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+"""A number as it is written here: `007` is a name that somebody else has given."""
 _STALE_S = 3600.0
 """A half-written checkpoint of a program that died is removed after so long."""
 

@@ -58,7 +58,7 @@ def parse(text: str, name: str) -> dict[str, Given]:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise BadInput(one_line(f"{name}{line}: not valid YAML: {error.problem}")) from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # PyYAML lets Python's own pass
         raise BadInput(one_line(f"{name}: not valid YAML: {error}")) from None
     if not isinstance(root, yaml.MappingNode):
         raise BadInput(f"{name}: must hold keys with values, for example `image: gleaner/pythia`")

@@ -192,7 +192,7 @@ def _read(path: Path | None) -> tuple[str, Tables]:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadScenario(f"{path}: {said}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
         raise BadScenario(f"{path}: not valid TOML: {error}") from None
 
 

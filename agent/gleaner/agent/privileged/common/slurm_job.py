@@ -9,10 +9,10 @@ demands.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import os
 import re
 import threading
 import time
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...system import untrusted
@@ -192,17 +192,19 @@ class JobHandle:
         """Have Slurm end the job at `wanted_s`, to the second, unless it ends earlier anyway; return the job then.
 
         Slurm takes limits in whole minutes, but the owner of a running job may lower its EndTime (scontrol(1)). Slurm's
-        clock and the node's agree, as munge demands; both programs run in the node's time zone. Slurm is asked once,
-        and once more only after a change: all agents of a round start at about the same time. The end is a later one
-        if Slurm does not lower it. Raises `Unknown` if Slurm does not tell the job.
+        clock and the node's agree, as munge demands. The end is said in UTC: in a time zone an hour may come twice, and
+        an end that has passed ends the job at once. Slurm is asked once, and once more only after a change: all agents
+        of a round start at about the same time. The end is a later one if Slurm does not lower it. Raises `Unknown` if
+        Slurm does not tell the job.
         """
         found = self.must_look()
         if found.end_s is None or found.end_s <= wanted_s:
             return found
-        stamp = datetime.fromtimestamp(wanted_s).strftime("%Y-%m-%dT%H:%M:%S")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wanted_s))
+        words = ["scontrol", "update", f"JobId={self.number}", f"EndTime={stamp}"]
         for _ in range(_TRIES):
             try:
-                _output(["scontrol", "update", f"JobId={self.number}", f"EndTime={stamp}"], _CHANGE_WITHIN_S)
+                _output(words, _CHANGE_WITHIN_S, environment={**os.environ, "TZ": "UTC"})
                 return self.look() or found._replace(end_s=int(wanted_s))
             except Unknown:
                 time.sleep(_AGAIN_S)
@@ -241,10 +243,10 @@ def kill_wait_s() -> float:
     return USUAL_KILL_WAIT_S if found is None else found
 
 
-def _output(words: list[str], within_s: float) -> str:
+def _output(words: list[str], within_s: float, environment: dict[str, str] | None = None) -> str:
     """Return what a program of Slurm's prints. Raises `Unknown` with its reason."""
     try:
-        done = system_programs.run(words, within_s=within_s, folder="/")
+        done = system_programs.run(words, within_s=within_s, folder="/", environment=environment)
     except OSError as error:
         raise Unknown(str(error)) from error
     if done.status != 0:
