@@ -1,4 +1,4 @@
-"""docs/simulate/reference.md says what the program takes: its scenario has every key there is, and its options exist."""
+"""docs/simulate/reference.md says what the program takes: every key of a scenario, and options that exist."""
 
 import re
 import tomllib
