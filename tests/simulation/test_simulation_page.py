@@ -1,4 +1,4 @@
-"""docs/simulate/reference.md says what the program takes: every key of a scenario, and options that exist."""
+"""docs/simulate/reference.md says what the program takes: each key of a scenario is there, and its options exist."""
 
 import re
 import tomllib
