@@ -229,6 +229,6 @@ def test_the_page_of_storage_says_which_saves_do_not_read_what_they_share() -> N
     _, found, after = page.partition("A save reads and compares what it shares")
     assert found
     said = after[:800]
-    assert job_checkpoints.RELIED_ON_FOR_S == 3600
+    assert job_checkpoints.TRUSTED_FOR_S == 3600
     assert "within the last hour: - the first save after a restore" in said
     assert "- the save at an agent's end reads none of them if the agent has saved the job within the last hour" in said

@@ -73,6 +73,7 @@ def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with
     }
     packages = {
         "gleaner.agent",
+        "gleaner.agent.common",
         "gleaner.agent.privileged",
         "gleaner.agent.privileged.common",
         "gleaner.agent.system",
@@ -80,7 +81,7 @@ def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with
         "gleaner.control.slurm",
     }
     assert {name.rpartition(".")[2] for name in ours - packages} == {
-        "atomic", "comments", "interface", "ipc", "openat", "parse_json", "request", "run", "snapshot",
+        "atomic", "comments", "hostlist", "interface", "ipc", "openat", "parse_json", "request", "run", "snapshot",
         "system_programs", "untrusted",
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from tests.api.api_harness import ApiHarness, detail
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
-from gleaner.agent.messages import Farewell, Heartbeat
+from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import (
@@ -185,7 +185,8 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
     assert sorted(harness.storage.writers()) == sorted([live.name, "not-known"])
     assert len(list((folder / ".drafts").iterdir())) == 3
     with transaction(harness.state.engine) as db:
-        agents.record_farewell(db, live.name, Farewell(ended_s=harness.now_s, reason="bye"), now_s=harness.now_s)
+        last = Deregistration(ended_s=harness.now_s, reason="bye")
+        agents.record_deregistration(db, live.name, last, now_s=harness.now_s)
     assert swept(harness.now_s) == 1, "it has said so itself"
     for draft in drafts:
         draft.__exit__(None, None, None)

@@ -286,10 +286,10 @@ def test_what_a_job_has_in_its_folder_and_in_its_container_counts_together(tmp_p
 
 def test_an_engine_that_does_not_answer_hides_no_folder(tmp_path: Path) -> None:
     class Silent(PretendedRuntime):
-        def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+        def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
             raise RuntimeFault("it hangs")
 
-        def places(self) -> tuple[str, ...]:
+        def data_folders(self) -> tuple[str, ...]:
             raise RuntimeFault("it hangs")
 
     (tmp_path / "large").write_bytes(bytes(2 * MIB))
@@ -300,7 +300,7 @@ def test_a_look_that_takes_long_is_made_more_rarely(tmp_path: Path) -> None:
     class Slow(PretendedRuntime):
         looks = 0
 
-        def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+        def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
             self.looks += 1
             time.sleep(0.2)
             return DiskUse()

@@ -41,8 +41,8 @@ class Place:
         self.stored = stored
         self.held: list[int] = []
         guard = vdso.Guard() if sealed else guard
-        listener = ipc.listening(str(place / "criu"))
-        users = ipc.listening(str(place / "users"))
+        listener = ipc.listen(str(place / "criu"))
+        users = ipc.listen(str(place / "users"))
         self.relay = Relay(listener, str(place / "users"), sealed, guard)
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
@@ -52,18 +52,18 @@ class Place:
 
     def _capture(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := criu_messages.asked(connection)) is not None:
-            with os.fdopen(criu_messages.taken_pipe(connection), "rb") as source:
+        while (name := criu_messages.read_request(connection)) is not None:
+            with os.fdopen(criu_messages.receive_pipe(connection), "rb") as source:
                 self.stored[name] = source.read()
 
     def _serve(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := criu_messages.asked(connection)) is not None:
-            criu_messages.answer(connection, exists=name in self.stored)
+        while (name := criu_messages.read_request(connection)) is not None:
+            criu_messages.send_answer(connection, exists=name in self.stored)
             if name == SLOW:
-                self.held.append(criu_messages.taken_pipe(connection))
+                self.held.append(criu_messages.receive_pipe(connection))
             elif name in self.stored:
-                with os.fdopen(criu_messages.taken_pipe(connection), "wb") as sink:
+                with os.fdopen(criu_messages.receive_pipe(connection), "wb") as sink:
                     try:
                         sink.write(self.stored[name])
                         sink.flush()
@@ -71,20 +71,20 @@ class Place:
                         pass
 
     def save(self, name: str, content: bytes) -> None:
-        criu_messages.ask(self.criu, name)
+        criu_messages.send_request(self.criu, name)
         theirs, ours = os.pipe()
-        criu_messages.give_pipe(self.criu, theirs)
+        criu_messages.send_pipe(self.criu, theirs)
         os.close(theirs)
         with os.fdopen(ours, "wb") as sink:
             sink.write(content)
 
     def asked(self, name: str) -> int | None:
         """Return CRIU's end of the pipe for an image; None if there is none."""
-        criu_messages.ask(self.criu, name)
-        if not criu_messages.answered(self.criu):
+        criu_messages.send_request(self.criu, name)
+        if not criu_messages.read_answer(self.criu):
             return None
         ours, theirs = os.pipe()
-        criu_messages.give_pipe(self.criu, theirs)
+        criu_messages.send_pipe(self.criu, theirs)
         os.close(theirs)
         return ours
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, func, select, text
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Ask
+from gleaner.agent.messages import ClaimRequest
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.policy.resources import stepped
@@ -56,7 +56,7 @@ def claim(
         given_ = claims.claim(
             db,
             agent,
-            Ask(cpus=64, memory_mib=65536, most=most),
+            ClaimRequest(cpus=64, memory_mib=65536, most=most),
             now_s=harness.now_s,
             limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db)),
         )

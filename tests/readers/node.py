@@ -222,7 +222,7 @@ ROOTS = (
     ),
     Reader(
         "a name of an image of CRIU's",
-        lambda content, _: criu_messages.parsed_request(content),
+        lambda content, _: criu_messages.parse_request(content),
         (criu_messages.StreamBroken,),
         (b"\x0a\x0bpages-1.img",),
     ),
@@ -251,7 +251,7 @@ ROOTS = (
 
 
 FRAMES = struct.pack(">B3xL", 1, 6) + b"a\xff\0\nbc" + struct.pack(">B3xL", 2, 2) + b"d\n"
-MANIFEST = manifest.manifest_of("jobs/7/output", [], {"image_id": "x"})
+MANIFEST = manifest.make_manifest("jobs/7/output", [], {"image_id": "x"})
 RECORD = as_json(
     {
         "program": "p",
@@ -295,7 +295,7 @@ def record(content: bytes, folder: Path) -> None:
 
 
 def pack_index(content: bytes, _folder: Path) -> None:
-    chunking.parsed_index(content[chunking.FOOTER_BYTES :], content[: chunking.FOOTER_BYTES], [1, 2])
+    chunking.parse_index(content[chunking.FOOTER_BYTES :], content[: chunking.FOOTER_BYTES], [1, 2])
 
 
 AGENTS = (
@@ -306,7 +306,9 @@ AGENTS = (
         (),
         (as_json({"a": {"image_id": "b", "used_s": 1.5}}),),
     ),
-    Reader("an archive's manifest", lambda content, _: manifest.parsed("k", content), (ArchiveBroken,), (MANIFEST,)),
+    Reader(
+        "an archive's manifest", lambda content, _: manifest.parse_manifest("k", content), (ArchiveBroken,), (MANIFEST,)
+    ),
     Reader("an archive's index", pack_index, (chunking.Damaged,)),
     Reader("a user job's record", record, (StorageError,), (RECORD,)),
     Reader(

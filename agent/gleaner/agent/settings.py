@@ -58,7 +58,7 @@ class AgentSettings(FileSettings):
     slow."""
     margin_s: float = Field(default=10, ge=0)
     """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
-    seconds of it (`deadlines.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs. Larger where
+    seconds of it (`deadlines.SHUTDOWN_GRACE_S`, the least that counts) are for leaving behind what hangs. Larger where
     storage is uneven."""
     kill_wait_s: float | None = Field(default=None, ge=0)
     """The agent plans to be gone so long before its end; only a late save uses what is left. By default Slurm's

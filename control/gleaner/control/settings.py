@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from gleaner.agent.common.hostlist import chosen
 from gleaner.agent.common.settings_sources import FileSettings
+from gleaner.control.hostlist import chosen
 from gleaner.control.policy.group_shares import ShareRules
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, GroupMost, Most, QuotaRules

@@ -11,7 +11,6 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
-from gleaner.agent.common.validation_messages import complaint, one_line
 from gleaner.control.cli import (
     cluster,
     config,
@@ -30,6 +29,7 @@ from gleaner.control.cli import (
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
 from gleaner.control.cli.output import Answer
+from gleaner.control.validation_messages import complaint, one_line
 
 app = typer.Typer(
     name="glean",

@@ -13,10 +13,10 @@ import yaml
 from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib
-from gleaner.agent.common.validation_messages import complaint, one_line, unknown_key
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.wrong_keys import INSTEAD
 from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.validation_messages import complaint, one_line, unknown_key
 
 MOST_BYTES = 4 * 1024 * 1024
 MOST_RUNS = 100_000

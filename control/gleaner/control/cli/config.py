@@ -11,10 +11,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
-from gleaner.agent.common.validation_messages import complaint, known_keys, one_line, unknown_key
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
 from gleaner.control.settings import Settings
+from gleaner.control.validation_messages import complaint, known_keys, one_line, unknown_key
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {

@@ -8,7 +8,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
@@ -18,6 +17,7 @@ from gleaner.control.models.jobs import JobDetail
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
+from gleaner.control.validation_messages import one_line
 
 Decision = Annotated[
     int, typer.Argument(metavar="DECISION", min=1, help="The decision's number, as `glean why` shows it.")

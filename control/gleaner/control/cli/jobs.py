@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from gleaner.agent.common.quantities import duration_s, memory_mib
-from gleaner.agent.common.validation_messages import complaint, one_line
 from gleaner.control.cli import campaign_file as campaigns
 from gleaner.control.cli.campaign_file import Given
 from gleaner.control.cli.client import connect
@@ -21,6 +20,7 @@ from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import Change, JobFilter, JobRow, MigrateRequest
 from gleaner.control.states import State
+from gleaner.control.validation_messages import complaint, one_line
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
 Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]

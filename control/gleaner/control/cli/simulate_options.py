@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
 from gleaner.control.simulation.settings import Discipline
+from gleaner.control.validation_messages import one_line
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.scenario import Option

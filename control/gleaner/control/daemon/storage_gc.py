@@ -86,7 +86,7 @@ def remove_drafts(state: ControlState, now_s: float) -> int:
     writers = state.storage.writers()
     with snapshot(state.engine) as db:
         ended = queries.gone_agents(db, writers, now_s=now_s)
-    removed = state.storage.sweep(before_s=0.0, ended=ended) if ended else 0
+    removed = state.storage.sweep(before_s=0.0, ended_writers=ended) if ended else 0
     if removed:
         _log.info("drafts of ended agents removed", drafts=removed, agents=sorted(ended))
     return removed

@@ -13,12 +13,12 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from gleaner.agent.common.validation_messages import complaint, known_keys, unknown_key
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
+from gleaner.control.validation_messages import complaint, known_keys, unknown_key
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]

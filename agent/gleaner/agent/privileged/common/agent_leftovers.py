@@ -68,7 +68,7 @@ def _remove_each(folder: str, owner_uid: int, is_left: Callable[[str, os.stat_re
     except FileNotFoundError:  # no agent has been here
         return 0
     removed = 0
-    with openat.opened(file) as opened:
+    with openat.closing_fd(file) as opened:
         if os.fstat(opened).st_uid != owner_uid:
             raise PermissionError(f"{folder} is not the service account's")
         for name in os.listdir(opened):

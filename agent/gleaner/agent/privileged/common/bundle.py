@@ -110,7 +110,7 @@ class Bundle:
             alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        with openat.opened(alive):
+        with openat.closing_fd(alive):
             # A reader of a FIFO hears of the end of those writers only that it has seen: so read first, then wait.
             with contextlib.suppress(BlockingIOError):
                 os.read(alive, 1)

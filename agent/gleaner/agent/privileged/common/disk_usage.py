@@ -124,7 +124,7 @@ class _Count:
     def _opened(self, parent: int | None, name: str) -> _Level:
         if not self._own:
             return _Level(os.open(name, openat.FOLDER, dir_fd=parent), None)
-        with openat.opened(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as itself:
+        with openat.closing_fd(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as itself:
             link = f"/proc/self/fd/{itself}"  # it leads to the very folder that the descriptor stands for
             mode = stat.S_IMODE(os.fstat(itself).st_mode)
             if mode & _OPEN_TO_OWNER == _OPEN_TO_OWNER:

@@ -107,7 +107,7 @@ def set_timer(timer: int, *, first_ns: int, period: tuple[int, int]) -> None:
 
 def sync(folder: str) -> None:
     """Sync all of the folder's file system to the disk, and no other one, which may be a storage that hangs."""
-    with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+    with openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         _checked(_libc.syncfs(descriptor), "syncfs")
 
 

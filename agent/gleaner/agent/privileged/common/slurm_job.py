@@ -91,7 +91,7 @@ def is_number(value: Any) -> bool:
 def parse(text: str, job: str) -> SlurmJob:
     """Return the one job in the answer of `scontrol show job JOB --json`. Raises `Unknown`."""
     try:
-        (found,) = [one for one in untrusted.json_of(text, is_shown=True)["jobs"] if one["job_id"] == int(job)]
+        (found,) = [one for one in untrusted.json_of(text, for_display=True)["jobs"] if one["job_id"] == int(job)]
         has: Any = found["job_resources"]
         parts: list[Any] = has["nodes"]["allocation"] if has else []
         return SlurmJob(

@@ -37,7 +37,7 @@ def freeze(place: str, uid: int, *, disk: str) -> Kept:
     could claim anything about its files, their owners and its links, even after all of them have been checked.
     """
     kept: Kept = {"at": place, "folders": [], "links": []}
-    with openat.opened(os.open(place, openat.FOLDER)) as top:
+    with openat.closing_fd(os.open(place, openat.FOLDER)) as top:
         try:
             on, waiting = (os.lstat(disk).st_dev, mounts.mount_id(top)), [""]
             while waiting:
@@ -53,7 +53,7 @@ def freeze(place: str, uid: int, *, disk: str) -> Kept:
 
 def _frozen(top: int, path: str, kept: Kept, *, uid: int, on: tuple[int, int]) -> list[str]:
     """Make one folder root's, and take its links out. Return the folders in it."""
-    with openat.opened(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
+    with openat.closing_fd(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
         facts = os.fstat(folder)
         if mounts.mount_id(folder) != on[1]:
             raise Foreign(_mounted(path))
@@ -100,12 +100,12 @@ def _mounted(path: str) -> str:
 
 def thaw(kept: Kept) -> None:
     """Put all links, owners, modes and times back as they were."""
-    with openat.opened(os.open(kept["at"], openat.FOLDER)) as top:
+    with openat.closing_fd(os.open(kept["at"], openat.FOLDER)) as top:
         for path, target, uid, gid in kept["links"]:
             with suppress(OSError, ValueError):  # a folder has its name, its own folder has gone, or its name is none
                 _link(top, path, target, uid=uid, gid=gid)
         for path, uid, gid, mode, times in reversed(kept["folders"]):
-            with openat.opened(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
+            with openat.closing_fd(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
                 os.fchown(folder, uid, gid)
                 os.fchmod(folder, mode)
                 os.utime(folder, ns=(times[0], times[1]))

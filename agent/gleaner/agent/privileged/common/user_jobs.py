@@ -279,7 +279,7 @@ class UserJobs:
             descriptor = os.open(self.job_folder(name), flags)
         except OSError as error:
             raise Refused(f"{self.job_folder(name)} cannot be opened: {error.strerror}") from error
-        with openat.opened(descriptor), openat.opened(os.open(self._settings.users_work, flags)) as whole:
+        with openat.closing_fd(descriptor), openat.closing_fd(os.open(self._settings.users_work, flags)) as whole:
             if mounts.mount_id(descriptor) != mounts.mount_id(whole):
                 raise Refused(f"something is mounted on {self.job_folder(name)}: unmount it")
             yield descriptor
@@ -299,6 +299,6 @@ def handshakes(settings: config.Config, name: str) -> str:
 def make_theirs(path: str, owner: Owner) -> None:
     """Make a folder that only the user can enter, in one of root's."""
     os.makedirs(path, mode=0o700, exist_ok=True)
-    with openat.opened(os.open(path, openat.FOLDER)) as folder:
+    with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
         os.fchown(folder, owner.uid, owner.gid)
         os.fchmod(folder, 0o700)

@@ -230,13 +230,13 @@ def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: 
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
-        with openat.opened(os.open(rootfs, openat.FOLDER)) as target:
+        with openat.closing_fd(os.open(rootfs, openat.FOLDER)) as target:
             for name, diff in zip(wanted.layers, diffs):  # noqa: B905 - as long as each other, and Python 3.9
                 _unpack_layer(archive, name, diff, target, limit)
             _make_mount_points(target)
         with open(os.path.join(part, "config.json"), "wb") as file:
             file.write(wanted.config)
-        _write(os.path.join(part, "size.json"), {"bytes": limit.taken_bytes})
+        _write(os.path.join(part, "size.json"), {"bytes": limit.passed_bytes})
         linux.sync(part)
         os.rename(part, place)
     except BaseException:

@@ -399,6 +399,6 @@ def _listening(settings: config.Config) -> socket.socket:
     """
     path = settings.helper_socket
     mode = 0o666 if settings.user_jobs_key else 0o600
-    listener = ipc.listening(path, mode=mode, owner_uid=settings.agent_uid)
+    listener = ipc.listen(path, mode=mode, owner_uid=settings.agent_uid)
     sys.stderr.write(json.dumps({"listening": path}) + "\n")
     return listener

@@ -155,7 +155,7 @@ def last_error(log: str) -> str:
 def _error_in(line: bytes) -> str:
     """Return the error that a line of the log tells; "" for any other line."""
     try:
-        said = untrusted.json_of(line, is_shown=True)
+        said = untrusted.json_of(line, for_display=True)
         return str(said["msg"]) if said["level"] in ("error", "fatal") else ""
     except (ValueError, KeyError, TypeError):
         return ""

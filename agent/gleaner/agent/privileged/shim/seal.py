@@ -122,7 +122,7 @@ class Relay:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as streamer, criu:
             streamer.connect(self._path)
             while True:
-                name = criu_messages.asked(criu)
+                name = criu_messages.read_request(criu)
                 if name is None:
                     return
                 if self._guard is None:
@@ -132,18 +132,18 @@ class Relay:
 
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
         """Relay an image that CRIU writes."""
-        source = criu_messages.taken_pipe(criu)
-        criu_messages.ask(streamer, name)
+        source = criu_messages.receive_pipe(criu)
+        criu_messages.send_request(streamer, name)
         if _PAGES.match(name):
-            with openat.opened(source):
-                criu_messages.give_pipe(streamer, source)
+            with openat.closing_fd(source):
+                criu_messages.send_pipe(streamer, source)
             return
         if name in self.images:
             raise Broken(f"CRIU has written {name} twice")
         noted = self.images.setdefault(name, [])
         ours, theirs = os.pipe()[::-1]
-        with openat.opened(theirs):
-            criu_messages.give_pipe(streamer, theirs)
+        with openat.closing_fd(theirs):
+            criu_messages.send_pipe(streamer, theirs)
         self._pump(_noting, source, ours, noted)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
@@ -151,24 +151,24 @@ class Relay:
         is_pages = bool(_PAGES.match(name))
         noted = None if self._sealed is None or is_pages else self._sealed.images.get(name)
         if self._sealed is not None and not is_pages and noted is None:
-            criu_messages.answer(criu, exists=False)
+            criu_messages.send_answer(criu, exists=False)
             return
-        criu_messages.ask(streamer, name)
-        exists = criu_messages.answered(streamer)
+        criu_messages.send_request(streamer, name)
+        exists = criu_messages.read_answer(streamer)
         if not exists and noted is not None:
             raise Broken(f"the checkpoint lacks {name}")
-        criu_messages.answer(criu, exists=exists)
+        criu_messages.send_answer(criu, exists=exists)
         if not exists:
             return
-        sink = criu_messages.taken_pipe(criu)
+        sink = criu_messages.receive_pipe(criu)
         noting, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
         if noted is None and noting is None and not parts:
-            with openat.opened(sink):
-                criu_messages.give_pipe(streamer, sink)
+            with openat.closing_fd(sink):
+                criu_messages.send_pipe(streamer, sink)
             return
         ours, theirs = os.pipe()
-        with openat.opened(theirs):
-            criu_messages.give_pipe(streamer, theirs)
+        with openat.closing_fd(theirs):
+            criu_messages.send_pipe(streamer, theirs)
         if is_pages:
             self._pump(_looking, ours, sink, parts)
         else:
@@ -182,7 +182,7 @@ class Relay:
 
 def _noting(source: int, sink: int, noted: list[str]) -> None:
     """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails."""
-    with openat.opened(source), openat.opened(sink):
+    with openat.closing_fd(source), openat.closing_fd(sink):
         while True:
             block = _block(source)
             if not block:
@@ -200,7 +200,7 @@ def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard
     When another block comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and must never
     take what it has for the whole image.
     """
-    with openat.opened(source):
+    with openat.closing_fd(source):
         blocks = _compared(source, noted, name)
         if guard is not None:
             whole = _whole(blocks, name)
@@ -240,7 +240,7 @@ def _whole(blocks: Iterator[bytes], name: str) -> bytes:
 def _looking(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
     """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_comparing`."""
     at = 0
-    with openat.opened(source):
+    with openat.closing_fd(source):
         try:
             for part in parts:
                 at += _moved(source, sink, part.start - at)

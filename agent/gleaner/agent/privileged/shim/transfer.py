@@ -120,7 +120,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     _must_stand_still(call)
     owner, agent = _connect(settings, annotations)
     with own_folder(settings) as own:
-        listener = ipc.listening(os.path.join(own, ipc.CAPTURE_SOCKET))
+        listener = ipc.listen(os.path.join(own, ipc.CAPTURE_SOCKET))
         relay, given = _relayed(own, listener, None) if owner.key else (None, listener)
         agent.say({"version": ipc.VERSION, "do": "save", "container": call.container}, given.fileno())
         given.close()
@@ -169,7 +169,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
-        listener = ipc.listening(os.path.join(own, ipc.SERVE_SOCKET))
+        listener = ipc.listen(os.path.join(own, ipc.SERVE_SOCKET))
         relay, given = _relayed(own, listener, sealed, vdso.Guard())
         agent.say({"listening": True}, given.fileno())
         given.close()
@@ -292,7 +292,7 @@ def _relayed(
     own: str, listener: socket.socket, sealed: Sealed | None, guard: vdso.Guard | None = None
 ) -> tuple[Relay, socket.socket]:
     """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
-    given = ipc.listening(os.path.join(own, "relayed.sock"))
+    given = ipc.listen(os.path.join(own, "relayed.sock"))
     return Relay(listener, os.path.join(own, "relayed.sock"), sealed, guard), given
 
 
@@ -334,7 +334,7 @@ def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Own
     if not settings.user_jobs_key:
         raise config.Misconfigured("user jobs are not served on this node: user_jobs_key is not set")
     owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
-    place = user_jobs.handshakes(settings, ipc.checked_name(name))
+    place = user_jobs.handshakes(settings, ipc.check_name(name))
     return owner, ipc.connect(place, name, owner.uid)
 
 
@@ -342,7 +342,7 @@ def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Own
 def own_folder(settings: config.Config) -> Generator[str]:
     """Yield a new folder that only root can enter. It is removed at the end, and so are folders of killed calls."""
     os.makedirs(settings.own, mode=0o700, exist_ok=True)
-    with openat.opened(os.open(settings.own, openat.FOLDER)) as whole:
+    with openat.closing_fd(os.open(settings.own, openat.FOLDER)) as whole:
         facts = os.fstat(whole)
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise ValueError(f"{settings.own} must be root's alone: chmod 700")
@@ -364,7 +364,7 @@ def own_folder(settings: config.Config) -> Generator[str]:
 def is_held(path: str) -> bool:
     """Return True while the call that has made this folder lives."""
     try:
-        with openat.opened(os.open(path, openat.FOLDER)) as folder:
+        with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -378,7 +378,7 @@ def _remove_unless_held(path: str) -> None:
         folder = os.open(path, openat.FOLDER)
     except OSError:  # gone by now
         return
-    with openat.opened(folder), contextlib.suppress(BlockingIOError):
+    with openat.closing_fd(folder), contextlib.suppress(BlockingIOError):
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
         freezing.end(_cgroups_of_held(path))

@@ -70,8 +70,8 @@ def send(agent: ipc.Handshake, found: Layers, limit: SizeLimit, end_s: float) ->
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
-        with openat.opened(sink):
-            with openat.opened(source):
+        with openat.closing_fd(sink):
+            with openat.closing_fd(source):
                 agent.say({"layer": True}, source)
             os.set_blocking(sink, False)
             for chunk in pack(found, limit):
@@ -92,8 +92,8 @@ def receive(agent: ipc.Handshake, root: str, limit: SizeLimit, end_s: float, *, 
     """
     source, sink = os.pipe()
     try:
-        with openat.opened(source):
-            with openat.opened(sink):
+        with openat.closing_fd(source):
+            with openat.closing_fd(sink):
                 agent.say({"layer": True}, sink)
             put_back(_chunks(source, end_s), root, limit, links)
     except (OSError, Hostile, *MALFORMED) as error:
@@ -106,9 +106,10 @@ def pack(found: Layers, limit: SizeLimit) -> Iterator[bytes]:
     The container's processes may do what they like meanwhile: no link is followed, and only folders and plain files
     are opened. Raises `Hostile` for what `put_back` would refuse.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as descriptors:
         upper, *image = [
-            opened.enter_context(openat.opened(os.open(path, openat.FOLDER))) for path in (found.upper, *found.image)
+            descriptors.enter_context(openat.closing_fd(os.open(path, openat.FOLDER)))
+            for path in (found.upper, *found.image)
         ]
         yield from tar_pack.pack(upper, _policy(limit), image)
 
@@ -120,7 +121,7 @@ def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links 
     to it and not made. Raises `Hostile`, or one of `MALFORMED`.
     """
     source = tar_unpack.Source(chunks)
-    with openat.opened(os.open(root, openat.FOLDER)) as target:
+    with openat.closing_fd(os.open(root, openat.FOLDER)) as target:
         tar_unpack.unpack(source, target, _policy(limit, links))
         source.finish()
 
