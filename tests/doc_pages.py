@@ -53,6 +53,11 @@ def _of_a_page(page: str, text: str) -> Iterator[Example]:
         keys: dict[str, Any] = {name: given.value for name, given in campaign_file.parse(block, page).items()}
         if "image" in keys:
             yield from _of_each_index(page, keys["image"], keys.get("command", ()), keys.get("indices", ()))
+    for command in commands(text, "docker run"):
+        words = shlex.split(command)
+        for place, word in enumerate(words):
+            if word.startswith("gleaner/"):
+                yield Example(page, word, tuple(words[place + 1 :]))
     for command in commands(text, "glean (?:submit|run)"):
         words = shlex.split(re.split(r" (?:>|\||&&)(?: |$)", command)[0], comments=True)
         if "--" in words:

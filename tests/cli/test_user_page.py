@@ -17,6 +17,7 @@ from gleaner.agent.messages import Assignment
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = (DOCS.parent / "README.md").read_text()
 QUICK_START = (DOCS / "quickstart.md").read_text()
 PAGES = (QUICK_START, *((DOCS / "user" / name).read_text() for name in ("campaigns.md", "scripts.md")))
 """The later pages go on from the earlier ones."""
@@ -31,9 +32,21 @@ def typed(page: str) -> list[tuple[str, str]]:
 
 
 def test_every_command_of_the_users_pages_works_in_order_and_prints_what_they_say(harness: CliHarness) -> None:
-    (harness.folder / "zmumu.yaml").write_text(doc_pages.blocks(QUICK_START, "yaml")[0])
-    commands = [command for page in PAGES for command in typed(page)]
-    assert len(commands) > 20
+    assert type_all(harness, *PAGES) > 20
+    names = {path.name for path in (harness.folder / "output" / "campaign-1").iterdir()}
+    assert names == {f"zmumu-{index}" for index in range(1, 13)}
+    assert (harness.folder / "output" / "job-1" / "result.txt").read_text() == "1"
+
+
+def test_the_commands_of_the_readme_work_and_print_what_it_says(harness: CliHarness) -> None:
+    assert type_all(harness, README) == 4
+    assert len(list((harness.folder / "output" / "campaign-1").iterdir())) == 12
+
+
+def type_all(harness: CliHarness, *pages: str) -> int:
+    """Type every command of the pages, with the first page's campaign file. Return the number of commands."""
+    (harness.folder / "zmumu.yaml").write_text(doc_pages.blocks(pages[0], "yaml")[0])
+    commands = [command for page in pages for command in typed(page)]
     begun: list[Assignment] = []
     for command, printed in commands:
         program, *arguments = shlex.split(command)
@@ -44,11 +57,9 @@ def test_every_command_of_the_users_pages_works_in_order_and_prints_what_they_sa
         if arguments[0] == "status":
             begun += harness.node.claim(most=3)
         answer = harness.good(*arguments)
-        if printed:
+        if printed.strip():
             assert [line.split() for line in answer.splitlines()] == [line.split() for line in printed.splitlines()]
-    names = {path.name for path in (harness.folder / "output" / "campaign-1").iterdir()}
-    assert names == {f"zmumu-{index}" for index in range(1, 13)}
-    assert (harness.folder / "output" / "job-1" / "result.txt").read_text() == "1"
+    return len(commands)
 
 
 def work(harness: CliHarness, jobs: Iterable[Assignment]) -> None:
