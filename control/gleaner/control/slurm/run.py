@@ -37,7 +37,7 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: floa
     """
     program = words[0]
     try:
-        done = system_programs.run(words, within_s=timeout_s, given=given, environment={**passed_on(), **environment})
+        done = system_programs.run(words, within_s=timeout_s, stdin=given, environment={**passed_on(), **environment})
     except TimeoutError as error:
         raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
     except OSError as error:

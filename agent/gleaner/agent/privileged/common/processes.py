@@ -32,17 +32,17 @@ def kill_descendants(pid: int) -> None:
     middle of it.
     """
     killed: set[int] = set()
-    while not (found := _stopped_descendants(pid)) <= killed:
-        _send(found, signal.SIGKILL)
-        killed |= found
+    while not (pids := _stop_descendants(pid)) <= killed:
+        _send(pids, signal.SIGKILL)
+        killed |= pids
 
 
-def _stopped_descendants(pid: int) -> set[int]:
+def _stop_descendants(pid: int) -> set[int]:
     stopped: set[int] = set()
-    while not (found := set(family(pid)[1:])) <= stopped:
-        _send(found, signal.SIGSTOP)
-        stopped = found
-    return found
+    while not (pids := set(family(pid)[1:])) <= stopped:
+        _send(pids, signal.SIGSTOP)
+        stopped = pids
+    return pids
 
 
 def family(pid: int) -> list[int]:
@@ -50,10 +50,10 @@ def family(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for one, _, parent in all_processes():
         children.setdefault(parent, []).append(one)
-    found = [pid]
-    for one in found:  # the list grows meanwhile
-        found += children.get(one, [])
-    return found
+    pids = [pid]
+    for one in pids:  # the list grows meanwhile
+        pids += children.get(one, [])
+    return pids
 
 
 def status(path: str) -> dict[str, list[str]]:
@@ -77,14 +77,14 @@ def _send(pids: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def cgroups_made_by_runc(kept: str) -> dict[str, str]:
+def cgroups_made_by_runc(state_folder: str) -> dict[str, str]:
     """Return the container's cgroup folder for each controller, as runc has made them; "" is that of version 2.
 
-    `kept` is the folder in which runc keeps its facts about the container. Return nothing if these are not what runc
-    writes.
+    `state_folder` is the folder in which runc keeps its facts about the container. Return nothing if these are not what
+    runc writes.
     """
     try:
-        with open(os.path.join(kept, "state.json"), "rb") as file:
+        with open(os.path.join(state_folder, "state.json"), "rb") as file:
             folders: dict[str, Any] = untrusted.json_of(file.read())["cgroup_paths"]
         return folders if all(isinstance(folder, str) for folder in folders.values()) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
