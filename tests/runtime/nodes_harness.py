@@ -134,10 +134,10 @@ class Node:
         changes = [f'ENTRYPOINT ["{entry_point}"]', "ENV PATH=/bin"]
         self.engine.import_image_from_data(archive.getvalue(), repository=repository, tag=tag, changes=changes)
         if self.kind == "criu":
-            self.take_in(name)
+            self.import_image(name)
         return Engine(self.url).image_id(name)
 
-    def take_in(self, name: str) -> None:
+    def import_image(self, name: str) -> None:
         """Have the helper unpack an image of the engine's."""
         archive = self.outside(Path("/tmp/image.tar"))
         with archive.open("wb") as file:
@@ -311,7 +311,7 @@ def spread_image(nodes: Iterable[Node]) -> None:
         assert node.engine.inspect_image(IMAGE)["Id"] == made  # type: ignore[no-untyped-call]
     for node in (first, *others):
         if node.kind == "criu":
-            node.take_in(IMAGE)
+            node.import_image(IMAGE)
         place = node.outside(_PLACE)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)

@@ -36,7 +36,7 @@ def image_with_volume(node: Node) -> Iterator[str]:
     node.engine.commit(made, repository=repository, tag=tag, changes=["VOLUME /data"])
     node.engine.remove_container(made)
     if node.kind == "criu":
-        node.take_in(WITH_VOLUME)
+        node.import_image(WITH_VOLUME)
     yield WITH_VOLUME
     node.remove_image(WITH_VOLUME)
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, taken
+from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, count_disk_use
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
@@ -199,8 +199,14 @@ class DiskWatch:
             return ()
 
     def _taken(self, container: ContainerId, folder: Path) -> DiskUse:
-        most_bytes, most_inodes = self.limits.mib_per_job * _MIB, self.limits.inodes_per_job
-        inside = taken(str(folder), within_s=_COUNT_WITHIN_S, most_bytes=most_bytes, most_inodes=most_inodes, own=True)
+        most_inodes = self.limits.inodes_per_job
+        inside = count_disk_use(
+            str(folder),
+            within_s=_COUNT_WITHIN_S,
+            most_bytes=self.limits.mib_per_job * _MIB,
+            most_inodes=most_inodes,
+            own=True,
+        )
         try:
             return inside.plus(self.runtime.disk_use(container, most_inodes=most_inodes))
         except RuntimeFault as error:

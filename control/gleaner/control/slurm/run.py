@@ -48,7 +48,7 @@ def result(
     """
     program, passed = words[0], {name: os.environ[name] for name in ("PATH", "SLURM_CONF") if name in os.environ}
     try:
-        return system_programs.run(words, within_s=timeout_s, given=given, environment={**passed, **environment})
+        return system_programs.run(words, within_s=timeout_s, stdin=given, environment={**passed, **environment})
     except TimeoutError as error:
         raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
     except OSError as error:

@@ -43,18 +43,18 @@ def layers(settings: config.Config, container: str, root: str) -> Layers:
     The helper mounts a container's files in the monitor's mount namespace alone, so its bundle names them. Docker's are
     mounted where we see them. The table of mounts that is read is ours, which no container can change.
     """
-    made = bundle.Bundle(settings, container)
-    if root == made.inside("rootfs"):
-        return Layers(made.inside("upper"), [made.facts()["rootfs"]])
-    return mounted(root, mounts.mount_options(root, "overlay"))
+    of_helper = bundle.Bundle(settings, container)
+    if root == of_helper.inside("rootfs"):
+        return Layers(of_helper.inside("upper"), [of_helper.facts()["rootfs"]])
+    return layers_of_mount(root, mounts.mount_options(root, "overlay"))
 
 
-def mounted(root: str, options: dict[str, str]) -> Layers:
+def layers_of_mount(root: str, options: dict[str, str]) -> Layers:
     """Return the layers that the options of an overlay mount name. Raises `ValueError`.
 
     Docker names many layers by paths below its own folder, which is two steps above the root, to keep them short.
 
-    >>> mounted("/d/overlay2/7/merged", {"upperdir": "7/diff", "lowerdir": "/x:/y"})
+    >>> layers_of_mount("/d/overlay2/7/merged", {"upperdir": "7/diff", "lowerdir": "/x:/y"})
     Layers(upper='/d/overlay2/7/diff', image=['/x', '/y'])
     """
     if not {"upperdir", "lowerdir"} <= set(options):
@@ -66,7 +66,7 @@ def mounted(root: str, options: dict[str, str]) -> Layers:
     )
 
 
-def send(agent: ipc.Handshake, found: Layers, limit: SizeLimit, end_s: float) -> None:
+def send(agent: ipc.Handshake, layers: Layers, limit: SizeLimit, end_s: float) -> None:
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
@@ -74,7 +74,7 @@ def send(agent: ipc.Handshake, found: Layers, limit: SizeLimit, end_s: float) ->
             with openat.closing_fd(source):
                 agent.say({"layer": True}, source)
             os.set_blocking(sink, False)
-            for chunk in pack(found, limit):
+            for chunk in pack(layers, limit):
                 rest = memoryview(chunk)
                 while rest:
                     _wait(sink, select.POLLOUT, end_s)
@@ -100,7 +100,7 @@ def receive(agent: ipc.Handshake, root: str, limit: SizeLimit, end_s: float, *, 
         raise NotTaken(f"its written files cannot be put back: {error}", lasts=False) from error
 
 
-def pack(found: Layers, limit: SizeLimit) -> Iterator[bytes]:
+def pack(layers: Layers, limit: SizeLimit) -> Iterator[bytes]:
     """Yield the written files as an archive.
 
     The container's processes may do what they like meanwhile: no link is followed, and only folders and plain files
@@ -109,7 +109,7 @@ def pack(found: Layers, limit: SizeLimit) -> Iterator[bytes]:
     with contextlib.ExitStack() as descriptors:
         upper, *image = [
             descriptors.enter_context(openat.closing_fd(os.open(path, openat.FOLDER)))
-            for path in (found.upper, *found.image)
+            for path in (layers.upper, *layers.image)
         ]
         yield from tar_pack.pack(upper, _policy(limit), image)
 
