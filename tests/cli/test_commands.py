@@ -164,6 +164,7 @@ def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
         (["none.yaml"], "none.yaml: No such file or directory"),
         (["--", "run", "it"], "say what to submit"),
         (["--", "true"], "say what to submit: --image IMAGE is missing before -- true"),
+        (["--", "true " * 1000], "say what to submit: --image IMAGE is missing before -- 'true true"),
         (["--cpus", "2", "--", "sh", "-c", "a b"], "--image IMAGE is missing before -- sh -c 'a b'"),
     ],
 )

@@ -67,6 +67,10 @@ app.command(rich_help_panel=ADMIN, context_settings=services.REST)(services.agen
 app.add_typer(simulate.app, name="simulate", rich_help_panel=SIMULATION)
 
 
+_LONGEST_NAME = 80
+"""The most letters of a file's name in a message that is about nothing else."""
+
+
 def _version(asked: bool) -> None:
     if asked:
         try:
@@ -152,8 +156,9 @@ def run(arguments: list[str] | None = None) -> int:
         _give_up_stdout()  # the reader has gone, as in `glean list | head`
         return 1
     except OSError as error:
-        if error.filename is not None:  # the error is of a file, and not of a stream of ours
-            raise
+        if error.filename is not None:  # of a file that nobody could ask for: a name of 300 letters, say
+            render.remark(one_line(f"{str(error.filename)[:_LONGEST_NAME]}: {error.strerror}"))
+            return BadInput.exit_code
         _give_up_stdout()
         render.remark(f"cannot write the answer: {error.strerror}")
         return 1

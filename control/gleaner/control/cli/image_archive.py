@@ -173,7 +173,8 @@ def _of_index(
 
 def _fits(descriptor: dict[str, Any], architecture: str) -> bool:
     platform: dict[str, Any] = descriptor.get("platform") or {}
-    return not platform or platform.get("architecture") == architecture
+    system = platform.get("os", "linux")
+    return not platform or (platform.get("architecture"), system) == (architecture, "linux")
 
 
 def _blob_name(digest: str) -> str:

@@ -246,7 +246,7 @@ def _if_ended(job: int, failure: Failure, look: Callable[[int], JobRow] | None) 
 
 
 def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
-    if is_command and arguments and not (len(arguments) == 1 and Path(arguments[0]).is_file()):
+    if is_command and arguments and not (len(arguments) == 1 and _is_file(arguments[0])):
         command = one_line(shlex.join(arguments))
         raise BadInput(
             f"say what to submit: --image IMAGE is missing before -- {command}; it names the container image"
@@ -254,6 +254,14 @@ def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
     if len(arguments) != 1:
         raise BadInput("say what to submit: a campaign file, or --image IMAGE -- COMMAND")
     return Path(arguments[0])
+
+
+def _is_file(name: str) -> bool:
+    """Return True if there is such a file. A command in one argument may be longer than any file's name."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
 
 
 def _given(options: SubmitOptions) -> dict[str, Given]:
