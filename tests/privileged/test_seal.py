@@ -43,7 +43,7 @@ class Place:
         guard = vdso.Guard() if sealed else guard
         listener = ipc.listen(str(place / "criu"))
         users = ipc.listen(str(place / "users"))
-        self.relay = Relay(listener, str(place / "users"), sealed, guard)
+        self.relay = Relay(listener, str(place / "users"), sealed, guard, saved=os.getpid())
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
         serve = self._serve if guard else self._capture

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -160,6 +161,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
 ) -> None:
     said: list[dict[str, object]] = []
     agent = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
+    relay = SimpleNamespace(finish=lambda _: None)
 
     def save(_settings: Config, call: Call, _command: str, own: str, *_: object, **_named: object) -> int:
         Path(own, transfer.DESCRIPTORS).write_text("[]")
@@ -167,6 +169,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
         return 0
 
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
+    monkeypatch.setattr(transfer, "_relayed", lambda *_, **_named: (relay, socket.socket()))
     monkeypatch.setattr(transfer, "_run", save)
     monkeypatch.setattr(transfer, "_root_of_state", lambda _: "/")
     monkeypatch.setattr(written_layer, "layers", lambda *_: None)

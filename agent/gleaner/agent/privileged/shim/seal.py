@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ...system import openat
 from ..common import linux
-from . import criu_messages, vdso
+from . import criu_messages, vdso, wipe_on_fork
 
 BLOCK_BYTES = 2**20
 _PAGES = re.compile(r"pages-[0-9]{1,10}\.img\Z")
@@ -82,11 +82,17 @@ def _code(key: bytes, body: str) -> str:
 class Relay:
     """The relay of one save or restore: CRIU connects to `listener`, and the relay to the user's streamer at `path`.
 
-    `guard` is None in a save. `sealed` is None in a save, and for what the service account has saved.
+    `guard` is None in a save. `sealed` is None in a save, and for what the service account has saved. `saved` is the
+    pid of the first process that is saved.
     """
 
     def __init__(
-        self, listener: socket.socket, path: str, notes: SaveNotes | None, guard: vdso.Guard | None = None
+        self,
+        listener: socket.socket,
+        path: str,
+        notes: SaveNotes | None,
+        guard: vdso.Guard | None = None,
+        saved: int = 0,
     ) -> None:
         self.images: dict[str, list[str]] = {}
         self.reason = ""
@@ -97,6 +103,7 @@ class Relay:
         self._path = path
         self._notes = notes
         self._guard = guard
+        self._saved = saved
         self._pumps: list[threading.Thread] = []
         self._main = threading.Thread(target=self._run_guarded, args=(self._relay,), daemon=True)
         self._main.start()
@@ -144,7 +151,7 @@ class Relay:
         ours, theirs = os.pipe()[::-1]
         with openat.closing_fd(theirs):
             criu_messages.send_pipe(streamer, theirs)
-        self._pump(_pass_and_note, source, ours, digests)
+        self._pump(_pass_and_note, source, ours, digests, name, self._saved)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
         """Relay an image that CRIU reads, if there is one. Raises `Broken`."""
@@ -180,13 +187,17 @@ class Relay:
         thread.start()
 
 
-def _pass_and_note(source: int, sink: int, digests: list[str]) -> None:
-    """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails."""
+def _pass_and_note(source: int, sink: int, digests: list[str], name: str, saved: int) -> None:
+    """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails.
+
+    In an image of mappings, some get a mark that CRIU leaves out. `saved` is the pid of the container's first process.
+    """
     with openat.closing_fd(source), openat.closing_fd(sink):
-        while True:
-            block = _block(source)
-            if not block:
-                return
+        blocks = iter(lambda: _block(source), b"")
+        if mappings := wipe_on_fork.IMAGE.match(name):
+            whole = wipe_on_fork.marked(_whole(blocks, name), wipe_on_fork.areas_of(saved, mappings.group(1)))
+            blocks = iter([whole[at : at + BLOCK_BYTES] for at in range(0, len(whole), BLOCK_BYTES)])
+        for block in blocks:
             digests.append(hashlib.sha256(block).hexdigest())
             openat.write_all(sink, block)
 

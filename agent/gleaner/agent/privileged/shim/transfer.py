@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...system import ipc, openat, tar_policy
 from ..common import bundle, config, freezing, linux, mounts, symlink_guard, user_jobs
-from ..common.processes import cgroups_made_by_runc, kill_descendants, kill_with_descendants
+from ..common.processes import cgroups_made_by_runc, first_process, kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
 from .seal import Broken, Relay, SaveNotes, open_seal, seal
@@ -121,7 +121,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     owner, agent = _connect(settings, annotations)
     with own_folder(settings) as own:
         listener = ipc.listen(os.path.join(own, ipc.CAPTURE_SOCKET))
-        relay, agents_socket = _make_relay(own, listener, None) if owner.key else (None, listener)
+        relay, agents_socket = _make_relay(own, listener, saved=first_process(call.folder))
         agent.say({"version": ipc.VERSION, "do": "save", "container": call.container}, agents_socket.fileno())
         agents_socket.close()
         options = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
@@ -129,8 +129,9 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
         descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
         last = {"descriptors": descriptors}
-        if relay is not None and status == 0:
+        if status == 0:
             relay.finish(end_s)
+        if owner.key and status == 0:
             last["seal"] = seal(owner.key, owner.uid, SaveNotes(descriptors, relay.images, owner.image))
         if status == 0:
             with _report_failure(agent):
@@ -170,7 +171,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
         listener = ipc.listen(os.path.join(own, ipc.SERVE_SOCKET))
-        relay, agents_socket = _make_relay(own, listener, notes, vdso.Guard())
+        relay, agents_socket = _make_relay(own, listener, notes=notes, guard=vdso.Guard())
         agent.say({"listening": True}, agents_socket.fileno())
         agents_socket.close()
         option_names = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
@@ -289,11 +290,16 @@ def _without_links(
 
 
 def _make_relay(
-    own: str, listener: socket.socket, notes: SaveNotes | None, guard: vdso.Guard | None = None
+    own: str,
+    listener: socket.socket,
+    *,
+    notes: SaveNotes | None = None,
+    guard: vdso.Guard | None = None,
+    saved: int = 0,
 ) -> tuple[Relay, socket.socket]:
     """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
     agents_socket = ipc.listen(os.path.join(own, "relayed.sock"))
-    return Relay(listener, os.path.join(own, "relayed.sock"), notes, guard), agents_socket
+    return Relay(listener, os.path.join(own, "relayed.sock"), notes, guard, saved), agents_socket
 
 
 def check_descriptors(text: object) -> list[str]:
@@ -405,7 +411,7 @@ def _run(
     *,
     end_s: float,
     owner: _Owner,
-    relay: Relay | None,
+    relay: Relay,
 ) -> int:
     """Run runc, which finds our `criu` before any other. Return its exit status.
 
@@ -428,11 +434,10 @@ def _run(
     end_fd = os.pidfd_open(runc.pid)
     poller = select.poll()
     poller.register(end_fd, select.POLLIN)
-    if relay is not None:
-        poller.register(relay.failed, select.POLLIN)
+    poller.register(relay.failed, select.POLLIN)
     while True:
         ready = dict(poller.poll(ipc.poll_ms(end_s)))
-        if relay is not None and relay.failed in ready and command == "restore":
+        if relay.failed in ready and command == "restore":
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)
         if end_fd in ready:
@@ -440,7 +445,7 @@ def _run(
             if command == "restore" or _all_have_ended():
                 return status
             time.sleep(0.05)  # runc was killed, and CRIU undoes its work: nobody may thaw the container before
-        if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
+        if relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
             poller.unregister(relay.failed)
         if time.time() >= end_s:
             # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.

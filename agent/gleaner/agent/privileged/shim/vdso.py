@@ -27,7 +27,7 @@ _REGULAR, _VDSO, _ANON_PRIVATE = 1 << 0, 1 << 3, 1 << 9
 _IS_PRESENT = 1 << 2
 """A bit of the flags of some pages: they are in the image."""
 _HEAD = struct.Struct("<I")
-_MAGIC_BYTES = 8
+MAGIC_BYTES = 8
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _STRTAB, _SYMTAB, _STRSZ = 5, 6, 10
 _FUNCTION, _GLOBAL = 2, 1
@@ -168,21 +168,21 @@ class Guard:
                 continue
             process = match.group(1)
             try:
-                messages = _messages(content)
-                head = next(messages, None)
+                runs = messages(content)
+                head = next(runs, None)
                 if head is None:
                     raise ValueError("it is empty")
                 if f"pages-{_number(dict(fields(head)), 1)}.img" == pages:
                     areas = _vdso_areas(self._images.get(f"mm-{process}.img", b""), process)
-                    parts += _places(messages, areas, process)
+                    parts += _places(runs, areas, process)
             except (NotUnderstood, ValueError, struct.error) as error:
                 raise Forged(f"what is said of the memory of process {process} cannot be read: {error}") from error
         return sorted(parts)
 
 
-def _messages(image: bytes) -> Iterator[bytes]:
+def messages(image: bytes) -> Iterator[bytes]:
     """Yield the messages in an image. Raises `struct.error` or `ValueError` if one is cut off."""
-    at = _MAGIC_BYTES
+    at = MAGIC_BYTES
     while at < len(image):
         (length,) = _HEAD.unpack_from(image, at)
         at += _HEAD.size + length
@@ -194,7 +194,7 @@ def _messages(image: bytes) -> Iterator[bytes]:
 def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
     """Return the start and end of each area that CRIU takes for a vDSO of the process. Raises `Forged`."""
     found: list[tuple[int, int]] = []
-    for message in _messages(mm):
+    for message in messages(mm):
         for number, value in fields(message):
             if number != 14 or isinstance(value, int):
                 continue
