@@ -8,7 +8,7 @@ import pytest
 from tests.slurm.slurm_harness import FakedSlurm
 from tests.slurm_admin.facts import shown
 
-from gleaner.control.daemon.drains import is_ours, occupant
+from gleaner.control.daemon.drains import is_ours, kind_of
 from gleaner.control.policy.draining import Kind
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import ClusterError
@@ -55,8 +55,8 @@ def test_an_end_that_nobody_knows_is_none(end: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("batch", "requeue"), [(False, True), (True, False), (True, True)])
 def test_what_is_interactive_or_says_no_cannot_be_requeued(*, batch: bool, requeue: bool) -> None:
     (job,) = jobs(JOB | {"batch_flag": batch, "requeue": requeue})
-    found = occupant(job, {}, owners_in={"shared"}, agents_in="gleaner")
-    assert (found.kind, found.cannot == "") == (Kind.PREEMPTIBLE, batch and requeue)
+    assert kind_of(job, owners_in={"shared"}, agents_in="gleaner") is Kind.PREEMPTIBLE
+    assert job.is_requeuable is (batch and requeue)
 
 
 def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.policy.draining import Deed, Kind, Occupant, Spanning, deed, obstacles
+from gleaner.control.policy.draining import Deed, Kind, deed, obstacle
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
 from gleaner.control.queue.database import snapshot
@@ -215,22 +215,11 @@ class Drains:
         settings = self._state.settings
         with snapshot(self._state.engine) as db:
             known: Mapping[str, AgentFound] = relocation.agents_found(db, [job.id for job in view.jobs])
-        found: list[tuple[SlurmJob, Occupant]] = []
-        for job in view.jobs:
-            owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
-            found.append((job, occupant(job, known, owners_in=owners_in, agents_in=agents_in)))
-        jobs = drain_jobs(
-            drain.jobs,
-            found,
-            known,
-            drained=drain.nodes,
-            spanning=drain.spanning,
-            has_gaps=bool(view.gaps),
-            now_s=now_s,
-        )
-        in_the_way = obstacles((each for _, each in found), drain.nodes, drain.spanning)
-        in_the_way += tuple(filter(None, [view.gaps]))
-        return replace(drain, jobs=jobs), in_the_way, {job.id: job for job in view.jobs}
+        owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
+        kinds = {job.id: kind_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
+        in_the_way = [in_the_way_of(drain, job, kinds[job.id], known) for job in view.jobs]
+        drain = replace(drain, jobs=drain_jobs(drain, view, kinds, known, now_s))
+        return drain, tuple(filter(None, (*in_the_way, view.gaps))), {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:
         """Tell a job to leave its nodes. Tell the job once more if it has not left within its grace."""
@@ -315,51 +304,50 @@ def _refusal(in_the_way: tuple[str, ...]) -> str:
 # ── the jobs on the nodes, as the policy and the queue's table take them: values in, values out ──
 
 
-def occupant(
-    job: SlurmJob, agents: Mapping[str, AgentFound], *, owners_in: Collection[str], agents_in: str
-) -> Occupant:
-    """Return the job as the policy takes it. The class that a job declares counts only in the owners' partitions."""
+def kind_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Kind:
+    """Return a job's kind. The class that a job declares counts only in the owners' partitions."""
     if job.partitions == (agents_in,):
-        known = agents.get(job.id)
-        return Occupant(job.id, job.user, Kind.AGENT, job.nodes, cannot=known.cannot if known else "")
-    kind = _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
-    cannot = ""
-    if kind is Kind.PREEMPTIBLE and not (job.can_requeue and job.is_batch):
+        return Kind.AGENT
+    return _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
+
+
+def in_the_way_of(drain: StoredDrain, job: SlurmJob, kind: Kind, agents: Mapping[str, AgentFound]) -> str:
+    """Return the reason that a job keeps its nodes from being drained; empty if it does not."""
+    cannot = agents[job.id].cannot if job.id in agents else ""
+    if kind is Kind.PREEMPTIBLE and not job.is_requeuable:
         cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"
-    return Occupant(job.id, job.user, kind, job.nodes, cannot)
+    name = f"agent {job.id}" if kind is Kind.AGENT else f"{job.user}'s job {job.id}"
+    return obstacle(name, kind, elsewhere=_elsewhere(drain, job), cannot=cannot, spanning=drain.spanning)
+
+
+def _elsewhere(drain: StoredDrain, job: SlurmJob) -> list[str]:
+    return [node for node in job.nodes if node not in drain.nodes]
 
 
 def drain_jobs(
-    before: Sequence[DrainedJob],
-    found: Sequence[tuple[SlurmJob, Occupant]],
-    agents: Mapping[str, AgentFound],
-    *,
-    drained: Collection[str],
-    spanning: Spanning,
-    has_gaps: bool,
-    now_s: float,
+    drain: StoredDrain, view: Snapshot, kinds: Mapping[str, Kind], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
     """Return the jobs of a drain: the jobs that were known before, and the jobs that were found now.
 
-    With `has_gaps`, a job that was not found is not taken for gone: its record may be one that cannot be read.
+    Where the view has gaps, a job that was not found is not taken for gone: its record may be one that cannot be read.
     """
-    known = {job.job: job for job in before}
+    known = {job.job: job for job in drain.jobs}
     there: dict[str, DrainedJob] = {}
-    for job, as_occupant in found:
+    for job in view.jobs:
         left = len(agents[job.id].jobs) if job.id in agents else 1
         fresh = DrainedJob(
             job=job.id,
             user=job.user,
-            kind=as_occupant.kind,
-            deed=deed(as_occupant, drained, spanning),
+            kind=kinds[job.id],
+            deed=deed(kinds[job.id], spans=bool(_elsewhere(drain, job)), spanning=drain.spanning),
             nodes=job.nodes,
             until_s=job.end_s,
             at_first=max(1, left),
         )
         there[job.id] = replace(known.get(job.id, fresh), left=max(1, left), until_s=job.end_s, gone_s=None)
     gone = [
-        job if has_gaps or job.gone_s is not None else replace(job, left=0, gone_s=now_s)
-        for job in before
+        job if view.gaps or job.gone_s is not None else replace(job, left=0, gone_s=now_s)
+        for job in drain.jobs
         if job.job not in there
     ]
     return tuple(sorted([*there.values(), *gone], key=_by_number))

@@ -5,8 +5,7 @@ their jobs are looked at. Unlike in that paper, a job whose owner has declared n
 never touched, and its node is empty when the job has ended.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -40,25 +39,6 @@ class Deed(StrEnum):
     """No action: the job ends by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """One job of the scheduler that holds a part of a node.
-
-    `cannot` is the reason that the job cannot be saved or requeued, or empty.
-    """
-
-    job: str
-    user: str
-    kind: Kind
-    nodes: tuple[str, ...]
-    cannot: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name of the job in messages."""
-        return f"agent {self.job}" if self.kind is Kind.AGENT else f"{self.user}'s job {self.job}"
-
-
 _DEEDS = {
     Kind.AGENT: Deed.VACATE,
     Kind.CHECKPOINTABLE: Deed.SAVE,
@@ -67,30 +47,23 @@ _DEEDS = {
 }
 
 
-def deed(occupant: Occupant, drained: Collection[str], spanning: Spanning) -> Deed:
-    """Return the action for this job."""
-    if _spans(occupant, drained) and spanning is not Spanning.REQUEUE:
-        return Deed.WAIT
-    return _DEEDS[occupant.kind]
+def deed(kind: Kind, *, spans: bool, spanning: Spanning) -> Deed:
+    """Return the action for a job of this kind. `spans`: it also runs on nodes that are not drained."""
+    return Deed.WAIT if spans and spanning is not Spanning.REQUEUE else _DEEDS[kind]
 
 
-def obstacles(occupants: Iterable[Occupant], drained: Collection[str], spanning: Spanning) -> tuple[str, ...]:
-    """Return the reasons that the nodes cannot be drained, a few words a job; empty if they can be.
+def obstacle(job: str, kind: Kind, *, elsewhere: Sequence[str], cannot: str, spanning: Spanning) -> str:
+    """Return the reason that a job keeps its nodes from being drained, in a few words; empty if it does not.
 
-    >>> obstacles([Occupant("7", "alice", Kind.PREEMPTIBLE, ("n1", "n2"))], {"n1"}, Spanning.REFUSE)
-    ("alice's job 7 also runs on n2 (see --spanning)",)
+    `job` is its name in the message. `elsewhere`: the job's nodes that are not drained. `cannot`: the reason that it
+    cannot be saved or requeued, or empty.
+
+    >>> obstacle("alice's job 7", Kind.PREEMPTIBLE, elsewhere=("n2",), cannot="", spanning=Spanning.REFUSE)
+    "alice's job 7 also runs on n2 (see --spanning)"
     """
-    found: list[str] = []
-    for each in occupants:
-        if each.kind is Kind.OTHER:
-            continue
-        if _spans(each, drained) and spanning is Spanning.REFUSE:
-            elsewhere = ", ".join(node for node in each.nodes if node not in drained)
-            found.append(f"{each.name} also runs on {elsewhere} (see --spanning)")
-        elif each.cannot and deed(each, drained, spanning) is not Deed.WAIT:
-            found.append(f"{each.name}: {each.cannot}")
-    return tuple(found)
-
-
-def _spans(occupant: Occupant, drained: Collection[str]) -> bool:
-    return any(node not in drained for node in occupant.nodes)
+    if kind is Kind.OTHER:
+        return ""
+    if elsewhere and spanning is Spanning.REFUSE:
+        return f"{job} also runs on {', '.join(elsewhere)} (see --spanning)"
+    is_touched = deed(kind, spans=bool(elsewhere), spanning=spanning) is not Deed.WAIT
+    return f"{job}: {cannot}" if cannot and is_touched else ""

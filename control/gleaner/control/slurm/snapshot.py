@@ -155,6 +155,11 @@ class SlurmJob:
         return "COMPLETING" in self.states
 
     @property
+    def is_requeuable(self) -> bool:
+        """True for a batch job whose owner has not forbidden a requeue."""
+        return self.can_requeue and self.is_batch
+
+    @property
     def has_ended(self) -> bool:
         """True if the job is over for good."""
         return bool(self.states & ENDED)

@@ -101,7 +101,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
             return [_marked_as_waiting(job), ("scontrol", "uhold", job.id)]
         case Requeue():
             _check_running(job, PREEMPTIBLE)
-            if not job.can_requeue or not job.is_batch:
+            if not job.is_requeuable:
                 raise Refused(f"job {job.id} cannot be requeued: it is interactive, or says --no-requeue")
             return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.id)]
         case Signal():
