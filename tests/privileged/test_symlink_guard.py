@@ -183,7 +183,7 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
     monkeypatch.setattr(transfer, "_run", run)
     monkeypatch.setattr(ipc, "listen", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
     monkeypatch.setattr(transfer, "open_seal", lambda *_: SaveNotes('["/dev/null", "/dev/null", "/dev/null"]', {}))
-    monkeypatch.setattr(transfer, "_make_relay", lambda _own, listener, *_: (None, listener))
+    monkeypatch.setattr(transfer, "_make_relay", lambda _own, listener, **_named: (None, listener))
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), ipc.Handshake(ours, 5)))
     ipc.Handshake(theirs, 5).say({})
