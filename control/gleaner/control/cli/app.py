@@ -26,6 +26,7 @@ from gleaner.control.cli import (
     simulate,
     tokens,
     watching,
+    web,
 )
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
@@ -57,6 +58,7 @@ app.command()(cluster.nodes)
 app.command()(drains.drain)
 app.command()(drains.resume)
 app.command()(owners.owners)
+app.command()(web.web)
 app.command()(config.config)
 app.add_typer(images.app, name="image")
 app.add_typer(tokens.app, name="token")
