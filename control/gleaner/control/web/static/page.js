@@ -3,11 +3,14 @@
 
 // The code stands behind the #, which browsers never send. It leaves the address before anything else happens.
 const byCode = document.getElementById("by-code");
-if (byCode && location.hash.length > 1) {
+function signIn() {
+  if (!byCode || location.hash.length < 2) return;
   byCode.elements.code.value = decodeURIComponent(location.hash.slice(1));
   history.replaceState(null, "", location.pathname + location.search);
   byCode.submit();
 }
+signIn();
+window.addEventListener("hashchange", signIn);  // the address was pasted where this page was open already
 
 const began = { at: performance.now() };
 function countDown() {
