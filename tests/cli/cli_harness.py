@@ -38,6 +38,7 @@ from gleaner.control.cli import app
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import agents, attempt_reports, claims, logs
 from gleaner.control.queue.database import transaction
+from gleaner.control.web.app import with_pages
 
 GLEAN = str(Path(sys.executable).with_name("glean"))
 
@@ -154,7 +155,7 @@ class Service:
 
     def start(self) -> None:
         """Listen; the port stays the same over restarts."""
-        config = uvicorn.Config(create_app(self.state), host="127.0.0.1", port=self.port, log_level="error")
+        config = uvicorn.Config(with_pages(create_app(self.state)), host="127.0.0.1", port=self.port, log_level="error")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()

@@ -21,6 +21,17 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def visible(text: str) -> str:
+    r"""Return the text with control characters, except tabs, shown as escapes.
+
+    >>> visible("\x1b[2Jgone")
+    '\\x1b[2Jgone'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def complaint(name: str, error: ErrorDetails) -> str:
     """Return one line: what must hold for the value that the writer calls `name`, and what was found.
 

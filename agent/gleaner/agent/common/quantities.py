@@ -1,4 +1,4 @@
-"""Durations and memory as people write and read them."""
+"""Durations, memory and sizes as people write and read them."""
 
 import math
 import re
@@ -54,3 +54,17 @@ def memory_mib(text: str) -> int:
         shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
         raise ValueError(f"must be like 4096 (in MiB) or 4G, found {shown!r}")
     return math.ceil(Fraction(match[1]) * Fraction(1024) ** ("KMGT".index(match[2].upper()) - 1))
+
+
+def size(size_bytes: int) -> str:
+    """Return a size for people.
+
+    >>> size(3 * 1024 * 1024)
+    '3.0 MiB'
+    """
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

@@ -18,6 +18,7 @@ from gleaner.control.api import (
     owners,
     problems,
     tokens,
+    web_codes,
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
@@ -42,12 +43,14 @@ def create_app(state: ControlState) -> FastAPI:
     app.state.pulse = health.Pulse(state)
     # The middleware that is added last is the outermost.
     app.add_middleware(Gate, state=state, meters=meters)
-    app.add_middleware(Audit, state=state, file=AuditFile(state.settings.audit))
+    app.state.audit_file = AuditFile(state.settings.audit)
+    app.add_middleware(Audit, state=state, file=app.state.audit_file)
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, tokens, health, metrics):
+    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, tokens):
         app.include_router(noun.router)
-
+    for noun in (web_codes, health, metrics):
+        app.include_router(noun.router)
     app.include_router(images.uploads)
 
     @app.get("/openapi.json", include_in_schema=False)

@@ -22,6 +22,16 @@ from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import Invalid, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
 
 LONGEST_LINE = 600
+EVERY_ERROR = (
+    StarletteHTTPException,
+    HTTPException,
+    RequestValidationError,
+    QueueError,
+    SQLAlchemyError,
+    StorageError,
+    Exception,
+)
+"""The framework looks for the handler of an error's own class first."""
 
 Documented = dict[int | str, dict[str, Any]]
 
@@ -122,13 +132,5 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
 
 def install(app: FastAPI) -> None:
     """Let every error of this app's routes end here."""
-    for kind in (
-        StarletteHTTPException,
-        HTTPException,
-        RequestValidationError,
-        QueueError,
-        SQLAlchemyError,
-        StorageError,
-        Exception,
-    ):
+    for kind in EVERY_ERROR:
         app.add_exception_handler(kind, _handle)

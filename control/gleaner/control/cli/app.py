@@ -25,6 +25,7 @@ from gleaner.control.cli import (
     simulate,
     tokens,
     watching,
+    web,
 )
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
@@ -54,6 +55,7 @@ app.command(rich_help_panel=CAMPAIGNS)(jobs.status)
 app.command(rich_help_panel=CAMPAIGNS)(watching.wait)
 app.command(rich_help_panel=CAMPAIGNS)(results.results)
 app.add_typer(images.app, name="image", rich_help_panel=CAMPAIGNS)
+app.command(rich_help_panel=CLUSTER)(web.web)
 app.command(rich_help_panel=CLUSTER)(cluster.agents)
 app.command(rich_help_panel=CLUSTER)(cluster.nodes)
 app.command(rich_help_panel=CLUSTER)(owners.owners)

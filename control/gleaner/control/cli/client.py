@@ -55,6 +55,7 @@ from gleaner.control.models.jobs import (
 from gleaner.control.models.nodes import ClusterStatus
 from gleaner.control.models.owners import OwnersStatus
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
+from gleaner.control.models.web_codes import WebCode
 from gleaner.control.settings import ClientSettings
 from gleaner.control.slurm import munge
 from gleaner.control.validation_messages import one_line
@@ -289,6 +290,11 @@ class Control:
 
     def health(self) -> Health:
         return self._read("/health", Health)
+
+    def web_address(self) -> str:
+        """Return the address of the web page, with a code that signs one browser in within a minute."""
+        code = self._write("POST", "/v1/web-codes", WebCode).code
+        return f"{self._url.rstrip('/')}/web/sign-in#{quote(code, safe='')}"
 
     def issue_token(self, request: TokenRequest) -> TokenIssued:
         return self._write("POST", "/v1/tokens", TokenIssued, request)

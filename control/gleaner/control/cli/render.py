@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gleaner.agent.common.quantities import in_words
+from gleaner.agent.common.quantities import in_words, size
 from gleaner.control.cli.output import Answer, Configuration, Fetched
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.models.agents import AgentRow
@@ -30,7 +30,7 @@ from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
-from gleaner.control.validation_messages import one_line
+from gleaner.control.validation_messages import one_line, visible
 
 PIPE_WIDTH = 100_000
 """The number of columns when stdout is not a terminal, so that nothing is cut off."""
@@ -186,17 +186,6 @@ def standing(status: CampaignStatus) -> str:
     return ", ".join(f"{count} {key}" for key, count in counts.items() if count) or f"{status.succeeded} succeeded"
 
 
-def visible(text: str) -> str:
-    r"""Return the text with control characters, except tabs, shown as escapes.
-
-    >>> visible("\x1b[2Jgone")
-    '\\x1b[2Jgone'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
-
-
 def moment(at_s: float | None) -> str:
     """Return an instant in local time, with the day only if it is not today."""
     if at_s is None:
@@ -207,20 +196,6 @@ def moment(at_s: float | None) -> str:
         return f"{at_s:g}"
     today = time.strftime("%Y-%m-%d") == time.strftime("%Y-%m-%d", then)
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
-
-
-def size(size_bytes: int) -> str:
-    """Return a size for people.
-
-    >>> size(3 * 1024 * 1024)
-    '3.0 MiB'
-    """
-    amount = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def _parts(value: object) -> Iterator[Table | str]:

@@ -36,6 +36,7 @@ from gleaner.control.settings import ApiSettings, Settings
 from gleaner.control.slurm.factory import cluster
 from gleaner.control.slurm.interface import Cluster
 from gleaner.control.slurm_admin.client import SlurmAdminClient
+from gleaner.control.web.app import with_pages
 
 BACKLOG = 1024
 OWN_FILES = 500
@@ -170,7 +171,7 @@ def _server(state: ControlState) -> tuple[uvicorn.Server, socket.socket]:
         why = str(error.strerror).partition(" (while ")[0]  # create_server() adds the address once more
         raise CannotStart(f"[api] {what}: {why}") from error
     try:
-        app = create_app(state)
+        app = with_pages(create_app(state))
     except OSError as error:
         raise CannotStart(f"[audit] {error.filename}: {error.strerror}") from error
     config = uvicorn.Config(

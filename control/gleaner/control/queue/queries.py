@@ -65,7 +65,7 @@ class FoundOutput:
     digest: str
 
 
-_ROWS = (
+JOB_ROWS = (  # what a list says of each job
     select(
         JOB.c.id,
         SPEC.c.name,
@@ -98,7 +98,7 @@ _AGENT_OF = select(ATTEMPT.c.agent).where(
 
 def job_row(db: Connection, job: int) -> JobRow:
     """Return one job, as in a list. Raises `Unknown`."""
-    row = db.execute(_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
+    row = db.execute(JOB_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
     if row is None:
         raise Unknown(f"there is no job {job}")
     return JobRow(**row)
@@ -116,7 +116,7 @@ def job_list(db: Connection, wanted: JobFilter) -> JobList:
     if wanted.held is not None:
         conditions.append(JOB.c.held.is_(wanted.held))
     total = db.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
-    page = _ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
+    page = JOB_ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
     return JobList(jobs=tuple(JobRow(**row) for row in db.execute(page).mappings()), total=total)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 import structlog
 from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select
 
-from gleaner.control.queue import decisions, drains, tokens
+from gleaner.control.queue import decisions, drains, tokens, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase, Role
@@ -102,6 +102,7 @@ def _removals(engine: Engine, writing: Writing, settings: QueueSettings, now_s: 
         up_to = decisions.surplus(db, keep=keep, keep_bytes=keep_bytes)
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
         ("tokens", lambda db: tokens.remove_ended(db, now_s=now_s, before_s=before_s, at_most=REMOVED)),
+        ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("failures", lambda db: remove_failures(db, before_s=before_s)),

@@ -836,6 +836,28 @@ class Token(SQLModel, table=True):
 TOKEN = table(Token)
 
 
+class WebSession(SQLModel, table=True):
+    """A browser that is signed in to the web page; before that, the code that may sign it in."""
+
+    __tablename__ = "web_session"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (CheckConstraint("role IN ('user', 'admin')", "people_only"),)
+
+    hash: str = Field(primary_key=True)
+    """The hash of the code, and then of the session's own secret."""
+    token: str
+    """The id of the token that stands behind it; empty where munge has vouched."""
+    role: str
+    name: str
+    group: str | None
+    manager: bool
+    opened_s: float | None
+    """None: a code that nobody has used yet."""
+    expires_s: float = Field(index=True)
+
+
+WEB_SESSION = table(WebSession)
+
+
 class Leader(SQLModel, table=True):
     """The control program that leads: at most one row."""
 

@@ -204,13 +204,14 @@ def remove_ended(db: Connection, *, now_s: float, before_s: float, at_most: int)
 
 
 def _locked(db: Connection, token: str) -> Any:
-    rows = db.execute(select(TOKEN).where(_has_id(token), TOKEN.c.role != Role.AGENT).with_for_update()).all()
+    rows = db.execute(select(TOKEN).where(has_id(token), TOKEN.c.role != Role.AGENT).with_for_update()).all()
     if len(rows) != 1:  # 48 bits: that two begin alike is not to be expected, and neither is then touched
         raise Unknown(f"there is no token {token}: `glean token list` shows their ids")
     return rows[0]
 
 
-def _has_id(token: str) -> ColumnElement[bool]:
+def has_id(token: str) -> ColumnElement[bool]:
+    """Return the condition that a row is that of the token with this id."""
     return (TOKEN.c.hash >= token) & (TOKEN.c.hash < token + "g")  # a range, which the key's index answers
 
 

@@ -1,0 +1,86 @@
+"""Searches for jobs and campaigns, page by page, as people look for them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from gleaner.control.models.base import Name, Reply, Shape
+from gleaner.control.models.campaigns import MAX_CAMPAIGN
+from gleaner.control.models.jobs import JobRow
+from gleaner.control.states import Outcome, State
+
+ROWS_A_PAGE = 50
+LAST_PAGE = 20_000
+
+
+class Search(Shape):
+    """A search: text, order and page. What a form leaves empty is not asked for."""
+
+    text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
+    """A number, or a part of a name or of a submitter."""
+    page: int = Field(default=1, ge=1, le=LAST_PAGE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_is_empty(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value not in {"", None}}
+
+    @property
+    def skipped(self) -> int:
+        """The number of rows on the pages before."""
+        return (self.page - 1) * ROWS_A_PAGE
+
+
+class JobSearch(Search):
+    """A search for jobs: all given conditions must hold."""
+
+    state: State | None = None
+    outcome: Outcome | None = None
+    group: Name | None = None
+    campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
+    held: bool | None = None
+    order: Literal["id", "-id", "name", "-name", "state", "-state", "priority", "-priority", "attempt", "-attempt",
+                   "ended_s", "-ended_s"] = "-id"  # fmt: skip
+    """The column that sorts the jobs; with a minus the largest come first. Equal ones stand by their ids."""
+
+
+class CampaignSearch(Search):
+    """A search for campaigns."""
+
+    group: Name | None = None
+    order: Literal["id", "-id", "name", "-name", "group", "-group"] = "-id"
+
+
+class JobPage(Reply):
+    """The jobs on one page of a search, and how many match in all."""
+
+    jobs: tuple[JobRow, ...]
+    total: int
+
+
+class CampaignRow(Reply):
+    """One campaign in a list, with the number of its jobs in each state."""
+
+    id: int
+    name: str
+    group: str
+    submitter: str
+    submitted_s: float
+    waiting: int
+    running: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    held: int
+
+    @property
+    def jobs(self) -> int:
+        """The number of all its jobs."""
+        return self.waiting + self.running + self.succeeded + self.failed + self.cancelled
+
+
+class CampaignPage(Reply):
+    """The campaigns on one page of a search, and how many match in all."""
+
+    campaigns: tuple[CampaignRow, ...]
+    total: int

@@ -1,0 +1,125 @@
+"""The acts of people on the page. Each is the API's own function, so the API's rules say who may do it.
+
+An act that destroys is asked for twice: without `confirmed` in the form, the answer is a page that asks.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, HTTPException, Path, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, ValidationError
+
+from gleaner.control.api import campaigns, drains, jobs, nodes
+from gleaner.control.api.access import Admin, User
+from gleaner.control.api.campaigns import CampaignPath
+from gleaner.control.api.jobs import JobPath
+from gleaner.control.api.nodes import NodePath
+from gleaner.control.models.drains import DrainRequest, ResumeRequest
+from gleaner.control.models.jobs import Change, MigrateRequest
+from gleaner.control.web.gate import ROOT, Fields
+from gleaner.control.web.rendering import page
+
+router = APIRouter(prefix=ROOT)
+
+Model = TypeVar("Model", bound=BaseModel)
+JOB_VERBS: Mapping[str, Callable[..., object]] = {"hold": jobs.hold, "release": jobs.release, "cancel": jobs.cancel}
+CAMPAIGN_VERBS: Mapping[str, Callable[..., object]] = {
+    "hold": campaigns.hold_campaign,
+    "release": campaigns.release_campaign,
+    "cancel": campaigns.cancel_campaign,
+}
+Verb = Annotated[str, Path(pattern="^(hold|release|cancel)$")]
+
+
+@router.post("/jobs/{job}/priority")
+def set_job_priority(caller: User, job: JobPath, fields: Fields) -> Response:
+    """Change a job's priority."""
+    jobs.change(caller, job, _model(Change, {"priority": _number(fields, "priority")}))
+    return _to(f"{ROOT}/jobs/{job}")
+
+
+@router.post("/jobs/{job}/migrate")
+def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
+    """Save a job now, and let it go on at another node."""
+    jobs.migrate(caller, job, _model(MigrateRequest, {"to": fields.get("to") or None}))
+    return _to(f"{ROOT}/jobs/{job}")
+
+
+@router.post("/jobs/{job}/{verb}")
+def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields: Fields) -> Response:
+    """Hold, release or cancel a job."""
+    if verb == "cancel" and not _is_confirmed(fields):
+        row = jobs.show(caller, job).job
+        return _question(request, fields, f"Cancel job {job}, {row.name}? It ends for good.", f"{ROOT}/jobs/{job}")
+    JOB_VERBS[verb](caller, job)
+    return _to(f"{ROOT}/jobs/{job}")
+
+
+@router.post("/campaigns/{campaign}/{verb}")
+def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb: Verb, fields: Fields) -> Response:
+    """Hold, release or cancel all jobs of a campaign."""
+    if verb == "cancel" and not _is_confirmed(fields):
+        now = campaigns.show(caller, campaign)
+        left = now.new + now.running + now.saved
+        ask = f"Cancel campaign {campaign}? Its {left:,} jobs that have not ended end for good."
+        return _question(request, fields, ask, f"{ROOT}/campaigns/{campaign}")
+    CAMPAIGN_VERBS[verb](caller, campaign)
+    return _to(f"{ROOT}/campaigns/{campaign}")
+
+
+@router.post("/nodes/drain")
+def drain_nodes(request: Request, caller: Admin, fields: Fields) -> Response:
+    """Empty nodes for maintenance."""
+    is_dry_run = fields.get("dry_run") == "yes"
+    words = tuple(fields.get("nodes", "").split())
+    asked = _model(
+        DrainRequest, {"nodes": words, "spanning": fields.get("spanning") or "refuse", "dry_run": is_dry_run}
+    )
+    if not is_dry_run and not _is_confirmed(fields):
+        ask = f"Drain {', '.join(words)}? Nothing new starts there, and the jobs there are saved and put back."
+        return _question(request, fields, ask, f"{ROOT}/drains")
+    drains.drain(caller, asked)
+    return _to(f"{ROOT}/drains")
+
+
+@router.post("/nodes/resume")
+def resume_nodes(caller: Admin, fields: Fields) -> Response:
+    """Use drained nodes again."""
+    drains.resume(caller, _model(ResumeRequest, {"nodes": tuple(fields.get("nodes", "").split())}))
+    return _to(f"{ROOT}/drains")
+
+
+@router.post("/nodes/{node}/trust")
+def trust_node(caller: Admin, node: NodePath, _fields: Fields) -> Response:
+    """Use a node again at once, whatever has failed there."""
+    nodes.trust(caller, node)
+    return _to(f"{ROOT}/nodes/{node}")
+
+
+def _to(path: str) -> RedirectResponse:
+    return RedirectResponse(path, 303)
+
+
+def _is_confirmed(fields: Mapping[str, str]) -> bool:
+    return fields.get("confirmed") == "yes"
+
+
+def _question(request: Request, fields: Mapping[str, str], question: str, back: str) -> Response:
+    return page(request, "confirm.html", question=question, fields=fields, back=back)
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    try:
+        return int(fields.get(name, ""))
+    except ValueError:
+        raise HTTPException(422, f"{name}: input should be a whole number") from None
+
+
+def _model(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """Return the request to the API. Raises 422 with the API's words for what is wrong."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error

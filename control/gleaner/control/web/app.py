@@ -1,0 +1,76 @@
+"""The web page: served on the API's port, beside the API. It shows what the API's own functions answer."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from fastapi import FastAPI, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.datastructures import MutableHeaders
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gleaner.control.api.audit import Audit
+from gleaner.control.api.instruments import Stopwatch
+from gleaner.control.api.problems import EVERY_ERROR
+from gleaner.control.web import actions, campaigns, entitlements, jobs, nodes, overview, sign_in
+from gleaner.control.web.gate import ROOT, STATIC, PageGate, is_page
+from gleaner.control.web.rendering import problem_page
+
+_STATIC_FILES = Path(__file__).parent / "static"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # without a referrer, browsers do not say either where a form comes from
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def with_pages(api: FastAPI) -> ASGIApp:
+    """Return the API with the pages beside it. They share its state, its measurements and its audit log."""
+    pages = _pages(api)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not is_page(scope["path"]):
+            await api(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await pages(scope, receive, sending)
+
+    return answer
+
+
+def _pages(api: FastAPI) -> FastAPI:
+    state, meters = api.state.control_state, api.state.meters
+    pages = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    pages.state.control_state = state
+    pages.state.meters = meters
+    pages.state.sign_in = sign_in.SignIn(state)
+    # The middleware that is added last is the outermost.
+    pages.add_middleware(cast(Any, PageGate), state=state, meters=meters)
+    pages.add_middleware(cast(Any, Audit), state=state, file=api.state.audit_file)
+    pages.add_middleware(cast(Any, Stopwatch), meters=meters)
+    for kind in EVERY_ERROR:
+        pages.add_exception_handler(kind, _handle)
+    for part in (sign_in, overview, jobs, campaigns, nodes, entitlements, actions):
+        pages.include_router(part.router)
+    pages.mount(STATIC.rstrip("/"), StaticFiles(directory=_STATIC_FILES))
+    pages.add_api_route("/", _to_overview, response_class=Response)
+    return pages
+
+
+async def _to_overview() -> RedirectResponse:
+    return RedirectResponse(ROOT, 303)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return problem_page(request, error)

@@ -1,0 +1,152 @@
+"""The gate before the pages: who looks, where a request comes from, and how much of control pages may use.
+
+A browser proves who it is by the cookie of its session, which is sent to `/web` alone: the API takes no cookie, so no
+other site can make a browser call it. Whatever changes something must come from a page of ours: the browser's own word
+for the origin says so, and the form carries a value that only our pages know. Only a few pages are answered at once, so
+that agents find threads free however many people look.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Annotated
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from fastapi import Depends, HTTPException, Request
+from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gleaner.control.api.access import Caller
+from gleaner.control.api.instruments import Instruments
+from gleaner.control.api.token_lookup import Strangers
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue import web_sessions
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.tokens import Identity
+from gleaner.control.web.rendering import problem_page
+from gleaner.control.web.session import form_token, session_of
+
+ROOT = "/web"
+SIGN_IN = f"{ROOT}/sign-in"
+STATIC = f"{ROOT}/static/"
+FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
+LARGEST_FORM_BYTES = 2**20
+PAGES_AT_ONCE = 8
+"""The most pages that are answered at once; a page takes one of the threads that answer agents, too."""
+PAGES_WAIT = 256
+
+_READS = frozenset({"GET", "HEAD"})
+
+
+def is_page(path: str) -> bool:
+    """Return True if the path is that of a page, and not of the API."""
+    return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
+
+
+class PageGate:
+    """The middleware before the pages. They find the `Caller` where the API's routes find it."""
+
+    def __init__(self, app: ASGIApp, *, state: ControlState, meters: Instruments) -> None:
+        self._app = app
+        self._state = state
+        self._meters = meters
+        self._lookups = Strangers()
+        self._places = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._waiting = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass that may, and answer all others."""
+        try:
+            with self._waits():
+                async with self._places:
+                    answer = await self._answer(scope)
+                    await (answer or self._app)(scope, receive, send)
+        except HTTPException as error:
+            await problem_page(Request(scope), error)(scope, receive, send)
+
+    @contextmanager
+    def _waits(self) -> Generator[None]:
+        if self._waiting >= PAGES_WAIT:
+            raise HTTPException(503, "too many pages are asked for at once: try again", {"Retry-After": "2"})
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    async def _answer(self, scope: Scope) -> Response | None:
+        """Return None for a request that may pass, with its `Caller` in the scope, and else the answer to it."""
+        headers, path = Headers(scope=scope), str(scope["path"])
+        is_read = scope["method"] in _READS
+        if not is_read and not is_from_here(headers):
+            raise HTTPException(403, "this did not come from a page of Gleaner's: open the page anew and try again")
+        if path in {"/", SIGN_IN} or path.startswith(STATIC):
+            return None
+        secret = session_of(headers)
+        identity = None
+        if secret:
+            host = str((scope.get("client") or ("", 0))[0])
+            identity = await self._lookups.run(lambda: self._look_up(secret), host=host)
+        if identity is not None:
+            scope.setdefault("state", {})["caller"] = Caller(identity, self._state, self._meters)
+            return None
+        if "hx-request" in headers:
+            return Response(status_code=401, headers={"HX-Redirect": SIGN_IN})
+        if not is_read:
+            raise HTTPException(401, "your session has ended: sign in again")
+        query = str(scope.get("query_string", b""), "latin-1")
+        here = path + (f"?{query}" if query else "")
+        return RedirectResponse(f"{SIGN_IN}?next={quote(here, safe='')}", 303)
+
+    def _look_up(self, secret: str) -> Identity | None:
+        with snapshot(self._state.engine) as db:
+            return web_sessions.identify(db, secret, now_s=self._state.clock())
+
+
+def is_from_here(headers: Mapping[str, str]) -> bool:
+    """Return True unless the browser says that the request comes from elsewhere than from our own pages.
+
+    A browser from before 2020 may say nothing: the value in the form tells then.
+
+    >>> is_from_here({"host": "gleaner:8642", "origin": "https://gleaner:8642"})
+    True
+    >>> is_from_here({"host": "gleaner:8642", "origin": "https://evil.example"})
+    False
+    >>> is_from_here({"host": "gleaner:8642", "sec-fetch-site": "same-site"})
+    False
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = headers.get("origin")
+    try:
+        return origin is None or urlsplit(origin).netloc == headers.get("host")
+    except ValueError:
+        return False
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form. Raises 413 and 422."""
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > LARGEST_FORM_BYTES:
+            raise HTTPException(413, f"the form is larger than {LARGEST_FORM_BYTES // 2**20} MiB: send less at once")
+    try:
+        return dict(parse_qsl(content.decode("utf-8"), keep_blank_values=True, max_num_fields=100))
+    except ValueError as error:
+        raise HTTPException(422, "this is not what a form of Gleaner's sends") from error
+
+
+async def _fields(request: Request) -> Mapping[str, str]:
+    fields = await read_form(request)
+    given, right = fields.get(FORM_TOKEN, ""), form_token(session_of(request.headers))
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), right.encode()):
+        raise HTTPException(403, "this form is not of your session: open the page anew and try again")
+    return {name: value.strip() for name, value in fields.items() if name != FORM_TOKEN}
+
+
+Fields = Annotated[Mapping[str, str], Depends(_fields)]
+"""The fields of a form that one of this session's pages has sent."""

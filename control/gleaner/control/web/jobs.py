@@ -1,0 +1,87 @@
+"""Jobs: the list, all about one job, and its log."""
+
+from collections.abc import Mapping
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from gleaner.control.api import decisions, jobs
+from gleaner.control.api.access import User
+from gleaner.control.api.jobs import JobPath
+from gleaner.control.models.base import MAX_ID
+from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.models.searches import ROWS_A_PAGE, JobSearch
+from gleaner.control.policy.subjects import job_subject
+from gleaner.control.queue import searches
+from gleaner.control.states import Outcome, State
+from gleaner.control.validation_messages import one_line
+from gleaner.control.web.gate import ROOT
+from gleaner.control.web.rendering import page
+from gleaner.control.web.slice_chart import slice_chart
+
+router = APIRouter(prefix=f"{ROOT}/jobs")
+
+LINES_A_PAGE = 500
+DECISIONS = 20
+
+
+@router.get("")
+def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query()]) -> Response:
+    """Return the jobs that the caller may see."""
+    if caller.group is not None:
+        wanted = wanted.model_copy(update={"group": caller.group})
+    with caller.reading() as db:
+        found = searches.job_page(db, wanted)
+    return page(
+        request,
+        "jobs.html",
+        found=found,
+        wanted=wanted,
+        states=list(State),
+        outcomes=list(Outcome),
+        rows_a_page=ROWS_A_PAGE,
+    )
+
+
+@router.get("/{job}")
+def show_job(request: Request, caller: User, job: JobPath) -> Response:
+    """Return all that is known of one job."""
+    detail = jobs.show(caller, job)
+    about = decisions.about(caller, job_subject(job), DECISIONS)
+    return page(
+        request,
+        "job.html",
+        detail=detail,
+        row=detail.job,
+        chart=slice_chart(detail, now_s=caller.now_s),
+        decisions=about,
+        last_lines=jobs.log(caller, job, 0, 20),
+        because=_because(about, job_subject(job)),
+    )
+
+
+def _because(about: list[DecisionRow], subject: str) -> dict[int, str]:
+    """Return the sentence of each decision about this job."""
+    found: dict[int, str] = {}
+    for decision in about:
+        reasons: object = decision.answer.get("because")
+        if isinstance(reasons, dict):
+            said = cast("Mapping[str, object]", reasons).get(subject, "")
+            found[decision.id] = one_line(str(said))
+    return found
+
+
+@router.get("/{job}/log")
+def job_log(
+    request: Request,
+    caller: User,
+    job: JobPath,
+    first: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
+    everything: Annotated[bool, Query(alias="all")] = False,
+) -> Response:
+    """Return a page of the lines that a job has written."""
+    lines = jobs.log(caller, job, first, LINES_A_PAGE, everything)
+    return page(
+        request, "log.html", job=job, lines=lines, first=first, everything=everything, lines_a_page=LINES_A_PAGE
+    )

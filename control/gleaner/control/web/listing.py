@@ -1,0 +1,53 @@
+"""Lists that control has in its memory as a whole: searched, sorted and cut into pages here. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import StringConstraints
+
+from gleaner.control.models.base import Reply
+from gleaner.control.models.searches import ROWS_A_PAGE, Search
+
+Row = TypeVar("Row", bound=Reply)
+
+
+class ListSearch(Search):
+    """A search in such a list. An order that is no column of the list leaves the rows as they come."""
+
+    order: Annotated[str, StringConstraints(pattern=r"^(-?[a-z_]{1,40})?$")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[Row]):
+    """One page of a list, and how many rows match in all."""
+
+    rows: tuple[Row, ...]
+    total: int
+
+
+def listing(rows: Sequence[Row], wanted: ListSearch) -> Listing[Row]:
+    """Return one page of the rows that hold the text in any of their fields."""
+    text = wanted.text.casefold()
+    found = [row for row in rows if not text or any(text in word for word in _words(row))]
+    name = wanted.order.removeprefix("-")
+    if rows and name in type(rows[0]).model_fields:
+        found.sort(key=lambda row: _rank(getattr(row, name)), reverse=wanted.order.startswith("-"))
+    return Listing(tuple(found[wanted.skipped : wanted.skipped + ROWS_A_PAGE]), len(found))
+
+
+def _words(row: Reply) -> list[str]:
+    return [str(value).casefold() for value in row.model_dump().values() if value is not None]
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """Return what sorts any values: those that are missing first, then numbers, then words."""
+    match value:
+        case None:
+            return 0, 0.0, ""
+        case bool() | int() | float():
+            return 1, float(value), ""
+        case tuple():
+            return 1, float(len(value)), ""  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            return 2, 0.0, str(value)

@@ -1,0 +1,54 @@
+"""Nodes: the list, one node, agents, and drains."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from gleaner.control.api import agents, drains, nodes
+from gleaner.control.api.access import Admin, User
+from gleaner.control.api.nodes import NodePath
+from gleaner.control.models.searches import ROWS_A_PAGE
+from gleaner.control.queue.errors import Unknown
+from gleaner.control.web.gate import ROOT
+from gleaner.control.web.listing import ListSearch, listing
+from gleaner.control.web.overview import use_of
+from gleaner.control.web.rendering import page
+
+router = APIRouter(prefix=ROOT)
+
+DRAINS = 100
+Wanted = Annotated[ListSearch, Query()]
+
+
+@router.get("/nodes")
+def node_list(request: Request, caller: User, wanted: Wanted) -> Response:
+    """Return every node, with its use and what is wrong with it."""
+    cluster = nodes.cluster(caller)
+    found = listing(cluster.nodes, wanted)
+    uses = {node.name: use_of(node) for node in found.rows}
+    return page(request, "nodes.html", cluster=cluster, found=found, wanted=wanted, uses=uses, rows_a_page=ROWS_A_PAGE)
+
+
+@router.get("/nodes/{node}")
+def show_node(request: Request, caller: User, node: NodePath) -> Response:
+    """Return one node, with its agents."""
+    row = next((each for each in nodes.cluster(caller).nodes if each.name == node), None)
+    if row is None:
+        raise Unknown(f"the scheduler has no node {node}")
+    mine = [agent for agent in agents.list_agents(caller) if agent.node == node]
+    return page(request, "node.html", node=row, use=use_of(row), agents=mine[:ROWS_A_PAGE])
+
+
+@router.get("/agents")
+def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
+    """Return the agents that control knows."""
+    found = listing(agents.list_agents(caller), wanted)
+    return page(request, "agents.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+
+
+@router.get("/drains")
+def drain_list(request: Request, caller: Admin, wanted: Wanted) -> Response:
+    """Return the last requests to drain nodes or to use them again."""
+    found = listing(drains.list_drains(caller, DRAINS), wanted)
+    return page(request, "drains.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)

@@ -1,0 +1,111 @@
+"""The overview: jobs by state, nodes by use, groups beside their targets, and what needs attention."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from gleaner.control.api import agents, campaigns, nodes
+from gleaner.control.api.access import Caller, User
+from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.web.gate import ROOT
+from gleaner.control.web.rendering import page
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """The cores of one group, and the cores that it is meant to have."""
+
+    group: str
+    holds_cpus: int
+    target_cpus: float
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """The nodes of one use, and their cores."""
+
+    use: str
+    nodes: int
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Something that is wrong, and the way to mend it."""
+
+    what: str
+    todo: str
+    path: str
+
+
+@router.get(ROOT)
+def overview(request: Request, caller: User) -> Response:
+    """Return the first page."""
+    cluster = nodes.cluster(caller)
+    phases: dict[str, int] = {}
+    for agent in agents.list_agents(caller):
+        phases[agent.phase] = phases.get(agent.phase, 0) + 1
+    return page(
+        request,
+        "overview.html",
+        jobs=campaigns.status(caller),
+        cluster=cluster,
+        uses=node_uses(cluster.nodes),
+        phases=phases,
+        groups=_groups(caller),
+        attention=needs_attention(cluster, caller.state.faults.now, held=campaigns.status(caller).held),
+    )
+
+
+def _groups(caller: Caller) -> tuple[GroupUse, ...]:
+    """Return the groups that the caller may see."""
+    state = caller.state
+    with caller.reading() as db:
+        shares = state.usage_cache.shares(db, state.share_rules)
+    names = {*shares.holds_cpus, *shares.waiting, *shares.rules.entitled}
+    seen = sorted(names if caller.group is None else names & {caller.group})
+    targets = shares.target_cpus(seen)
+    return tuple(GroupUse(name, shares.holds_cpus.get(name, 0), targets[name], name in shares.waiting) for name in seen)
+
+
+def use_of(node: NodeRow) -> str:
+    """Return the use of a node: the first that fits, as in the list of nodes."""
+    if node.agent is not None:
+        return "agent"
+    if node.regular:
+        return "regular jobs"
+    return "idle" if node.idle else "not in use"
+
+
+def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
+    """Return how many nodes have each use."""
+    return tuple(
+        NodeUse(use, len(cpus), sum(cpus))
+        for use in ("regular jobs", "agent", "idle", "not in use")
+        for cpus in [[node.cpus for node in rows if use_of(node) == use]]
+    )
+
+
+def needs_attention(cluster: ClusterStatus, failing: tuple[str, ...], *, held: int) -> tuple[Attention, ...]:
+    """Return all that somebody should look at, the most urgent first."""
+    found = [Attention(f"control's step '{step}' fails", "control's log says how", ROOT) for step in failing]
+    if cluster.problem:
+        found.append(Attention(cluster.problem, "see that control reaches the scheduler", f"{ROOT}/nodes"))
+    elif cluster.stale:
+        found.append(Attention("the scheduler has not answered lately", "see that it runs", f"{ROOT}/nodes"))
+    for node in cluster.nodes:
+        path = f"{ROOT}/nodes/{node.name}"
+        found += [Attention(f"node {node.name}: {fault}", "an admin has to mend this", path) for fault in node.wrong]
+        if node.avoided_until_s is not None:
+            todo = "repair the node, then tell Gleaner to trust it"
+            found.append(Attention(f"node {node.name} is left alone: {node.failures} agents failed there", todo, path))
+        elif node.doubted:
+            found.append(Attention(f"node {node.name} is in doubt: {node.doubted}", "look at the node", path))
+    if held:
+        some = "1 job is held" if held == 1 else f"{held:,} jobs are held"
+        found.append(Attention(some, "find out why, then release or cancel", f"{ROOT}/jobs?held=true"))
+    return tuple(found)

@@ -1,0 +1,115 @@
+"""Signing in and out: a code of `glean web`, or a token, becomes a session, whose secret only the browser has.
+
+Neither a code nor a token is ever in an address that a browser sends, nor in a log: `glean web` puts the code behind
+the `#`, which browsers keep for themselves, and the page posts it.
+"""
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from gleaner.control.api.access import LONGEST_TOKEN, Caller, User
+from gleaner.control.api.token_lookup import Strangers, TokenLookup
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue import web_sessions
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.tokens import Identity
+from gleaner.control.web.gate import ROOT, SIGN_IN, Fields, read_form
+from gleaner.control.web.rendering import page
+from gleaner.control.web.session import forget_session, session_of, set_session
+
+router = APIRouter()
+
+UNKNOWN = (
+    "control does not know this token or code, or it has ended; `glean web` makes a code that is good for a minute"
+)
+_OWN_PATH = re.compile(r"/web([/?][A-Za-z0-9._~/?&=%+:-]*)?")
+
+
+class SignIn:
+    """The check of tokens and codes. Callers who are not known yet wait for a few threads of their own."""
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        self._strangers = Strangers()
+        self._lookups = TokenLookup(state, self._strangers)
+
+    async def session(self, token: str, code: str, *, host: str) -> str | None:
+        """Return the secret of a new session; None if neither token nor code is good."""
+        if code:
+            return await self._strangers.run(lambda: self._by_code(code), host=host)
+        who = await self._lookups.identity(token, host=host)
+        if who is None or who.role not in {"user", "admin"}:
+            return None
+        if who.expires_s is not None and who.expires_s <= self._state.clock():
+            return None
+        return await run_in_threadpool(self._by_token, who)
+
+    def identity(self, secret: str) -> Identity | None:
+        """Return the owner of a session."""
+        with snapshot(self._state.engine) as db:
+            return web_sessions.identify(db, secret, now_s=self._state.clock())
+
+    def _by_code(self, code: str) -> str | None:
+        now_s = self._state.clock()
+        with snapshot(self._state.engine) as db:  # a wrong code costs no write
+            if not web_sessions.is_code(db, code, now_s=now_s):
+                return None
+        with self._state.writing() as db:
+            return web_sessions.open_by_code(db, code, now_s=now_s)
+
+    def _by_token(self, who: Identity) -> str:
+        with self._state.writing() as db:
+            return web_sessions.open_by_token(db, who, now_s=self._state.clock())
+
+
+def own_path(wanted: str) -> str:
+    """Return the page to go on with: one of ours, whatever an address says.
+
+    >>> own_path("/web/jobs?state=New"), own_path("https://evil.example/web"), own_path("//evil.example")
+    ('/web/jobs?state=New', '/web', '/web')
+    """
+    return wanted if _OWN_PATH.fullmatch(wanted) and wanted != SIGN_IN else ROOT
+
+
+Next = Annotated[str, Query(alias="next", max_length=2000)]
+
+
+@router.get(SIGN_IN)
+async def sign_in_page(request: Request, wanted: Next = ROOT) -> Response:
+    """Return the form for a token. A script of ours posts the code that stands behind the `#`."""
+    return page(request, "sign_in.html", next=own_path(wanted), why="")
+
+
+@router.post(SIGN_IN)
+async def sign_in(request: Request) -> Response:
+    """Begin a session, and go on with the page that was asked for."""
+    fields = await read_form(request)
+    token, code = fields.get("token", "").strip(), fields.get("code", "").strip()
+    wanted = own_path(fields.get("next", ROOT))
+    host = request.client.host if request.client else ""
+    signing: SignIn = request.app.state.sign_in
+    secret = None
+    if 0 < len(token or code) <= LONGEST_TOKEN:
+        secret = await signing.session(token, code, host=host)
+    if secret is None:
+        return page(request, "sign_in.html", answer_status=401, next=wanted, why=UNKNOWN)
+    who = await run_in_threadpool(signing.identity, secret)
+    if who is not None:  # for the audit log
+        request.state.caller = Caller(who, request.app.state.control_state, request.app.state.meters)
+    answer = RedirectResponse(wanted, 303)
+    set_session(answer, secret, is_encrypted=request.url.scheme == "https")
+    return answer
+
+
+@router.post(f"{ROOT}/sign-out")
+def sign_out(request: Request, caller: User, _fields: Fields) -> Response:
+    """End the session."""
+    with caller.writing() as db:
+        web_sessions.end(db, session_of(request.headers))
+    answer = RedirectResponse(SIGN_IN, 303)
+    forget_session(answer)
+    return answer

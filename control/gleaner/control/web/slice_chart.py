@@ -1,0 +1,66 @@
+"""The slices of one job as a picture: a bar for each slice, and in it restoring, computing and saving. Pure."""
+
+from dataclasses import dataclass
+
+from gleaner.control.models.jobs import AttemptRow, JobDetail
+
+WIDTH = 1000.0
+"""Of the picture, in its own units."""
+BARS_AT_MOST = 200
+"""The most slices that are drawn; the latest ones of more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a slice: what is done in it, and where it lies in the picture."""
+
+    what: str
+    x: float
+    width: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One slice."""
+
+    attempt: int
+    node: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceChart:
+    """All slices that are drawn, between two instants."""
+
+    begin_s: float
+    end_s: float
+    bars: tuple[Bar, ...]
+
+
+def slice_chart(detail: JobDetail, *, now_s: float) -> SliceChart | None:
+    """Return the picture; None for a job that nobody has claimed yet."""
+    slices = detail.attempts[-BARS_AT_MOST:]
+    if not slices:
+        return None
+    begin_s = min(slice_.claimed_s for slice_ in slices)
+    ends = [slice_.ended_s if slice_.ended_s is not None else now_s for slice_ in slices]
+    end_s = max(begin_s + 1.0, *ends)
+    return SliceChart(begin_s, end_s, tuple(_bar(slice_, begin_s, end_s, now_s) for slice_ in slices))
+
+
+def _bar(slice_: AttemptRow, begin_s: float, end_s: float, now_s: float) -> Bar:
+    until_s = slice_.ended_s if slice_.ended_s is not None else now_s
+    lasted_s = max(0.0, until_s - slice_.claimed_s)
+    spent = {"restore": slice_.restore_s, "compute": slice_.compute_s, "save": slice_.save_s}
+    if slice_.ended_s is None:
+        spent["compute"] = lasted_s - spent["restore"] - spent["save"]
+    rest_s = max(0.0, lasted_s - sum(spent.values()))  # of it nobody has reported what it was spent on
+    per_s = WIDTH / (end_s - begin_s)
+    at_s, parts = slice_.claimed_s - begin_s, list[Part]()
+    for what, seconds in (("other", rest_s), *spent.items()):
+        shown_s = min(max(0.0, seconds), lasted_s)
+        if shown_s > 0:
+            parts.append(Part(what, round(at_s * per_s, 2), round(max(shown_s * per_s, 0.5), 2), shown_s))
+        at_s += shown_s
+    return Bar(slice_.attempt, slice_.node, tuple(parts))

@@ -1,0 +1,138 @@
+"""Acts on the page: allowed to those to whom the API allows them, and asked for twice where they destroy."""
+
+from collections.abc import Mapping
+
+import pytest
+from tests.api.api_harness import ApiHarness, Caller
+from tests.web.web_harness import browser_of
+
+from gleaner.control.queue import tokens
+from gleaner.control.queue.database import transaction
+from gleaner.control.settings import ClusterSettings
+
+VERBS = ("hold", "release", "cancel", "migrate", "priority")
+PEOPLE = ("submitter", "colleague", "manager", "stranger", "admin")
+
+
+def _person(harness: ApiHarness, who: str) -> Caller:
+    if who == "submitter":
+        return harness.user
+    if who == "admin":
+        return harness.admin
+    if who == "manager":
+        with transaction(harness.state.engine) as db:
+            made = tokens.make(db, role="user", name="meg", group="atlas", manager=True, now_s=harness.now_s)
+        return Caller(harness.client, {"Authorization": f"Bearer {made.secret}"}, "meg")
+    return harness.caller("user", "bob", "atlas" if who == "colleague" else "cms")
+
+
+def _asked(caller: Caller, path: str, verb: str) -> int:
+    """The status with which the API answers the same act."""
+    if verb == "priority":
+        return caller.patch(path, {"priority": 7}).status_code
+    return caller.post(f"{path}/{verb}", {} if verb == "migrate" else None).status_code
+
+
+@pytest.mark.parametrize("who", PEOPLE)
+def test_the_page_lets_nobody_do_what_the_api_does_not_let_them(harness: ApiHarness, who: str) -> None:
+    person = _person(harness, who)
+    browser = browser_of(harness, person)
+    for verb in VERBS:
+        twins = [harness.user.submit(hold=verb == "release") for _ in range(2)]
+        found = browser.send(f"/web/jobs/{twins[0]}/{verb}", confirmed="yes", priority="7").status
+        expected = _asked(person, f"/v1/jobs/{twins[1]}", verb)
+        assert (verb, found) == (verb, 303 if expected == 200 else expected)
+        after = [harness.admin.get(f"/v1/jobs/{job}").json()["job"] for job in twins]
+        for row in after:
+            row.pop("id")
+        assert after[0] == after[1]
+    for verb in ("hold", "release", "cancel"):
+        harness.user.submit(indices=[0, 1])
+        campaign = harness.user.submit(indices=[0, 1]) and 2
+        found = browser.send(f"/web/campaigns/{campaign - 1}/{verb}", confirmed="yes").status
+        expected = person.post(f"/v1/campaigns/{campaign}/{verb}").status_code
+        assert (verb, found) == (verb, 303 if expected == 200 else expected)
+
+
+@pytest.mark.parametrize("who", PEOPLE)
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("nodes/drain", {"nodes": "n1"}), ("nodes/resume", {"nodes": "n1"}), ("nodes/n1/trust", {})],
+)
+def test_only_admins_touch_nodes(harness: ApiHarness, who: str, path: str, fields: Mapping[str, str]) -> None:
+    harness.state.settings = harness.state.settings.model_copy(
+        update={"cluster": ClusterSettings.model_construct(backend="slurm")}
+    )
+    person = _person(harness, who)
+    found = browser_of(harness, person).send(f"/web/{path}", confirmed="yes", **fields).status
+    expected = person.post(f"/v1/{path}", {"nodes": ["n2"]} if fields else None).status_code
+    assert found == (303 if expected == 202 else expected)
+    assert (expected == 403) == (who != "admin")
+
+
+def test_cancel_asks_first_and_its_page_says_what_ends(harness: ApiHarness) -> None:
+    job = harness.user.submit(spec={"name": "zmumu"}, indices=[0, 1, 2])
+    browser = browser_of(harness, harness.user)
+    for path, said in ((f"/web/jobs/{job}/cancel", "zmumu"), ("/web/campaigns/1/cancel", "Its 3 jobs")):
+        asked = browser.send(path)
+        assert asked.status == 200
+        assert said in asked.text
+        (form,) = [a["action"] for tag, a in asked.elements if tag == "form" and a.get("action") != "/web/sign-out"]
+        assert form == path
+        hidden = {str(a["name"]): str(a["value"]) for tag, a in asked.elements if tag == "input"}
+        assert hidden["confirmed"] == "yes"
+        assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"
+    assert browser.client.post(str(form), data=hidden).status_code == 303
+    assert harness.user.get("/v1/status").json()["cancelled"] == 3
+
+
+def test_drain_asks_first_unless_it_is_a_dry_run(harness: ApiHarness) -> None:
+    harness.state.settings = harness.state.settings.model_copy(
+        update={"cluster": ClusterSettings.model_construct(backend="slurm")}
+    )
+    browser = browser_of(harness, harness.admin)
+    asked = browser.send("/web/nodes/drain", nodes="node[1-2] node7", spanning="wait")
+    assert "Drain node[1-2], node7?" in asked.text
+    assert harness.admin.get("/v1/drains").json() == []
+    assert browser.send("/web/nodes/drain", nodes="node9", dry_run="yes").status == 303
+    hidden = {str(a["name"]): str(a["value"]) for tag, a in asked.elements if tag == "input"}
+    assert browser.client.post("/web/nodes/drain", data=hidden).status_code == 303
+    first, second = harness.admin.get("/v1/drains").json()
+    assert (first["task"], first["nodes"], second["task"]) == ("drain", ["node1", "node2", "node7"], "dry run")
+    assert "node1, node2, node7" in browser.good("/web/drains").text
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "status", "said"),
+    [
+        ("priority", {"priority": "high"}, 422, "priority: input should be a whole number"),
+        ("priority", {"priority": "9" * 30}, 422, "priority: input should be less than or equal to 1000000"),
+        ("priority", {"priority": "9" * 5000}, 422, "priority: input should be a whole number"),
+        ("migrate", {"to": "<b>"}, 422, "to: string should match pattern"),
+        ("migrate", {"to": "n1"}, 409, "job 1"),
+        ("rename", {}, 422, "verb: string should match pattern"),
+    ],
+)
+def test_a_wrong_act_is_refused_in_the_words_of_the_api(
+    harness: ApiHarness, verb: str, fields: dict[str, str], status: int, said: str
+) -> None:
+    harness.user.submit()
+    harness.user.post("/v1/jobs/1/cancel")
+    shown = browser_of(harness, harness.user).send(f"/web/jobs/1/{verb}", **fields)
+    assert shown.status == status
+    assert said in shown.text
+
+
+def test_of_two_people_who_act_on_one_job_the_second_reads_what_has_become_of_it(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    alice, root = browser_of(harness, harness.user), browser_of(harness, harness.admin)
+    assert alice.send(f"/web/jobs/{job}/cancel").status == 200
+    assert root.send(f"/web/jobs/{job}/cancel", confirmed="yes").status == 303
+    assert alice.send(f"/web/jobs/{job}/cancel", confirmed="yes").status == 303  # it is what alice wants
+    shown = alice.send(f"/web/jobs/{job}/hold")
+    assert shown.status == 409
+    assert f"job {job}" in shown.text
+
+
+def test_a_form_of_two_mebibytes_is_refused(harness: ApiHarness) -> None:
+    assert browser_of(harness, harness.user).send("/web/jobs/1/hold", more="x" * 2**21).status == 413

@@ -1,0 +1,106 @@
+"""The page in a browser: signing in by a code, every page for everybody's eyes, an act, and a restart of control."""
+
+import shutil
+from collections.abc import Generator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from tests.cli.cli_harness import CliHarness, Service
+from tests.cli.conftest import admin, service
+from tests.slurm.records import node, seen
+
+__all__ = ["admin", "service"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
+LATEST_MS = 60_000
+"""An event that takes longer never comes; the browser waits for each."""
+TOO_WIDE = """[...document.querySelectorAll("body *")]
+    .filter(each => each.getBoundingClientRect().right > window.innerWidth && !each.closest(".wide, svg"))
+    .map(each => each.outerHTML.slice(0, 100))"""
+"""The elements that a narrow window does not show as a whole, but for those that scroll by themselves."""
+PAGES = ("", "/campaigns", "/campaigns/1", "/jobs", "/jobs/1", "/jobs/1/log", "/nodes", "/nodes/node1", "/agents",
+         "/entitlements", "/drains", "/jobs/99")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    """Chromium of the system, which deploy/setup.sh --tests installs; nothing is downloaded."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.fail('there is no chromium: run deploy/setup.sh --tests, or leave these tests out with -m "not slow"')
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+class Tab:
+    """A tab of a browser, with what it asked the network for, and what it complained of."""
+
+    def __init__(self, browser: Browser, *, scheme: str = "light", width: int = 1200) -> None:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
+        self.asked: list[str] = []
+        self.complaints: list[str] = []
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(LATEST_MS)
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+
+def _fill(admin: CliHarness) -> None:
+    """Jobs that wait, run and have ended, a campaign, and two nodes."""
+    admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--array", "0-2", "--", "<b>markup</b>")
+    (first, _second, third) = admin.node.claim(most=3)
+    admin.node.write(first, 0, "event 1", "<script>alert(1)</script>")
+    admin.node.complete(third, exit_code=3)
+    admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--hold", "--name", "waits", "--", "run")
+    nodes = (node("node1", 64, 65536), node("node2", 64, 65536, "ALLOCATED"))
+    admin.state.cluster = seen(admin.state.clock(), *nodes)
+
+
+def test_a_person_looks_at_everything_and_acts(browser: Browser, admin: CliHarness, service: Service) -> None:
+    _fill(admin)
+    home = f"http://127.0.0.1:{service.port}/web"
+    for scheme, width in (("light", 1200), ("dark", 390)):
+        tab = Tab(browser, scheme=scheme, width=width)
+        tab.page.goto(f"{home}/sign-in")
+        found = Axe().run(tab.page)
+        assert found.violations_count == 0, found.generate_report()
+        tab.page.goto(admin.good("web").strip())
+        tab.page.wait_for_url(home)
+        assert [url for url in tab.asked if "#" in url] == []
+        for path in PAGES:
+            tab.page.goto(home + path)
+            expect(tab.page.locator("h1")).to_be_visible()
+            found = Axe().run(tab.page)
+            assert found.violations_count == 0, f"{path}, {scheme}: {found.generate_report()}"
+            assert tab.page.evaluate(TOO_WIDE) == [], path
+        missing = [line for line in tab.complaints if "404" in line]
+        assert (len(missing), tab.complaints) == (1, missing)  # /jobs/99 alone, which is not there
+        assert [url for url in tab.asked if not url.startswith(f"http://127.0.0.1:{service.port}/")] == []
+        tab.page.context.close()
+
+
+def test_a_job_is_cancelled_and_a_restart_of_control_is_said_and_outlived(
+    browser: Browser, admin: CliHarness, service: Service
+) -> None:
+    _fill(admin)
+    tab = Tab(browser)
+    tab.page.goto(admin.good("web").strip())
+    tab.page.get_by_role("link", name="Jobs", exact=True).click()
+    tab.page.get_by_role("row", name="waits").get_by_role("link").first.click()
+    tab.page.get_by_role("button", name="Cancel").click()
+    tab.page.get_by_role("button", name="Yes, do it").click()
+    expect(tab.page.locator("dl.facts")).to_contain_text("cancelled")
+    tab.page.get_by_role("link", name="Overview", exact=True).click()
+    expect(tab.page.locator("dl.cards")).to_be_visible()
+    service.stop()
+    expect(tab.page.locator("#away")).to_be_visible(timeout=LATEST_MS)
+    service.start()
+    expect(tab.page.locator("#away")).to_be_hidden(timeout=LATEST_MS)
+    expect(tab.page.get_by_role("heading", name="Overview")).to_be_visible()
+    tab.page.get_by_role("button", name="Sign out").click()
+    expect(tab.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    tab.page.context.close()

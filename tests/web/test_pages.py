@@ -1,0 +1,275 @@
+"""The pages, filled by a real queue: each shows what the API answers, to those whom the API answers."""
+
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.api.api_harness import ApiHarness
+from tests.slurm.records import node, seen
+from tests.web.web_harness import Browser, Shown, browser_of, markup
+
+from gleaner.agent.messages import LogLines
+from gleaner.control.control_state import ControlState
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.drains import DrainRow
+from gleaner.control.models.jobs import AttemptRow, EventRow, JobDetail, JobRow, LogPage
+from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.models.searches import ROWS_A_PAGE
+from gleaner.control.queue import avoided_nodes, decisions, logs
+from gleaner.control.queue.database import transaction
+from gleaner.control.queue.schema import DecisionKind
+from gleaner.control.states import State
+from gleaner.control.web import rendering
+
+PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements")
+STATIC = Path(rendering.__file__).parent / "static"
+
+
+def _saw(state: ControlState, *names: str, now_s: float) -> None:
+    """Control's last look at a cluster of these nodes."""
+    state.cluster = seen(now_s, *(node(name, 8, 16384) for name in names))
+
+
+def test_every_page_is_there_with_an_empty_queue_and_all_links_of_it_lead_somewhere(harness: ApiHarness) -> None:
+    for caller, more in ((harness.user, ()), (harness.admin, ("/web/drains",))):
+        browser = browser_of(harness, caller)
+        for path in (*PAGES, *more):
+            for link in browser.good(path).links():
+                assert link == "#main" or browser.get(link).status == 200, (path, link)
+
+
+def test_the_life_of_a_job_is_on_its_page(harness: ApiHarness) -> None:
+    job = harness.user.submit(spec={"name": "zmumu", "environment": {"SEED": "7"}})
+    agent = harness.agent("n17")
+    (claimed,) = agent.claim()
+    with transaction(harness.state.engine) as db:
+        logs.append(db, job, 1, LogLines(first=0, lines=("event 1", "event 2")), most_bytes=10_000)
+    harness.now_s += 70
+    assert agent.saved(job, claimed["attempt"], harness.publish_checkpoint(job, 1)).status_code == 204
+    with transaction(harness.state.engine) as db:
+        number = decisions.record(
+            db, kind=DecisionKind.START, subjects={f"job {job}": "atlas"}, policy="fair share", given={"cores": 8},
+            answer={"because": {f"job {job}": "its group has the least"}}, acted=True, now_s=harness.now_s,
+        )  # fmt: skip
+    browser = browser_of(harness, harness.user)
+    shown = browser.good(f"/web/jobs/{job}")
+    for said in ("zmumu", "Saved", "SEED=7", "Waits because", "the beginning", "60.0", "4.0", "1/1", "claim", "event 2",
+                 "its group has the least"):  # fmt: skip
+        assert said in shown.text, said
+    assert "/web/nodes/n17" in shown.links()
+    assert {attrs.get("class") for tag, attrs in shown.elements if tag == "rect"} >= {"compute", "save"}
+    assert '"cores": 8' in browser.good(f"/web/decisions/{number}").text
+    assert browser.good(f"/web/jobs/{job}/log?first=1").text.count("event") == 1
+
+
+def test_a_user_sees_what_the_users_token_may_see(harness: ApiHarness) -> None:
+    mine = harness.user.submit()
+    other = harness.caller("user", "carol", "cms")
+    theirs = other.submit(spec={"name": "secret"}, indices=[3, 4])
+    browser = browser_of(harness, harness.user)
+    assert browser.get(f"/web/jobs/{theirs}").status == 403
+    assert browser.get(f"/web/jobs/{theirs}/log").status == 403
+    assert browser.get("/web/campaigns/1").status == 403
+    assert browser.get("/web/drains").status == 403
+    for path in (*PAGES, "/web/jobs?group=cms", "/web/campaigns?group=cms", f"/web/jobs?text={theirs}"):
+        shown = browser.good(path)
+        assert "secret" not in shown.text, path
+        assert "cms" not in re.sub(r'value="cms"', "", shown.text), path
+    assert f"/web/jobs/{mine}" in browser.good("/web/jobs").links()
+    admin = browser_of(harness, harness.admin)
+    assert f"/web/jobs/{theirs}" in admin.good("/web/jobs").links()
+    assert "secret" in admin.good("/web/campaigns").text
+
+
+def _ids(shown: Shown) -> list[int]:
+    return [int(link.rpartition("/")[2]) for link in shown.links() if re.fullmatch(r"/web/jobs/\d+", link)]
+
+
+def test_jobs_are_searched_sorted_and_paged(harness: ApiHarness) -> None:
+    first = harness.user.submit(spec={"name": "alpha", "priority": 5})
+    harness.user.submit(spec={"name": "beta"}, indices=list(range(ROWS_A_PAGE)))
+    harness.user.submit(spec={"name": "ofx50"})
+    held = harness.user.submit(spec={"name": "of_50"}, hold=True)
+    browser = browser_of(harness, harness.user)
+    page_1 = browser.good("/web/jobs")
+    assert _ids(page_1) == list(range(held, held - ROWS_A_PAGE, -1))
+    (next_page,) = [str(a["href"]) for tag, a in page_1.elements if a.get("rel") == "next"]
+    assert _ids(browser.good(next_page)) == [3, 2, 1]
+    assert _ids(browser.good("/web/jobs?order=-priority"))[0] == first
+    assert _ids(browser.good("/web/jobs?text=ALPH")) == [first]
+    assert _ids(browser.good("/web/jobs?text=f_5")) == [held]  # no pattern of SQL's
+    assert _ids(browser.good(f"/web/jobs?text={first}"))[-1] == first
+    assert _ids(browser.good("/web/jobs?held=true&state=&outcome=&group=")) == [held]
+    assert _ids(browser.good("/web/jobs?state=Running")) == []
+    assert _ids(browser.good("/web/campaigns/1?order=id"))[:2] == [2, 3]
+    (links,) = [link for link in page_1.links() if "order=name" in link]
+    assert links == "/web/jobs?order=name"
+
+
+@pytest.mark.parametrize(
+    "query", ["page=0", "page=x", "order=hash", "state=Gone", "text=a%00b", "campaign=0", "held=maybe", "x=1"]
+)
+def test_a_wrong_search_is_refused_in_one_line(harness: ApiHarness, query: str) -> None:
+    shown = browser_of(harness, harness.user).get(f"/web/jobs?{query}")
+    assert shown.status == 422
+    assert "This did not work" in shown.text
+
+
+def test_nodes_say_what_is_wrong_and_what_to_do(harness: ApiHarness) -> None:
+    _saw(harness.state, "n1", "n2", now_s=harness.now_s)
+    harness.state.wrong_clocks = {"n2": 90.0}
+    with transaction(harness.state.engine) as db:
+        avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=1, avoid_s=3600)
+    browser = browser_of(harness, harness.admin)
+    overview = browser.good("/web").text
+    assert "node n1 is left alone" in overview
+    assert "node n2" in overview
+    assert "left alone until" in browser.good("/web/nodes?text=n1&order=-name").text
+    assert "n2" not in browser.good("/web/nodes?text=n1").text
+    assert browser.send("/web/nodes/n1/trust").status == 303
+    assert "left alone" not in browser.good("/web/nodes/n1").text
+    assert browser.get("/web/nodes/n9").status == 404
+
+
+def test_what_is_not_there_is_said_on_a_page(harness: ApiHarness) -> None:
+    browser = browser_of(harness, harness.user)
+    for path in ("/web/jobs/7", "/web/campaigns/7", "/web/decisions/7", "/web/nothing"):
+        shown = browser.get(path)
+        assert (shown.status, shown.answer.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
+    assert browser.get("/web/jobs/seven").status == 422
+
+
+def test_more_people_than_places_get_a_page_later_or_a_word(harness: ApiHarness) -> None:
+    from gleaner.control.web import gate
+
+    browser = browser_of(harness, harness.user)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate, "PAGES_WAIT", 0)
+        shown = browser.get("/web")
+    assert (shown.status, shown.answer.headers["retry-after"]) == (503, "2")
+
+
+def test_vendored_files_are_as_they_were_published_with_their_licence() -> None:
+    files = tomllib.loads((STATIC / "VENDORED.toml").read_text())["file"]
+    assert {file["name"] for file in files} == {path.name for path in STATIC.glob("*.min.*")}
+    for file in files:
+        assert hashlib.sha256((STATIC / file["name"]).read_bytes()).hexdigest() == file["sha256"]
+        assert (STATIC / file["licence_file"]).read_text().strip()
+
+
+# Whatever is written in a name, a label, a reason or a log line.
+NASTY = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='x", "&lt;b&gt;", "{{ 7*7 }}",
+         "{% raw %}", "</pre><b>", "\x1b[2Jgone", "\x00", "\u202egnp.exe", "javascript:alert(1)", "-->", "]]>"]
+    ),
+)  # fmt: skip
+OUR_OWN = re.compile(r"/web(/[A-Za-z0-9._~/?&=%+:-]*)?|#main")
+
+
+def _check_harmless(text: str, plain: str) -> None:
+    """That the page has the elements and attributes of the same page with plain words, and no control characters."""
+
+    def skeleton(page: str) -> list[tuple[str, tuple[str, ...]]]:
+        return [(tag, tuple(sorted(attrs))) for tag, attrs in markup(page).elements]
+
+    assert skeleton(text) == skeleton(plain)
+    assert all(c.isprintable() or c == "\n" for c in text)
+    for _tag, attrs in markup(text).elements:
+        for name in ("href", "src", "action", "hx-get"):
+            assert name not in attrs or OUR_OWN.fullmatch(str(attrs[name])), attrs
+
+
+def _rendered(name: str, **facts: object) -> str:
+    given: dict[str, object] = {
+        "me": None,
+        "now_s": 0.0,
+        "form_token": "t",
+        "path": "/web/x",
+        "query": {},
+        "version": "1",
+    }
+    return rendering.environment().get_template(name).render(given | facts)
+
+
+def _job_page(word: str) -> str:
+    row = JobRow(
+        id=1, name=word, group=word, campaign=1, index=2, state=State.NEW, outcome=None, exit_code=1, held=False,
+        priority=0, cpus=1, memory_mib=1, attempt=1, node=f"n{word}", submitted_s=0.0, ended_s=None,
+        submitter=f"s{word}",
+    )  # fmt: skip
+    attempt = AttemptRow(
+        attempt=1, agent=word, node=word, claimed_s=0.0, ended_s=None, ending=None, detail=word, started_s=None,
+        restored_from=None, restore_s=0.0, compute_s=0.0, save_s=0.0,
+    )  # fmt: skip
+    detail = JobDetail(
+        job=row, image=f"i{word}", command=(word, word), environment={f"E{word}": word}, retries=0, saves_itself=None,
+        failures=0, waits_because=f"w{word}", attempts=(attempt,), events=(EventRow(at_s=0.0, what=word, detail=word),),
+        checkpoints=(), output_bytes=None,
+    )  # fmt: skip
+    lines = LogPage(first=0, lines=(word, word), ended=False)
+    facts: dict[str, object] = {
+        "detail": detail,
+        "row": row,
+        "chart": None,
+        "decisions": [],
+        "because": {},
+        "last_lines": lines,
+    }
+    return _rendered("job.html", **facts) + _rendered(
+        "log.html", job=1, lines=lines, first=0, everything=False, lines_a_page=500
+    )
+
+
+def _cluster_pages(word: str) -> str:
+    node = NodeRow(
+        name=word, cpus=1, memory_mib=1, state=word, idle=True, regular=False, agent=word, failures=0,
+        avoided_until_s=None, doubted=f"d{word}", drained=f"d{word}", wrong=(word,),
+    )  # fmt: skip
+    agent = AgentRow(
+        name=word, node=f"n{word}", phase=word, scheduler_id=word, end_s=0.0, submitted_s=0.0, registered_s=None,
+        ended_s=None, jobs=(), reason=word,
+    )  # fmt: skip
+    cluster = ClusterStatus(read_s=0.0, stale=False, problem=f"p{word}", boundary_s=0.0, nodes=(node,))
+    drain = DrainRow(id=1, task=word, phase=word, nodes=(word,), by=word, asked_s=0.0, ended_s=None, said=word, jobs=())
+
+    class Wanted:
+        text, order, page = word, word, 1
+
+    class Found:
+        total = 1
+
+        def __init__(self, row: object) -> None:
+            self.rows = (row,)
+
+    common = {"wanted": Wanted, "rows_a_page": 50}
+    return (
+        _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, **common)
+        + _rendered("agents.html", found=Found(agent), **common)
+        + _rendered("drains.html", found=Found(drain), **common)
+        + _rendered("problem.html", detail=word)
+        + _rendered("confirm.html", question=word, fields={f"f{word}": word}, back="/web")
+    )
+
+
+@given(word=NASTY)
+def test_whatever_is_written_anywhere_stays_text(word: str) -> None:
+    _check_harmless(_job_page(word), _job_page("plain"))
+    _check_harmless(_cluster_pages(word), _cluster_pages("plain"))
+
+
+def test_markup_in_a_log_and_in_a_command_is_shown_as_it_was_written(harness: ApiHarness) -> None:
+    job = harness.user.submit(spec={"command": ["<b>bold</b>", "\x1b[2J"]})
+    harness.agent().claim()
+    with transaction(harness.state.engine) as db:
+        logs.append(db, job, 1, LogLines(first=0, lines=("<script>x</script>", "\x1b[31mred")), most_bytes=10_000)
+    browser: Browser = browser_of(harness, harness.user)
+    shown = browser.good(f"/web/jobs/{job}")
+    for said in ("<b>bold</b>", "\\x1b[2J", "<script>x</script>", "\\x1b[31mred"):
+        assert said in shown.text
+    assert "\x1b" not in shown.answer.text
