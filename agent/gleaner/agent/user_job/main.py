@@ -16,7 +16,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.quantities import memory_mib as parse_memory_mib
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, NodeFacts
-from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
+from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
 from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
@@ -219,7 +219,7 @@ def user_job(options: Options, number: str, signals: Signals) -> UserJob:
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
-    if fields := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
+    if fields := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
         say(fields)
     return facts
 
