@@ -243,8 +243,8 @@ os.kill(os.getpid(), 9)
 def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
     """It knows of that end then, and says better why."""
     prepare = (
-        "criu._LOOK_S = 3; lost = criu._ended_process; "
-        "criu._ended_process = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
+        "criu._LOOK_S = 3; lost = criu._ended_process;"
+        " criu._ended_process = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
     )
     fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\nwhile not os.path.exists('seen'): time.sleep(0.02)\nos._exit(4)"
     assert hear(tmp_path, fake, prepare) == "4"
