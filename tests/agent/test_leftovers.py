@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.agent.control_harness import Control
 
-from gleaner.agent.node.leftovers import sweep_sockets
+from gleaner.agent.node.leftovers import remove_agents_sockets
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.agent_leftovers import remove_sockets
 from gleaner.agent.privileged.common.slurm_job import JobHandle
@@ -58,7 +58,7 @@ def test_a_node_that_saves_without_root_has_nothing_to_remove(monkeypatch: pytes
         raise config.Misconfigured("there is no file")
 
     monkeypatch.setattr(config, "load", misconfigured)
-    assert sweep_sockets() == 0
+    assert remove_agents_sockets() == 0
 
 
 @pytest.mark.parametrize("whole_node", [True, False])

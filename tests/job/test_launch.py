@@ -261,7 +261,7 @@ def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
     def take_in() -> None:
         waiting.wait()
         digest = given["pushed"]["digest"]
-        images.ensure(node.runtime, storage, given["image"], digest, lock=tmp_path / "lock")
+        images.ensure_image(node.runtime, storage, given["image"], digest, lock=tmp_path / "lock")
 
     monkeypatch.setattr(node.runtime, "load_image", slowly)
     with ThreadPoolExecutor(4) as agents:

@@ -22,8 +22,8 @@ from gleaner.agent.node.disk_usage import (
     Room,
     TooLarge,
     Verdict,
+    deleted_open_files,
     room,
-    unnamed,
     verdicts,
 )
 from gleaner.agent.privileged.common.disk_usage import DiskUse, _Count, count_disk_use
@@ -328,7 +328,7 @@ def test_while_what_one_job_had_is_being_removed_no_other_has_to_go(tmp_path: Pa
     assert looking.look({B: tmp_path}) == {}
     looking._urgent_s = 0.0
     assert set(looking.look({A: tmp_path})) == {A}
-    looking._urgent_s = looking._gone_s = 0.0
+    looking._urgent_s = looking._removal_end_s = 0.0
     assert set(looking.look({B: tmp_path})) == {B}
 
 
@@ -359,9 +359,9 @@ def test_what_a_process_holds_open_without_a_name_counts_for_its_container(tmp_p
         file.flush()
         for number in (0, 1):
             (tmp_path / str(number) / "fd" / "3").symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
-        assert unnamed([A, B, C], processes=tmp_path) == {A: DiskUse(), B: DiskUse()}
+        assert deleted_open_files([A, B, C], processes=tmp_path) == {A: DiskUse(), B: DiskUse()}
         (tmp_path / "file").unlink()
-        found = unnamed([A, B, C], processes=tmp_path)
+        found = deleted_open_files([A, B, C], processes=tmp_path)
     assert set(found) == {A, B}
     assert found[A].size_bytes >= MIB
     assert found[A].inodes == 1
@@ -370,7 +370,7 @@ def test_what_a_process_holds_open_without_a_name_counts_for_its_container(tmp_p
 def test_a_process_that_lets_nobody_look_is_not_taken_for_one_that_holds_nothing(tmp_path: Path) -> None:
     (process(tmp_path, 1, "/gleaner/a") / "fd").touch()
     process(tmp_path, 2, "/gleaner/b")
-    assert unnamed([A, B], processes=tmp_path) == {A: DiskUse(0, 0, is_whole=False), B: DiskUse()}
+    assert deleted_open_files([A, B], processes=tmp_path) == {A: DiskUse(0, 0, is_whole=False), B: DiskUse()}
 
 
 def test_a_file_on_its_way_through_a_socket_is_not_taken_for_nothing(tmp_path: Path) -> None:
@@ -379,6 +379,6 @@ def test_a_file_on_its_way_through_a_socket_is_not_taken_for_nothing(tmp_path: P
     (place / "fdinfo").symlink_to("/proc/self/fdinfo")
     here, there = socket.socketpair()
     with here, there, (tmp_path / "file").open("wb") as file:
-        assert unnamed([A], processes=tmp_path)[A].is_whole
+        assert deleted_open_files([A], processes=tmp_path)[A].is_whole
         socket.send_fds(here, [b"x"], [file.fileno()])
-        assert not unnamed([A], processes=tmp_path)[A].is_whole
+        assert not deleted_open_files([A], processes=tmp_path)[A].is_whole

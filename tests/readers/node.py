@@ -302,7 +302,7 @@ AGENTS = (
     Reader("a container's output", container_output, (), (FRAMES,)),
     Reader(
         "the list of pulled images",
-        lambda content, folder: PulledImages(at(folder, content)).known(),
+        lambda content, folder: PulledImages(at(folder, content)).read(),
         (),
         (as_json({"a": {"image_id": "b", "used_s": 1.5}}),),
     ),

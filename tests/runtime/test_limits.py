@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.account_harness import acting_as
 from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 
-from gleaner.agent.node.disk_usage import unnamed
+from gleaner.agent.node.disk_usage import deleted_open_files
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine
@@ -119,7 +119,7 @@ time.sleep(600)
     container = work.start(node, program)
     work.until("written")
     with acting_as(*USER):
-        found = unnamed([container, ContainerId("other")])
+        found = deleted_open_files([container, ContainerId("other")])
     assert set(found) == {container}
     assert 20 * MIB <= found[container].size_bytes < 21 * MIB
     assert found[container].inodes == 2
@@ -158,13 +158,13 @@ def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Nod
     made = {name: node.image(name, f"/{number}") for number, name in enumerate(names)}
     record = PulledImages(tmp_path / "pulled.json")
     for name, age_s in ((old, 3000), (in_use, 2000), (replaced, 1000), (fresh, 1)):
-        record.note(name, made[name] if name != replaced else made[old], now_s=time.time() - age_s)
+        record.record_pull(name, made[name] if name != replaced else made[old], now_s=time.time() - age_s)
     runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled_images=tmp_path / "pulled.json")
     held = node.engine.create_container(in_use, ["x"])["Id"]
     try:
         assert runtime.prune(unused_for_s=600, enough=lambda: True) == []
         assert runtime.prune(unused_for_s=600, enough=lambda: False) == [old]
-        assert set(record.known()) == {in_use, fresh}
+        assert set(record.read()) == {in_use, fresh}
         engine = Engine(f"unix://{node.root}/run/docker.sock")
         for name in (in_use, replaced, fresh, loaded):
             assert engine.image_id(name) == made[name]

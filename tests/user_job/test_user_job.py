@@ -21,7 +21,7 @@ from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, StorageE
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, Checkpoint
-from gleaner.agent.node.facts import is_asked_in_vain, node_facts
+from gleaner.agent.node.facts import cannot_ask_passcred, node_facts
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, parse
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter
@@ -509,7 +509,7 @@ def test_a_user_hears_at_the_start_that_no_job_with_an_internet_socket_is_saved(
     runtime.can_save = can_save
     facts = main.facts_of(runtime, ContainerSpec("own-1-66", "pi", (), {}, 1, 100, tmp_path, {}))
     line = f"glean run: CRIU 4.1.1 saves no job that has an internet socket open on Linux {facts.kernel}: install CRIU "
-    assert capsys.readouterr().err.startswith(line) == (can_save and is_asked_in_vain())
+    assert capsys.readouterr().err.startswith(line) == (can_save and cannot_ask_passcred())
 
 
 def test_files_are_delivered_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from gleaner.agent.messages import (
     Way,
 )
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
-from gleaner.agent.node.leftovers import reap, sweep, sweep_sockets
+from gleaner.agent.node.leftovers import remove_agents_sockets, remove_containers, remove_folders
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
@@ -174,10 +174,10 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             loop.add_signal_handler(number, self._on_signal, number)
         whole_node, now_s = self.slurm_job is not None, self.clock.now_s()
-        await asyncio.to_thread(reap, self.runtime, agent=self.name, whole_node=whole_node, now_s=now_s)
+        await asyncio.to_thread(remove_containers, self.runtime, agent=self.name, whole_node=whole_node, now_s=now_s)
         if self.slurm_job is not None:
-            await asyncio.to_thread(sweep, self.settings.work, agent=self.name, now_s=now_s)
-            await asyncio.to_thread(sweep_sockets)
+            await asyncio.to_thread(remove_folders, self.settings.work, agent=self.name, now_s=now_s)
+            await asyncio.to_thread(remove_agents_sockets)
         if not await self._register():
             return 1
         parts = (self._send_heartbeats, self._deliver_reports, self._claim_jobs, self._measure_memory, self._watch_disk)
@@ -207,7 +207,7 @@ class Agent:
                     log.error("control cannot be reached, so there is nothing to do here", reason=str(error))
                     return False
                 log.warning("control does not answer yet", reason=str(error))
-                await self.clock.sleep(self.randomness.jittered(REGISTER_AGAIN_S))
+                await self.clock.sleep(self.randomness.jitter(REGISTER_AGAIN_S))
             else:
                 self._heartbeat_s = welcome.heartbeat_s
                 self._mtbf_s = welcome.node_mtbf_s
@@ -468,7 +468,7 @@ class Agent:
             except ControlSilent as error:
                 log.warning("reports wait", waiting=len(self.outbox), reason=str(error))
                 pause_s = min(15.0, 2 * pause_s)
-            await self.clock.sleep(self.randomness.jittered(pause_s))
+            await self.clock.sleep(self.randomness.jitter(pause_s))
 
     # ── time ──
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
+from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
 from gleaner.agent.privileged.common import slurm_job
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import choose_runtime
@@ -110,7 +110,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         except slurm_job.Unknown as error:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
     facts = node_facts(runtime_facts, cpus=settings.cpus, memory_mib=memory_mib)
-    if warning := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
+    if warning := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
         log.warning(warning)
     return Agent(
         name=name,

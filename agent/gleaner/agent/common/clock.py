@@ -1,7 +1,7 @@
-"""The one source of time, and how far it is from control's. Whoever reads it, or waits for it, has a clock passed in; a
-test passes its own.
+"""The one source of time, and its difference from control's. All code that reads the time or waits gets a clock as an
+argument; a test passes its own.
 
-Threads, and what they wait for, come from the clock too: the clock of a test goes on only when all threads wait for it.
+Threads and their waits come from the clock too: the clock of a test advances only when all threads wait for it.
 Time-outs of `asyncio` follow the event loop's time.
 """
 
@@ -14,18 +14,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVarTuple
 
-Given = TypeVarTuple("Given")
+Args = TypeVarTuple("Args")
 
 
 class Clock(Protocol):
     """Time, and threads that wait for it. May be called from any thread."""
 
     def now_s(self) -> float:
-        """Return the time, seconds since the epoch: for instants that others know, such as the agent's end."""
+        """Return seconds since the epoch: for instants that others know, such as the agent's end."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since some instant: for durations, which a wall clock that is set must not change."""
+        """Return seconds since some instant: for durations; setting the wall clock does not change it."""
         ...
 
     async def sleep(self, duration_s: float) -> None:
@@ -40,12 +40,12 @@ class Clock(Protocol):
         """Wait for the event, no longer than so long; return True if it is set. Blocks."""
         ...
 
-    def start(self, work: Callable[[*Given], object], *given: *Given) -> None:
-        """Do the work in a thread of its own, which does not keep the process from ending."""
+    def start(self, work: Callable[[*Args], object], *args: *Args) -> None:
+        """Do the work in a daemon thread of its own."""
         ...
 
     def lock(self) -> AbstractContextManager[object]:
-        """Return a lock. Whoever holds it may wait for this clock."""
+        """Return a lock; its holder may wait for this clock."""
         ...
 
 
@@ -56,9 +56,9 @@ def _since_boot_s() -> float:
 class SystemClock:
     """The node's clocks. Its time never goes slower than the time since the node's start does.
 
-    A node's wall clock may be set back while an agent lives, and the agent would stay past its end. It may be set
-    forward, and the shared end be nearer than was thought. The later of the two counts in both cases, so an agent ends
-    too early rather than too late.
+    A node's wall clock may be set back while an agent lives: the agent would stay past its end. It may be set forward:
+    the shared end is nearer than it seemed. In both cases the later of the two clocks counts, so an agent ends too
+    early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:
@@ -80,8 +80,8 @@ class SystemClock:
     def wait(self, event: threading.Event, patience_s: float) -> bool:
         return event.wait(patience_s)
 
-    def start(self, work: Callable[[*Given], object], *given: *Given) -> None:
-        threading.Thread(target=work, args=given, daemon=True).start()
+    def start(self, work: Callable[[*Args], object], *args: *Args) -> None:
+        threading.Thread(target=work, args=args, daemon=True).start()
 
     def lock(self) -> AbstractContextManager[object]:
         return threading.Lock()
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
 
 EXCHANGES = 10
-"""The newest so many answers count: a clock that was mended is in order soon."""
+"""Only the newest so many answers count, so that a corrected clock is soon in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return how far the node's clock is ahead of control's at least; below 0 if it is behind, 0 if they may agree.
+    """Return the least by which the node's clock is ahead of control's; below 0: behind, 0: they may agree.
 
     `exchanges` are in the order of time. Those before a clock was set do not count.
 

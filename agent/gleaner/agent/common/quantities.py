@@ -4,7 +4,7 @@ import math
 import re
 from fractions import Fraction
 
-_LONGEST_SHOWN = 60
+_LONGEST_EXCERPT = 60
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _NAMES = {"d": "d", "h": "h", "m": "min", "s": "s"}
 
@@ -19,8 +19,8 @@ def duration_s(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([dhms]?)\s*", text, flags=re.ASCII)
     if match is None:
-        shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
-        raise ValueError(f"must be like 90 (in seconds), 30m, 2h or 1d, found {shown!r}")
+        excerpt = text if len(text) <= _LONGEST_EXCERPT else text[:_LONGEST_EXCERPT] + "…"
+        raise ValueError(f"must be like 90 (in seconds), 30m, 2h or 1d, found {excerpt!r}")
     return math.ceil(Fraction(match[1]) * _UNITS[match[2] or "s"])
 
 
@@ -30,9 +30,9 @@ def in_words(seconds: float) -> str:
     >>> in_words(7200), in_words(5430), in_words(86400 + 60), in_words(0.2)
     ('2 h', '1 h 30 min 30 s', '1 d 1 min', '0 s')
     """
-    left, parts = round(seconds), list[str]()
+    rest, parts = round(seconds), list[str]()
     for unit, size_s in _UNITS.items():
-        count, left = divmod(left, size_s)
+        count, rest = divmod(rest, size_s)
         if count:
             parts.append(f"{count} {_NAMES[unit]}")
     return " ".join(parts) or "0 s"
@@ -51,8 +51,8 @@ def memory_mib(text: str) -> int:
         return int(plain[1])
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT])(?:i?B|i)?\s*", text, flags=re.ASCII | re.IGNORECASE)
     if match is None:
-        shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
-        raise ValueError(f"must be like 4096 (in MiB) or 4G, found {shown!r}")
+        excerpt = text if len(text) <= _LONGEST_EXCERPT else text[:_LONGEST_EXCERPT] + "…"
+        raise ValueError(f"must be like 4096 (in MiB) or 4G, found {excerpt!r}")
     return math.ceil(Fraction(match[1]) * Fraction(1024) ** ("KMGT".index(match[2].upper()) - 1))
 
 

@@ -1,6 +1,6 @@
-"""The one source of randomness of an agent's loops. Whoever draws has it passed in; a test passes its own.
+"""The one source of randomness of an agent's loops, passed as an argument; a test passes its own.
 
-Names that must be unique, or that nobody may guess, are not drawn here: they come from `secrets`, and decide nothing.
+Unique or secret names do not come from here but from `secrets`: they decide nothing.
 """
 
 import random
@@ -15,10 +15,10 @@ class Randomness:
 
     generator: random.Random = field(default_factory=random.SystemRandom)
 
-    def jittered(self, pause_s: float) -> float:
-        """Return about so long a pause: agents that failed at the same instant must not all try again at one.
+    def jitter(self, pause_s: float) -> float:
+        """Return a pause of about this length: agents that failed together must not all try again together.
 
-        >>> 7.5 <= Randomness(random.Random(1)).jittered(10) <= 12.5
+        >>> 7.5 <= Randomness(random.Random(1)).jitter(10) <= 12.5
         True
         """
         return pause_s * self.generator.uniform(1 - JITTER, 1 + JITTER)

@@ -42,10 +42,10 @@ class FileSettings(BaseSettings):
 
     @classmethod
     def file(cls) -> Path | None:
-        """Return the file that settings are read from; None if there is none."""
-        named = os.environ.get(cls.file_variable)
-        if named:
-            return Path(named)
+        """Return the settings file; None if there is none."""
+        variable = os.environ.get(cls.file_variable)
+        if variable:
+            return Path(variable)
         return cls.default_file if cls.default_file.exists() else None
 
     @classmethod

@@ -57,7 +57,7 @@ def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.No
         return None
     lock = context.work / "pushed-images.lock"
     try:
-        images.ensure(context.runtime, context.storage, assignment.image, assignment.pushed.digest, lock=lock)
+        images.ensure_image(context.runtime, context.storage, assignment.image, assignment.pushed.digest, lock=lock)
     except ImageMissing as error:
         return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{assignment.pushed.name}: {error}")
     except ImageRefused as error:

@@ -1,15 +1,15 @@
-"""The nodes on which a checkpoint can be restored: their kind, and what one kind lacks against another. Pure.
+"""The nodes on which a checkpoint can be restored: their kind, and what one kind lacks. Pure.
 
-A process that was saved goes on with what it had found out about its processor, so every feature of the node that
-saved it must be there (CRIU's `--cpu-cap` checks the same); CRIU reads images of its own and of older versions; and
-each runtime family writes images that only it can read. A checkpoint without memory in it fits every node.
+A restored process still relies on the features of its old processor, so each of them must be there (CRIU's `--cpu-cap`
+checks the same). CRIU reads images of its own and of older versions. Each runtime family writes images that only it can
+read. A checkpoint without memory fits every node.
 """
 
 import re
 from dataclasses import dataclass
 
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
-NAMED_FEATURES = 5
+MOST_FEATURES_NAMED = 5
 """So many missing features are named; the others are counted."""
 
 
@@ -45,31 +45,31 @@ def version(text: str) -> tuple[int, ...]:
     >>> version("4.10") > version("4.9.2"), version("4.1.0") == version("Version: 4.1 (gitid 0)"), version("")
     (True, True, ())
     """
-    found = _VERSION.search(text)
-    parts = [int(part) for part in found[0].split(".")] if found else []
+    match = _VERSION.search(text)
+    parts = [int(part) for part in match[0].split(".")] if match else []
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)
 
 
 def lacks(node: NodeKind, saved_on: NodeKind) -> tuple[str, ...]:
-    """Return what the node lacks to restore what was saved on that kind, most telling first; empty if it fits.
+    """Return what the node lacks to restore a checkpoint of that kind, most important first; empty if it fits.
 
     >>> old = NodeKind("x86_64", "docker", "4.1", frozenset({"avx", "sse"}))
     >>> new = NodeKind("x86_64", "docker", "4.1.1", frozenset({"avx", "sse", "avx512f"}))
     >>> lacks(new, saved_on=old), lacks(old, saved_on=new)
     ((), ('CRIU >= 4.1.1', 'CPU feature avx512f'))
     """
-    found: list[str] = []
+    missing_things: list[str] = []
     if node.architecture != saved_on.architecture:
-        found.append(f"architecture {saved_on.architecture}")
+        missing_things.append(f"architecture {saved_on.architecture}")
     if node.family != saved_on.family:
-        found.append(f"runtime {saved_on.family}")
+        missing_things.append(f"runtime {saved_on.family}")
     if version(node.criu) < version(saved_on.criu):
-        found.append(f"CRIU >= {saved_on.criu}")
+        missing_things.append(f"CRIU >= {saved_on.criu}")
     missing = sorted(saved_on.cpu_features - node.cpu_features)
     if missing and node.architecture == saved_on.architecture:
-        more = len(missing) - NAMED_FEATURES
-        named = ", ".join(missing[:NAMED_FEATURES]) + (f" and {more} more" if more > 0 else "")
-        found.append(f"CPU feature{'s' * (len(missing) > 1)} {named}")
-    return tuple(found)
+        more = len(missing) - MOST_FEATURES_NAMED
+        features = ", ".join(missing[:MOST_FEATURES_NAMED]) + (f" and {more} more" if more > 0 else "")
+        missing_things.append(f"CPU feature{'s' * (len(missing) > 1)} {features}")
+    return tuple(missing_things)

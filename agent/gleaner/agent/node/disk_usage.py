@@ -1,8 +1,8 @@
-"""Measure and judge what jobs take of their node's disk.
+"""Count the jobs' use of their node's disk, and decide which jobs must end or be saved.
 
-A job may take so much, in bytes and in files; and the node's file systems keep a reserve that no job gets. Where the
-runtime can set a limit itself it does (`DockerRuntime`); this look is for all the rest, and costs little: it stops
-where a limit is passed, and is made the more rarely the longer it takes. The reserve is looked at each time.
+A job has a limit of bytes and of files, and the node's file systems keep a reserve that no job gets. The runtime itself
+sets a limit where it can (`DockerRuntime`); the count here is for all the rest. It costs little: it stops at a limit,
+and the longer it takes, the more rarely it is made. The reserve is checked each time.
 """
 
 import os
@@ -27,18 +27,18 @@ _MIB = 2**20
 _COUNT_WITHIN_S = 10.0
 _EVERY_S = 10.0
 _FALL_MIB = 1024
-"""If so much room has gone since the last look, it is time for another."""
+"""If so much room was used up since the last count, it is time for another."""
 _REMOVED_WITHIN_S = 20.0
 _SHARE = 20
-"""A look is repeated after so many times as long as it took: it must not cost more than a twentieth of the time."""
+"""After a count that took t seconds, wait this many times t: counting costs at most 5 % of the time."""
 _LEAST_FREE_INODES = 0.02
 _FRESH_S = 600.0
-"""An image that was used a moment ago stays in any case: a job may be about to begin with it."""
+"""An image that was used more recently always stays: perhaps a job is about to begin with it."""
 _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
-"""To end a job that takes less would gain nothing."""
+"""Ending a job that takes less gains nothing."""
 _MOST_OPEN = 100_000
-"""Open files of one container that are looked at."""
+"""The most open files of one container to look at."""
 _IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - where they lie, nothing is put there
 _SCOPE = re.compile(r"/(?:docker-)?([^/\n]+?)(?:\.scope)?$", re.MULTILINE)
 
@@ -54,14 +54,14 @@ class DiskLimits:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room left on the fullest file system that jobs write to."""
+    """The free room on the fullest file system to which jobs write."""
 
     place: str
     free_bytes: int
     is_short_of_inodes: bool = False
 
     def is_short(self, reserve_bytes: int) -> bool:
-        """Return True if the reserve is touched."""
+        """Return True if less than the reserve is free."""
         return self.free_bytes < reserve_bytes or self.is_short_of_inodes
 
     def __str__(self) -> str:
@@ -88,50 +88,50 @@ class InTheWay:
 Verdict: TypeAlias = TooLarge | InTheWay
 
 
-def verdicts(found: Mapping[ContainerId, DiskUse], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
+def verdicts(uses: Mapping[ContainerId, DiskUse], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
     """Return the verdict on each job that must end or be saved.
 
     >>> verdicts({ContainerId("a"): DiskUse(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
     """
-    judged: dict[ContainerId, Verdict] = {}
-    for container, one in found.items():
+    found: dict[ContainerId, Verdict] = {}
+    for container, one in uses.items():
         if one.size_bytes > limits.mib_per_job * _MIB:
             may = f"may take {limits.mib_per_job} MiB (disk_mib_per_job)"
-            judged[container] = TooLarge(f"it takes at least {one.size_bytes // _MIB} MiB of the disk, and {may}")
+            found[container] = TooLarge(f"it takes at least {one.size_bytes // _MIB} MiB of the disk, and {may}")
         elif one.inodes > limits.inodes_per_job:
             may = f"may have {limits.inodes_per_job} (inodes_per_job)"
-            judged[container] = TooLarge(f"it has at least {one.inodes} files and folders, and {may}")
-    others = {container: one for container, one in found.items() if container not in judged}
-    if room is None or not room.is_short(limits.reserve_mib * _MIB) or judged or not others:
-        return judged
+            found[container] = TooLarge(f"it has at least {one.inodes} files and folders, and {may}")
+    others = {container: one for container, one in uses.items() if container not in found}
+    if room is None or not room.is_short(limits.reserve_mib * _MIB) or found or not others:
+        return found
     # What could not be counted to its end hides most.
     largest = max(others, key=lambda container: (not others[container].is_whole, others[container].size_bytes))
     one = others[largest]
     if one.is_whole and one.size_bytes < _WORTH_MIB * _MIB and not (room.is_short_of_inodes and one.inodes > 1000):
-        return judged
+        return found
     takes = f"of the jobs here this one takes most, {one.size_bytes // _MIB} MiB"
     at_once = room.is_short(limits.reserve_mib * _MIB // 2) or room.is_short_of_inodes
-    judged[largest] = InTheWay(f"{room}, less than disk_reserve_mib ({limits.reserve_mib}); {takes}", at_once=at_once)
-    return judged
+    found[largest] = InTheWay(f"{room}, less than disk_reserve_mib ({limits.reserve_mib}); {takes}", at_once=at_once)
+    return found
 
 
 def room(data_folders: Sequence[Path | str]) -> Room | None:
-    """Return the room on the fullest of them; None if none can be asked."""
-    found: list[Room] = []
+    """Return the room on the fullest of their file systems; None if none can be read."""
+    rooms: list[Room] = []
     for place in data_folders:
         try:
             facts = os.statvfs(place)
         except OSError:
             continue
         is_short = facts.f_files > 0 and facts.f_favail < _LEAST_FREE_INODES * facts.f_files
-        found.append(Room(str(place), facts.f_bavail * facts.f_frsize, is_short))
-    return min(found, key=lambda one: (not one.is_short_of_inodes, one.free_bytes), default=None)
+        rooms.append(Room(str(place), facts.f_bavail * facts.f_frsize, is_short))
+    return min(rooms, key=lambda one: (not one.is_short_of_inodes, one.free_bytes), default=None)
 
 
 @dataclass(slots=True)
 class DiskWatch:
-    """One agent's looks at the disk. For one thread at a time."""
+    """One agent's watch over the disk. For one thread at a time."""
 
     runtime: Runtime
     work: Path
@@ -144,53 +144,53 @@ class DiskWatch:
     _urgent_s: float = 0.0
     _free_bytes: int = 0
     """The room when the jobs were last looked at."""
-    _going: ContainerId | None = None
-    _gone_s: float = 0.0
-    _pruned_s: float | None = None
-    _said: str = ""
+    _leaving: ContainerId | None = None
+    _removal_end_s: float = 0.0
+    _last_prune_s: float | None = None
+    _last_warning: str = ""
 
     @property
     def is_short(self) -> bool:
-        """Return whether nothing new should begin here."""
+        """True if no new job may begin here."""
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
     def look(self, jobs: Mapping[ContainerId, Path]) -> dict[ContainerId, Verdict]:
-        """Return verdicts on jobs that must end or be saved. `jobs` has their folders. Blocks for a bounded time."""
+        """Return verdicts on jobs that must end or be saved; `jobs` has their folders. Blocks for a limited time."""
         self.room = room([self.work, *self._places()])
         if self.is_short and self._prune(_FRESH_S, enough=self._has_room):
             self.room = room([self.work, *self._places()])
-        if self._pruned_s is None:
+        if self._last_prune_s is None:
             self._prune(self.images_keep_s, enough=lambda: False)
         if not self._is_due():
             return {}
         began_s = self.clock.monotonic_s()
         self._free_bytes = self.room.free_bytes if self.room else 0
-        hidden = unnamed(jobs)
-        found = {
-            container: self._taken(container, folder).plus(hidden.get(container, DiskUse()))
+        hidden = deleted_open_files(jobs)
+        uses = {
+            container: self._job_use(container, folder).plus(hidden.get(container, DiskUse()))
             for container, folder in jobs.items()
         }
         took_s = self.clock.monotonic_s() - began_s
         self._next_s = began_s + max(_EVERY_S, _SHARE * took_s)
         self._urgent_s = self.clock.monotonic_s() + took_s
-        return self._one_at_a_time(verdicts(found, self.room, self.limits))
+        return self._one_at_a_time(verdicts(uses, self.room, self.limits))
 
     def _is_due(self) -> bool:
-        """Return True if it is time for a look: earlier where room goes fast or is short."""
+        """Return True if it is time for a count: earlier if room is used up fast or is short."""
         now_s = self.clock.monotonic_s()
         free_bytes = self.room.free_bytes if self.room else 0
         is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
         return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
 
-    def _one_at_a_time(self, judged: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
-        """Leave out a job that is in the way of the reserve, until there was time to remove what the last one had."""
-        for container, verdict in list(judged.items()):
-            if isinstance(verdict, InTheWay) and container != self._going:
-                if self.clock.monotonic_s() < self._gone_s:
-                    del judged[container]
+    def _one_at_a_time(self, verdicts_here: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
+        """Leave out a job that must go for the reserve, until there was time to remove the files of the last one."""
+        for container, verdict in list(verdicts_here.items()):
+            if isinstance(verdict, InTheWay) and container != self._leaving:
+                if self.clock.monotonic_s() < self._removal_end_s:
+                    del verdicts_here[container]
                 else:
-                    self._going, self._gone_s = container, self.clock.monotonic_s() + _REMOVED_WITHIN_S
-        return judged
+                    self._leaving, self._removal_end_s = container, self.clock.monotonic_s() + _REMOVED_WITHIN_S
+        return verdicts_here
 
     def _places(self) -> Sequence[str]:
         try:
@@ -198,7 +198,7 @@ class DiskWatch:
         except RuntimeFault:
             return ()
 
-    def _taken(self, container: ContainerId, folder: Path) -> DiskUse:
+    def _job_use(self, container: ContainerId, folder: Path) -> DiskUse:
         most_inodes = self.limits.inodes_per_job
         inside = count_disk_use(
             str(folder),
@@ -214,70 +214,72 @@ class DiskWatch:
             return inside
 
     def _has_room(self) -> bool:
-        found = room([self.work, *self._places()])
-        return found is not None and not found.is_short(self.limits.reserve_mib * _MIB)
+        fullest = room([self.work, *self._places()])
+        return fullest is not None and not fullest.is_short(self.limits.reserve_mib * _MIB)
 
     def _prune(self, unused_for_s: float, *, enough: Callable[[], bool]) -> bool:
-        """Remove unused images, once a minute at most and by age once for each agent; return whether any went."""
-        if self._pruned_s is not None and self.clock.monotonic_s() - self._pruned_s < _PRUNE_EVERY_S:
+        """Remove unused images, at most once a minute, and by age once for each agent; return True if any went."""
+        if self._last_prune_s is not None and self.clock.monotonic_s() - self._last_prune_s < _PRUNE_EVERY_S:
             return False
-        self._pruned_s = self.clock.monotonic_s()
+        self._last_prune_s = self.clock.monotonic_s()
         try:
-            gone = self.runtime.prune(unused_for_s=unused_for_s, enough=enough)
+            removed = self.runtime.prune(unused_for_s=unused_for_s, enough=enough)
         except RuntimeFault as error:
             self._say("cannot remove unused images", str(error))
             return False
-        if gone:
-            log.info("removed images that nobody uses", images=list(gone))
-        return bool(gone)
+        if removed:
+            log.info("removed images that nobody uses", images=list(removed))
+        return bool(removed)
 
     def _say(self, what: str, reason: str) -> None:
         """Log a reason once, until there is another one."""
-        if self._said != reason:
-            self._said = reason
+        if self._last_warning != reason:
+            self._last_warning = reason
             log.warning(what, reason=reason)
 
 
-def unnamed(containers: Collection[ContainerId], *, processes: Path = Path("/proc")) -> dict[ContainerId, DiskUse]:
-    """Return what files of each container take that its processes hold open without a name; not those in memory.
+def deleted_open_files(
+    containers: Collection[ContainerId], *, processes: Path = Path("/proc")
+) -> dict[ContainerId, DiskUse]:
+    """Return the disk use of files that each container's processes hold open without a name; not those in memory.
 
-    Such files take room, and no look at folders finds them. The processes are found by their cgroup, whose last part is
-    the container's own. They are the agent's account's, so the kernel lets the agent see what they hold open, unless
+    Such files take room, and no count of folders finds them. The processes are found by their cgroup, whose last part
+    is the container's own. They run as the agent's account, so the kernel lets the agent see their open files, unless
     they forbid it.
     """
-    found: dict[ContainerId, dict[tuple[int, int], int]] = {}
+    files: dict[ContainerId, dict[tuple[int, int], int]] = {}
     hiding: set[ContainerId] = set()
     for container, process in _processes(containers, processes):
-        if not _look(process, found.setdefault(container, {})):
+        if not _add_deleted_files(process, files.setdefault(container, {})):
             hiding.add(container)
     return {
         container: DiskUse(sum(sizes.values()), len(sizes), container not in hiding)
-        for container, sizes in found.items()
+        for container, sizes in files.items()
     }
 
 
 def _processes(containers: Collection[ContainerId], processes: Path) -> list[tuple[ContainerId, Path]]:
     sought: Mapping[str, ContainerId] = {str(container): container for container in containers}
-    found: list[tuple[ContainerId, Path]] = []
+    pairs: list[tuple[ContainerId, Path]] = []
     for process in processes.iterdir() if sought else ():
         if process.name.isdigit():
             with suppress(OSError):
                 names = set(_SCOPE.findall((process / "cgroup").read_text(errors="replace")))
-                found += [(container, process) for name, container in sought.items() if name in names]
-    return found
+                pairs += [(container, process) for name, container in sought.items() if name in names]
+    return pairs
 
 
-def _look(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
-    """Add the sizes of a process's such files; return False if some could not be seen. An ended process has none."""
+def _add_deleted_files(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
+    """Add the sizes of such files of a process; return False if some cannot be seen. An ended process has none."""
     try:
         with os.scandir(process / "fd") as entries:
             for entry in entries:
                 if len(sizes) >= _MOST_OPEN:
                     return False
                 with suppress(OSError):
-                    _one(entry, sizes)
+                    _add_if_deleted(entry, sizes)
                     if stat.S_ISSOCK(entry.stat().st_mode) and holds_sent_files(str(process), entry.name):
-                        return False  # nobody sees what they take
+                        return False  # nobody sees their sizes
     except (FileNotFoundError, ProcessLookupError):
         return True
     except OSError:
@@ -285,8 +287,8 @@ def _look(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
     return True
 
 
-def _one(entry: os.DirEntry[str], sizes: dict[tuple[int, int], int]) -> None:
+def _add_if_deleted(entry: os.DirEntry[str], sizes: dict[tuple[int, int], int]) -> None:
     facts = entry.stat()
-    is_unnamed = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0
-    if is_unnamed and not str(Path(entry.path).readlink()).startswith(_IN_MEMORY):
+    is_deleted = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0
+    if is_deleted and not str(Path(entry.path).readlink()).startswith(_IN_MEMORY):
         sizes[facts.st_dev, facts.st_ino] = BLOCK_BYTES * facts.st_blocks

@@ -1,4 +1,4 @@
-"""The facts of this node, and what the allocation gives us of it."""
+"""The facts of this node, and our part of it."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ SOCKETS_SAVED_SINCE = "4.2"
 
 
 def node_facts(runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | None) -> NodeFacts:
-    """Return the node's facts. What the settings do not say comes from Slurm's environment, else from the kernel."""
+    """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel."""
     return NodeFacts(
         node=os.environ.get("SLURMD_NODENAME") or platform.node().split(".")[0],
         cpus=cpus or _from_slurm("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)),
@@ -48,18 +48,18 @@ def _cpu_features() -> tuple[str, ...]:
     return ()
 
 
-def internet_socket_warning(criu: str, kernel: str, *, is_asked_in_vain: bool) -> str:
+def internet_socket_warning(criu: str, kernel: str, *, cannot_ask_passcred: bool) -> str:
     """Return a line for the admin if this CRIU cannot save internet sockets; "" if it can, or if there is no CRIU.
 
-    CRIU before 4.2 asks each socket for SO_PASSCRED, and Linux since 6.16 answers that for sockets of a few families
-    only. A save then fails whenever the job has an internet socket open, of whatever kind.
+    CRIU before 4.2 asks each socket for SO_PASSCRED, and Linux since 6.16 answers only for sockets of a few families. A
+    save then fails whenever the job has an internet socket open, of whatever kind.
 
-    >>> internet_socket_warning("4.1.1", "6.18.1", is_asked_in_vain=True)
+    >>> internet_socket_warning("4.1.1", "6.18.1", cannot_ask_passcred=True)
     'CRIU 4.1.1 saves no job that has an internet socket open on Linux 6.18.1: install CRIU 4.2 or newer'
-    >>> internet_socket_warning("4.1.1", "6.1", is_asked_in_vain=False)
+    >>> internet_socket_warning("4.1.1", "6.1", cannot_ask_passcred=False)
     ''
     """
-    if not criu or not is_asked_in_vain or version(criu) >= version(SOCKETS_SAVED_SINCE):
+    if not criu or not cannot_ask_passcred or version(criu) >= version(SOCKETS_SAVED_SINCE):
         return ""
     return (
         f"CRIU {criu} saves no job that has an internet socket open on Linux {kernel}: "
@@ -67,8 +67,8 @@ def internet_socket_warning(criu: str, kernel: str, *, is_asked_in_vain: bool) -
     )
 
 
-def is_asked_in_vain() -> bool:
-    """Return True if this node's kernel does not tell whether an internet socket passes credentials."""
+def cannot_ask_passcred() -> bool:
+    """Return True if this node's kernel refuses to tell SO_PASSCRED of an internet socket."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)

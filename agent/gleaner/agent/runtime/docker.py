@@ -158,7 +158,7 @@ class DockerRuntime:
             except docker.errors.NotFound:
                 return False
         if self._pulled_images is not None:
-            self._pulled_images.used(image_id, now_s=time.time())
+            self._pulled_images.record_use(image_id, now_s=time.time())
         return True
 
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
@@ -172,7 +172,7 @@ class DockerRuntime:
             finally:
                 engine.close()
         if self._pulled_images is not None:
-            self._pulled_images.note(image_id, image_id, now_s=time.time())
+            self._pulled_images.record_pull(image_id, image_id, now_s=time.time())
 
     def image_id(self, container: ContainerId) -> str:
         with translate_errors(f"cannot look at {container[:12]}"), reading_answer():
@@ -331,12 +331,12 @@ class DockerRuntime:
         if self._pulled_images is None:
             return removed
         with translate_errors("cannot remove an image"):
-            for image, pulled_images in self._pulled_images.unused_longest():
-                if pulled_images.used_s > time.time() - unused_for_s or enough():
+            for image, pulled in self._pulled_images.by_last_use():
+                if pulled.used_s > time.time() - unused_for_s or enough():
                     break
                 try:
                     # If the name means another image by now, somebody else has brought that one.
-                    if self._engine.image_id(image) == pulled_images.image_id:
+                    if self._engine.image_id(image) == pulled.image_id:
                         self._engine.remove_image(image)
                         removed.append(image)
                 except docker.errors.NotFound:
@@ -357,7 +357,7 @@ class DockerRuntime:
         """Create a container for the spec. Pull the image if it is not there."""
         image = image if is_id(image) else full_name(image)
         if self._pulled_images is not None:
-            self._pulled_images.used(image, now_s=time.time())
+            self._pulled_images.record_use(image, now_s=time.time())
         try:
             return self._create(spec, image, marks)
         except docker.errors.ImageNotFound:
@@ -441,7 +441,8 @@ class DockerRuntime:
             line = f"the image {image} is not on the node and cannot be pulled: {explanation(error)}"
             raise ImageMissing(line) from error
         if self._pulled_images is not None:
-            self._pulled_images.note(full_name(image), self._engine.image_id(full_name(image)), now_s=time.time())
+            image = full_name(image)
+            self._pulled_images.record_pull(image, self._engine.image_id(image), now_s=time.time())
 
     def _state(self, container: str) -> ContainerState:
         return state_of(self._engine.inspect(container))

@@ -8,7 +8,7 @@ container image, named after it with `_` for each `/` and `:`: the archive that 
 or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The agent opens them as itself; a layout is first packed
 into one file without a name, so that the node's helper, which is root, reads from a descriptor alone.
 
-An image that a group has pushed is taken in from the storage once on a node, when its first job needs it.
+An image that a group has pushed is loaded from the storage once on a node, when its first job needs it.
 
 What agents have pulled or loaded is recorded in a file that outlives them, with each image's last use. Only images in
 that record are ever removed; an image that an admin has loaded is not ours.
@@ -47,7 +47,7 @@ _NOTE_EVERY_S = 3600.0
 
 
 def is_id(image: str) -> bool:
-    """Return True if the text names an image's content, and so none of the places that it may come from.
+    """Return True if the text is an image's id, which names its content and no registry.
 
     >>> is_id("sha256:" + "0" * 64), is_id("0" * 64), is_id("0123456789ab")
     (True, True, False)
@@ -83,8 +83,8 @@ def refusal(image: str, allowed: Sequence[str]) -> str:
         return f"the image {image!r} may not run here: that is no image's name"
     if any(_matches(image, pattern) for pattern in allowed):
         return ""
-    listed = ", ".join(allowed) or "nothing"
-    return f"the image {image} may not run here: images_allowed in the settings of the agents has {listed}"
+    patterns = ", ".join(allowed) or "nothing"
+    return f"the image {image} may not run here: images_allowed in the settings of the agents has {patterns}"
 
 
 def _matches(image: str, pattern: str) -> bool:
@@ -92,11 +92,11 @@ def _matches(image: str, pattern: str) -> bool:
         return True
     if is_id(image):
         return False  # an id may come from any registry
-    wanted_registry, wanted = _parts(pattern)
+    pattern_registry, pattern_path = _parts(pattern)
     registry, path = _parts(full_name(image))
-    is_bare = "@" not in wanted and ":" not in wanted and not wanted.endswith("*")
-    return fnmatchcase(registry, wanted_registry) and (
-        fnmatchcase(path, wanted) or (is_bare and fnmatchcase(re.split("[:@]", path)[0], wanted))
+    is_bare = "@" not in pattern_path and ":" not in pattern_path and not pattern_path.endswith("*")
+    return fnmatchcase(registry, pattern_registry) and (
+        fnmatchcase(path, pattern_path) or (is_bare and fnmatchcase(re.split("[:@]", path)[0], pattern_path))
     )
 
 
@@ -126,13 +126,13 @@ def archive_of(folder: Path, image: str) -> Generator[int | None]:
             with archive.open("rb") as file:
                 yield file.fileno()
         elif (layout / "index.json").is_file():
-            with tempfile.TemporaryFile() as packed:
-                with tarfile.open(fileobj=packed, mode="w") as tar:
+            with tempfile.TemporaryFile() as file:
+                with tarfile.open(fileobj=file, mode="w") as tar:
                     for name in ("oci-layout", "index.json", "blobs"):
                         tar.add(layout / name, name)
-                packed.flush()
-                os.lseek(packed.fileno(), 0, os.SEEK_SET)
-                yield packed.fileno()
+                file.flush()
+                os.lseek(file.fileno(), 0, os.SEEK_SET)
+                yield file.fileno()
         else:
             yield None
     except (OSError, tarfile.TarError) as error:
@@ -148,10 +148,10 @@ def image_key(image_id: str) -> str:
     return f"images/{image_id.removeprefix('sha256:')}"
 
 
-def ensure(runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lock: Path) -> None:
-    """Take the image in from the storage unless the node has it. `digest` is that of its archive's manifest.
+def ensure_image(runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lock: Path) -> None:
+    """Load the image from the storage unless the node has it. `digest` is the digest of its archive's manifest.
 
-    Raises `ImageMissing` if the storage does not have it whole, `ImageRefused` if the runtime does not take it,
+    Raises `ImageMissing` if the storage does not have it whole, `ImageRefused` if the runtime refuses it,
     `StorageError` or `RuntimeFault`.
     """
     if runtime.has_image(image_id):
@@ -167,7 +167,7 @@ def ensure(runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lo
         except ArchiveBroken as error:
             raise ImageMissing(f"the pushed image {image_id} is not whole in the storage: {error}") from error
         if not runtime.has_image(image_id):
-            raise RuntimeFault(f"the image {image_id} was taken in, and the runtime does not have it")
+            raise RuntimeFault(f"the image {image_id} was loaded, and the runtime does not have it")
 
 
 @contextmanager
@@ -181,54 +181,56 @@ def _turn(path: Path) -> Generator[None]:
                     break
                 except BlockingIOError:
                     if time.monotonic() > until_s:
-                        raise RuntimeFault(f"another agent holds {path} and does not get its image taken in") from None
+                        raise RuntimeFault(
+                            f"another agent holds {path} and does not finish to load its image"
+                        ) from None
                     time.sleep(_LOOK_EVERY_S)
             yield
     except OSError as error:
-        raise RuntimeFault(f"cannot wait for a turn to take an image in: {error}") from error
+        raise RuntimeFault(f"cannot wait for a turn to load an image: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class PulledImage:
-    """One image by its full name, as it was when it was pulled; one that a group has pushed by its id."""
+    """One image in the record: its id when it was pulled, and its last use."""
 
     image_id: str
     used_s: float
 
 
 class PulledImages:
-    """The record. Agents that live on one node at the same time share it."""
+    """The record of pulled images, by full name, and of pushed ones, by id. All agents on a node share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def note(self, image: str, image_id: str, *, now_s: float) -> None:
+    def record_pull(self, image: str, image_id: str, *, now_s: float) -> None:
         """Record that the image was pulled."""
-        with self._changed() as known:
-            known[image] = PulledImage(image_id, now_s)
+        with self._change() as read:
+            read[image] = PulledImage(image_id, now_s)
 
-    def used(self, image: str, *, now_s: float) -> None:
-        """Record that a job began with the image, by name or by id, if it was pulled."""
-        if all(now_s - one.used_s < _NOTE_EVERY_S for one in self._named(self.known(), image).values()):
+    def record_use(self, image: str, *, now_s: float) -> None:
+        """Record that a job began with the image, by name or by id, if the image is in the record."""
+        if all(now_s - one.used_s < _NOTE_EVERY_S for one in self._entries_of(self.read(), image).values()):
             return
-        with self._changed() as known:
-            for name, one in self._named(known, image).items():
-                known[name] = PulledImage(one.image_id, now_s)
+        with self._change() as read:
+            for name, one in self._entries_of(read, image).items():
+                read[name] = PulledImage(one.image_id, now_s)
 
     def forget(self, image: str) -> None:
-        """Delete the image from the record: it is not there any more, or is not ours."""
-        with self._changed() as known:
-            known.pop(image, None)
+        """Delete the image from the record: it was removed, or is not ours."""
+        with self._change() as read:
+            read.pop(image, None)
 
-    def unused_longest(self) -> list[tuple[str, PulledImage]]:
-        """Return all images of the record, the one that was used last at the end."""
-        return sorted(self.known().items(), key=lambda named: named[1].used_s)
+    def by_last_use(self) -> list[tuple[str, PulledImage]]:
+        """Return all images of the record; the image with the latest use is last."""
+        return sorted(self.read().items(), key=lambda named: named[1].used_s)
 
-    def known(self) -> dict[str, PulledImage]:
+    def read(self) -> dict[str, PulledImage]:
         """Return the record. A file that cannot be read counts as empty: then nothing is removed."""
         try:
-            found = json_of(self._path.read_bytes())
-            return {name: PulledImage(str(one["image_id"]), float(one["used_s"])) for name, one in found.items()}
+            entries = json_of(self._path.read_bytes())
+            return {name: PulledImage(str(one["image_id"]), float(one["used_s"])) for name, one in entries.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -236,23 +238,23 @@ class PulledImages:
             return {}
 
     @staticmethod
-    def _named(known: dict[str, PulledImage], image: str) -> dict[str, PulledImage]:
-        return {name: one for name, one in known.items() if image in (name, one.image_id)}
+    def _entries_of(read: dict[str, PulledImage], image: str) -> dict[str, PulledImage]:
+        return {name: one for name, one in read.items() if image in (name, one.image_id)}
 
     @contextmanager
-    def _changed(self) -> Generator[dict[str, PulledImage]]:
+    def _change(self) -> Generator[dict[str, PulledImage]]:
         with ExitStack() as closing:
             try:
                 turn = closing.enter_context(self._path.with_suffix(".lock").open("w"))
                 fcntl.flock(turn, fcntl.LOCK_EX)
             except OSError as error:  # the record only saves room later
                 log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
-                yield self.known()
+                yield self.read()
                 return
-            known = self.known()
-            yield known
+            read = self.read()
+            yield read
             try:
-                content = json.dumps({name: asdict(one) for name, one in known.items()})
+                content = json.dumps({name: asdict(one) for name, one in read.items()})
                 atomic.replace(self._path, content.encode())
             except OSError as error:
                 log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))

@@ -16,7 +16,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.quantities import memory_mib as parse_memory_mib
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, NodeFacts
-from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
+from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
 from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
@@ -43,7 +43,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """The command line."""
 
     image: str
@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
     """
     words = tuple(command or ())
     try:
-        options = Options(
+        options = RunOptions(
             image=image,
             command=words[1:] if words[:1] == ("--",) else words,
             storage=storage,
@@ -169,7 +169,7 @@ def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoRetur
     os.execv(srun, step_words(environment, srun, words))  # noqa: S606 - without a shell, as it should be
 
 
-def user_job(options: Options, number: str, signals: Signals) -> UserJob:
+def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
     """Return the job with all that it needs, found and checked. Raises whatever is wrong."""
     clock = SystemClock()
     began_s = clock.now_s()
@@ -219,12 +219,12 @@ def user_job(options: Options, number: str, signals: Signals) -> UserJob:
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
-    if fields := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
+    if fields := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
         say(fields)
     return facts
 
 
-def plan_of(job: SlurmJob, options: Options, began_s: float) -> Plan:
+def plan_of(job: SlurmJob, options: RunOptions, began_s: float) -> Plan:
     """Return the instants by which the job is saved."""
     return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
 
@@ -282,7 +282,7 @@ def stay_alone(handshakes: Path, number: str) -> None:
         raise Unfit(f"job {number} has a `glean run` on this node already: there is one at a time") from None
 
 
-def spec_of(options: Options, grant: Mapping[str, Any]) -> ContainerSpec:
+def spec_of(options: RunOptions, grant: Mapping[str, Any]) -> ContainerSpec:
     """Return the container that the job needs. Raises `Unfit`."""
     has_mib = grant["memory_mib"]
     if options.memory_mib is None and has_mib is None:
