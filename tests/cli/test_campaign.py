@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gleaner.agent.common.quantities import memory_mib
-from gleaner.control.cli import campaign_file
-from gleaner.control.cli.failures import BadInput
-from gleaner.control.cli.wrong_keys import INSTEAD
+from gleaner.control.campaigns import campaign_file
+from gleaner.control.campaigns.campaign_file import WrongCampaign
+from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.models.jobs import JobSpec, SelfSaveSpec, Submission
 
 GOOD = """\
@@ -32,7 +32,7 @@ needs_at_least: 20m
 
 
 def complaint(text: str) -> str:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(WrongCampaign) as refused:
         campaign_file.submission(campaign_file.parse(text, "runs.yaml"))
     assert "\n" not in str(refused.value)
     return str(refused.value)
@@ -228,5 +228,5 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("huge", "larger than 4 MiB"),
         (".", "Is a dir"),
     ]:
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(WrongCampaign, match=said):
             campaign_file.read(tmp_path / name)

@@ -10,7 +10,9 @@ from tests.readers.reader import Reader, at
 
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.api.image_uploads import architecture_of
-from gleaner.control.cli import campaign_file, image_archive, unpack
+from gleaner.control.campaigns import campaign_file
+from gleaner.control.campaigns.campaign_file import WrongCampaign
+from gleaner.control.cli import image_archive, unpack
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import Failure
 from gleaner.control.models.images import ImagePush
@@ -84,7 +86,7 @@ PEOPLES = (
         (MANY_DIGITS,),
     ),
     Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
-    Reader("a campaign file", campaign, (Failure,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
+    Reader("a campaign file", campaign, (WrongCampaign,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
     Reader("the settings", settings_file, (Failure,), (SETTINGS,), (MANY_DIGITS,)),
     Reader(
         "an image to push",

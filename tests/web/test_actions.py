@@ -1,10 +1,11 @@
 """Acts on the page: allowed to those to whom the API allows them, and asked for twice where they destroy."""
 
 from collections.abc import Mapping
+from html import unescape
 
 import pytest
 from tests.api.api_harness import ApiHarness, Caller
-from tests.web.web_harness import browser_of
+from tests.web.web_harness import Shown, browser_of
 
 from gleaner.control.queue import tokens
 from gleaner.control.queue.database import transaction
@@ -136,3 +137,37 @@ def test_of_two_people_who_act_on_one_job_the_second_reads_what_has_become_of_it
 
 def test_a_form_of_two_mebibytes_is_refused(harness: ApiHarness) -> None:
     assert browser_of(harness, harness.user).send("/web/jobs/1/hold", more="x" * 2**21).status == 413
+
+
+def _submitted(harness: ApiHarness, who: Caller, text: str) -> Shown:
+    return browser_of(harness, who).send("/web/submit", campaign=text)
+
+
+def test_a_campaign_file_is_submitted(harness: ApiHarness) -> None:
+    text = "image: gleaner/pi\r\nname: zmumu\r\ncommand: [run, '{index}']\r\nindices: 0-2\r\n"  # as browsers send it
+    assert _submitted(harness, harness.user, text).answer.headers["location"] == "/web/campaigns/1"
+    shown = harness.user.get("/v1/jobs/2").json()
+    assert (shown["job"]["name"], shown["job"]["submitter"], shown["command"]) == ("zmumu", "alice", ["run", "1"])
+    one = _submitted(harness, harness.admin, "image: gleaner/pi\ngroup: atlas\nhold: true\n")
+    assert one.answer.headers["location"] == "/web/jobs/4"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("image: gleaner/pi\ncpu: 3\n", 422, "the campaign, line 2: unknown key 'cpu'"),
+        ("cpus: 3\n", 422, "image is missing in the campaign"),
+        ("[" * 5000, 422, "not valid YAML"),
+        ("# " + "x" * 70_000, 422, "use glean submit"),
+        ("", 422, "must hold keys"),
+        ("image: gleaner/pi\ngroup: cms\n", 403, "this token submits for group atlas only"),
+    ],
+)
+def test_a_wrong_campaign_is_refused_with_its_line_and_nothing_is_lost(
+    harness: ApiHarness, text: str, status: int, said: str
+) -> None:
+    shown = _submitted(harness, harness.user, text)
+    assert shown.status == status
+    assert said in shown.text
+    assert status == 403 or text.strip() in unescape(shown.answer.text)
+    assert harness.admin.get("/v1/jobs").json()["total"] == 0

@@ -20,7 +20,7 @@ TOO_WIDE = """[...document.querySelectorAll("body *")]
     .map(each => each.outerHTML.slice(0, 100))"""
 """The elements that a narrow window does not show as a whole, but for those that scroll by themselves."""
 PAGES = ("", "/campaigns", "/campaigns/1", "/jobs", "/jobs/1", "/jobs/1/log", "/nodes", "/nodes/node1", "/agents",
-         "/entitlements", "/drains", "/jobs/99")  # fmt: skip
+         "/entitlements", "/drains", "/submit", "/jobs/99")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

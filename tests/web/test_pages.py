@@ -25,7 +25,7 @@ from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.states import State
 from gleaner.control.web import rendering
 
-PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements")
+PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements", "/web/submit")
 STATIC = Path(rendering.__file__).parent / "static"
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from gleaner.agent.common.quantities import duration_s, memory_mib
-from gleaner.control.cli import campaign_file as campaigns
-from gleaner.control.cli.campaign_file import Given
+from gleaner.control.campaigns import campaign_file as campaigns
+from gleaner.control.campaigns.campaign_file import Given, WrongCampaign
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable
 from gleaner.control.cli.option_groups import with_option_groups
@@ -89,12 +89,15 @@ def submit(
     Options override the file. `{index}` in the command and in environment values becomes the job's index.
     """
     given: dict[str, Given] = {}
-    if options.image is None:
-        given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
-    elif arguments:
-        given["command"] = Given(tuple(arguments), "the command")
-    given |= _given(options)
-    wanted = campaigns.submission(given)
+    try:
+        if options.image is None:
+            given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
+        elif arguments:
+            given["command"] = Given(tuple(arguments), "the command")
+        given |= _given(options)
+        wanted = campaigns.submission(given)
+    except WrongCampaign as error:
+        raise BadInput(str(error)) from None
     with connect() as control:
         return Answer(control.submit(wanted), as_json)
 

@@ -16,6 +16,8 @@ from gleaner.control.api.access import Admin, User
 from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.api.jobs import JobPath
 from gleaner.control.api.nodes import NodePath
+from gleaner.control.campaigns import campaign_file
+from gleaner.control.campaigns.campaign_file import WrongCampaign
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
 from gleaner.control.models.jobs import Change, MigrateRequest
 from gleaner.control.web.gate import ROOT, Fields
@@ -23,6 +25,15 @@ from gleaner.control.web.rendering import page
 
 router = APIRouter(prefix=ROOT)
 
+LONGEST_CAMPAIGN = 32 * 1024
+"""A longer one would take a second to read, and agents wait for the same core."""
+EXAMPLE = """name: hello
+image: gleaner/pi
+command: [run, '{index}']
+cpus: 1
+memory_mib: 512
+indices: 0-2
+"""
 Model = TypeVar("Model", bound=BaseModel)
 JOB_VERBS: Mapping[str, Callable[..., object]] = {"hold": jobs.hold, "release": jobs.release, "cancel": jobs.cancel}
 CAMPAIGN_VERBS: Mapping[str, Callable[..., object]] = {
@@ -67,6 +78,26 @@ def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb
         return _question(request, fields, ask, f"{ROOT}/campaigns/{campaign}")
     CAMPAIGN_VERBS[verb](caller, campaign)
     return _to(f"{ROOT}/campaigns/{campaign}")
+
+
+@router.get("/submit")
+def submit_page(request: Request, _caller: User) -> Response:
+    """Return the form for a campaign file."""
+    return page(request, "submit.html", campaign=EXAMPLE, why="")
+
+
+@router.post("/submit")
+def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
+    """Put the jobs of a campaign file into the queue. A mistake comes back with what was written, and its line."""
+    text = fields.get("campaign", "")
+    try:
+        if len(text) > LONGEST_CAMPAIGN:
+            raise WrongCampaign(f"a campaign on this page has at most {LONGEST_CAMPAIGN:,} letters: use glean submit")
+        wanted = campaign_file.submission(campaign_file.parse(text, "the campaign"))
+    except WrongCampaign as error:
+        return page(request, "submit.html", answer_status=422, campaign=text, why=str(error))
+    made = jobs.submit(caller, wanted)
+    return _to(f"{ROOT}/jobs/{made.jobs[0]}" if made.campaign is None else f"{ROOT}/campaigns/{made.campaign}")
 
 
 @router.post("/nodes/drain")

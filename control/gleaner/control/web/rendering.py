@@ -66,7 +66,7 @@ def environment() -> jinja2.Environment:
     filters: dict[str, Callable[..., Any]] = {"moment": moment, "duration": in_words, "size": size, "count": count}
     untyped = cast(Any, made)  # its types are not known
     untyped.filters.update(filters)
-    untyped.globals["link"] = link
+    untyped.globals |= {"link": link, "lines": lines}
     return made
 
 
@@ -75,6 +75,14 @@ def shown(value: Any) -> Any:
     if value is None:
         return ""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def lines(text: str) -> Markup:
+    """Return a text of several lines, for a field where people go on writing: line ends stay.
+
+    A browser leaves out a first line end, so there is always one more.
+    """
+    return Markup("\n") + Markup("\n").join(visible(line) for line in text.splitlines())
 
 
 def moment(at_s: float | None) -> Markup | str:
