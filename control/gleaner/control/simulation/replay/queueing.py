@@ -10,11 +10,12 @@ from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.replay.agents import layer_of, stretches
 from gleaner.control.simulation.replay.arrival import by_arrival, run_by_arrival
 from gleaner.control.simulation.replay.conservative import by_promise, run_by_promise
+from gleaner.control.simulation.replay.each_end import each_end, run_each_end
 from gleaner.control.simulation.replay.loop import rules_of, run_loop
 from gleaner.control.simulation.replay.rank import by_rank, run_by_rank
 from gleaner.control.simulation.replay.unit_ledger import new_ledger
 from gleaner.control.simulation.schedule import Schedule, uninterrupted
-from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, DecideAt, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 
 
@@ -54,6 +55,9 @@ def run(
     elif kind in {Discipline.PRIORITY, Discipline.SFS}:
         ranks = by_rank(ledger, workload, scheduler, is_kept_full=keep_waiting > 0)
         _, layer, stop_s = run_loop(run_by_rank, ranks, *rest)
+    elif scheduler.decide_at is DecideAt.EACH_END:
+        each = each_end(by_arrival(ledger, overtaking=kind is Discipline.EASY))
+        _, layer, stop_s = run_loop(run_each_end, each, *rest)
     else:
         queue = by_arrival(ledger, overtaking=kind is Discipline.EASY)
         _, layer, stop_s = run_loop(run_by_arrival, queue, *rest)
