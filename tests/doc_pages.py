@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gleaner.control.cli import campaign_file
+from gleaner.control.campaigns import campaign_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

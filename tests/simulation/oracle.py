@@ -135,12 +135,13 @@ def starts(kind: str, jobs: Sequence[Job], units: int) -> list[float]:
     return [job.start_s for job in jobs]
 
 
-def starts_one_by_one(jobs: Sequence[Job], units: int) -> list[float]:
-    """EASY as the simulator pyss has it, whose answers to real logs there are.
+def starts_one_by_one(kind: str, jobs: Sequence[Job], units: int) -> list[float]:
+    """First come first served, or EASY, as the simulator pyss has it, whose answers to real logs there are.
 
     Each end of an instant has a decision of its own, in the order in which the jobs started, and knows nothing of those
     after it, except that what has reached its limit counts as ended. Submissions follow, which changes nothing.
     """
+    decide = {"fcfs": fcfs, "easy": easy}[kind]
     cluster = Cluster(units)
     coming = list(jobs)
     while coming or cluster.running:
@@ -150,10 +151,10 @@ def starts_one_by_one(jobs: Sequence[Job], units: int) -> list[float]:
         for job in ended:
             if job in cluster.running:
                 cluster.running.remove(job)
-            easy(cluster)
+            decide(cluster)
         while coming and coming[0].submit_s == cluster.now_s:
             cluster.waiting.append(coming.pop(0))
-        easy(cluster)
+        decide(cluster)
     return [job.start_s for job in jobs]
 
 

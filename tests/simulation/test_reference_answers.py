@@ -8,10 +8,11 @@ from tests.simulation.traces import trace
 
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import DecideAt, Discipline, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
 
 EASY = SchedulerSettings(kind=Discipline.EASY)
+EACH_END = SchedulerSettings(kind=Discipline.EASY, decide_at=DecideAt.EACH_END)
 
 
 @pytest.mark.parametrize(("log", "processors", "identical"), [("KTH-SP2", 100, 0.98), ("SDSC-SP2", 128, 0.95)])
@@ -23,14 +24,20 @@ def test_easy_gives_the_waits_that_another_simulator_gave(log: str, processors: 
     assert np.mean(wait_s == reference.wait_s) >= identical
 
 
-@pytest.mark.parametrize(
-    ("log", "processors"), [("KTH-SP2", 100), pytest.param("SDSC-SP2", 128, marks=pytest.mark.slow)]
-)
-def test_what_differs_from_the_other_simulator_is_its_rule_for_ends_at_one_instant(log: str, processors: int) -> None:
+@pytest.mark.parametrize(("log", "processors"), [("KTH-SP2", 100), ("SDSC-SP2", 128)])
+def test_with_a_decision_for_each_end_all_waits_are_those_of_the_other_simulator(log: str, processors: int) -> None:
     reference = traces.read(trace(f"{log}.pyssEASY.swf.gz"), processors=processors)
-    jobs = jobs_of(reference.workload)
-    wait_s = np.array(starts_one_by_one(jobs, processors)) - reference.workload.submit_s
+    wait_s = replay(reference.workload, of_processors(processors), EACH_END).wait_s
     assert wait_s.tolist() == reference.wait_s.tolist()
+
+
+@pytest.mark.parametrize("log", ["RICC-2010-2", "Theta-2022"])
+def test_other_real_logs_too_have_the_answer_of_the_readable_scheduler(log: str) -> None:
+    read = traces.read(trace(f"{log}.swf.gz"))
+    assert read.processors is not None
+    workload = read.workload.only(np.arange(600))
+    answer_s = replay(workload, of_processors(read.processors), EACH_END).start_s.tolist()
+    assert answer_s == starts_one_by_one("easy", jobs_of(workload), read.processors)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import typer
 
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
-from gleaner.control.simulation.settings import Discipline
+from gleaner.control.simulation.settings import DecideAt, Discipline
 from gleaner.control.validation_messages import one_line
 
 if TYPE_CHECKING:
@@ -193,6 +193,12 @@ class ReplayOptions:
     keep_waiting: Annotated[
         int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
     ] = None
+    decide_at: Annotated[
+        DecideAt | None,
+        typer.Option(
+            help="One decision for all ends of an instant, or one for each, as pyss has it.  [default: instant]"
+        ),
+    ] = None
     window: Annotated[
         str | None,
         typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission."),
@@ -210,6 +216,7 @@ _KEYS = {
     "cores": "machine.cores",
     "allocation": "machine.allocation",
     "scheduler": "scheduler.kind",
+    "decide_at": "scheduler.decide_at",
     "save": "agents.save.constant_s",
     "restore": "agents.restore.constant_s",
     "margin": "agents.margin_s",

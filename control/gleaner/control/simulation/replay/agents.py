@@ -244,7 +244,7 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog |
     return layer, _finite(agents, nodes, machine.classes[0].speed)
 
 
-def stretches(layer: AgentLog | None, log: Seconds, stop_s: float) -> Stretches:
+def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
     """Return the log of a closed layer as stretches, in order of starts, cut where the replay stopped.
 
     The log's rows become the columns, and values that are the same for all entries take no room: with a million jobs
@@ -252,7 +252,7 @@ def stretches(layer: AgentLog | None, log: Seconds, stop_s: float) -> Stretches:
     """
     if layer is None:
         return no_stretches()
-    log = log[:, : int(layer.state[0]["logged"])]
+    log = layer.log[:, : int(layer.state[0]["logged"])]
     if np.any(log[_START, 1:] < log[_START, :-1]):  # agents of one length end in the order of their starts
         log = log[:, np.argsort(log[_START], kind="stable")]
     log = log[:, : np.searchsorted(log[_START], stop_s)]

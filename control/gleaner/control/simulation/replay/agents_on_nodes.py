@@ -122,10 +122,9 @@ def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: 
 
     The times are those of the layer's log, which has the same starts and ends as the book.
     """
-    log = None if layer is None else layer.log
-    if layer is None or log is None:
+    if layer is None:
         return no_stretches()
-    counted = stretches(layer, log, math.inf)
+    counted = stretches(layer, math.inf)
     rows = book.stretches[: book.many[3]]
     mine = np.flatnonzero(rows["job"] == AGENT)
     mine = mine[np.lexsort((rows["end_s"][mine], rows["start_s"][mine]))]

@@ -1,29 +1,43 @@
-"""The queue of conservative backfilling, whose loop is that of `queueing`: every job that waits has a promise.
+"""A queue in order of arrival in which every job has a promise: conservative backfilling. `policy.backfill` decides.
 
-First, what ended compresses the schedule. Then what was submitted gets its reservations, in the order of the queue.
-Then every job whose promise is due starts.
+There is a decision at every instant, and each promise is an instant of its own. First, what ended compresses the
+schedule. Then what was submitted gets its reservations, in the order of the queue. Then every job whose promise is due
+starts.
 
-Agents (`agents`) start where they delay no promise. To the schedule, agents are work with a known end. With
-preemption, the schedule does not know of agents. A job that is due then waits until the agents are saved. A later job
-that was promised the first job's units at its end waits too, for as long as the saves took.
+Agents start where they delay no promise. To the schedule, agents are work with a known end. With preemption, the
+schedule does not know of agents. A job that is due then waits until the agents are saved. A later job that was promised
+the first job's units at its end waits too, for as long as the saves took.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.replay.agent_starts import agent_end, held_past
-from gleaner.control.simulation.replay.agents import AgentLog, Finite
-from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.replay.agent_starts import decide as decide_agents
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.compiler import inner, loop
+from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
+from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, free_agents, next_end_s, start, stop
 from gleaner.control.simulation.workload import Counts, Seconds
 
 conservative = inner(backfill.conservative)
 
+_STATE = np.dtype(
+    [
+        ("steps", "i8"),  # the number of the profile's steps
+        ("ended", "i8"),  # what has ended at this instant
+        ("promised", "i8"),  # the number of waiting jobs that have had promises before
+        ("better_until_s", "f8"),  # before this time a promise may have become better (see `backfill.conservative`)
+    ]
+)
+
 
 class ByPromise(NamedTuple):
-    """A queue by arrival, without gaps, with the promises, the profile of free units, and what has just ended."""
+    """The book: a queue without gaps, with the promises, the profile of free units, and what has just ended."""
 
+    ledger: UnitLedger
     queue: Counts
     units: Counts
     limit_s: Seconds
@@ -34,17 +48,23 @@ class ByPromise(NamedTuple):
     steps_free: Counts
     ended_s: Seconds
     ended_units: Counts
+    state: Records
+    """One record."""
 
 
-def by_promise(jobs: int, capacity: int, from_s: float, *, has_agents: bool) -> ByPromise:
+def by_promise(ledger: UnitLedger, capacity: int, from_s: float, *, has_agents: bool) -> ByPromise:
     """Return the queue before anything was submitted, with a profile in which all units are free from `from_s` on.
 
     No array must grow. The operating system provides only the part of an array that is used.
     """
+    jobs = len(ledger.units)
     most = min(jobs, capacity) + 1
     most += capacity + 1 if has_agents else 0  # every unit may be an agent's
     steps = 2 * (most + jobs) + 4
-    queue = ByPromise(
+    state = np.zeros(1, _STATE)
+    state["steps"], state["better_until_s"] = 1, -np.inf
+    book = ByPromise(
+        ledger,
         queue=np.empty(jobs, np.int64),
         units=np.empty(jobs, np.int64),
         limit_s=np.empty(jobs),
@@ -54,115 +74,149 @@ def by_promise(jobs: int, capacity: int, from_s: float, *, has_agents: bool) -> 
         steps_free=np.empty(steps, np.int64),
         ended_s=np.empty(most),
         ended_units=np.empty(most, np.int64),
+        state=state,
     )
-    queue.steps_s[0], queue.steps_free[0] = from_s, capacity
-    return queue
+    book.steps_s[0], book.steps_free[0] = from_s, capacity
+    return book
 
 
 @inner
-def enter(promises: ByPromise, waiting: int, job: int, units: int, limit_s: float) -> None:
-    """Put a job, which has no promise yet, at the end of the queue, in which `waiting` jobs wait."""
-    promises.queue[waiting] = job
-    promises.units[waiting] = units
-    promises.limit_s[waiting] = limit_s
-    promises.promised_s[waiting] = np.nan
+def _free(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+    """Record what ends. A decision is due at every instant."""
+    ledger, state = book.ledger, book.state[0]
+    state.ended = 0
+    while next_end_s(book) <= clock.now_s:
+        job = end_next(ledger)
+        _record_end(book, float(book.kept_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
+    if free_agents(ledger, clock, layer, finite):
+        _record_agents(book, layer)
+    state.promised = clock.waiting
+    return True
 
 
 @inner
-def end_released(promises: ByPromise, layer: AgentLog, ended: int) -> int:
-    """Record the ends of agents that have just been released; return how many ends are recorded."""
+def _record_end(book: ByPromise, end_s: float, units: int) -> None:
+    state = book.state[0]
+    book.ended_s[state.ended] = end_s
+    book.ended_units[state.ended] = units
+    state.ended += 1
+
+
+@inner
+def _record_agents(book: ByPromise, layer: AgentLog | None) -> None:
+    """Record the ends of agents that have just been released. With preemption, the schedule knows no agents."""
+    if layer is None or layer.rules[0].preemption:
+        return
     for entry in range(layer.state[0].freed):
-        promises.ended_s[ended] = layer.freed[entry].end_s
-        promises.ended_units[ended] = layer.freed[entry].units
-        ended += 1
-    return ended
+        _record_end(book, float(layer.freed[entry].end_s), int(layer.freed[entry].units))
 
 
 @inner
-def due(  # noqa: PLR0917 - numba takes no keywords
-    promises: ByPromise,
-    starts: Counts,
-    now_s: float,
-    steps: int,
-    ended: int,
-    waited: int,
-    waiting: int,
-    refused: int,
-    better_until_s: float,
-    next_promise_s: float,
-) -> tuple[int, int, float, float]:
-    """Make the promises of this instant, and write to `starts` the jobs whose promise is due.
+def _enter(book: ByPromise, clock: Any, job: int, layer: AgentLog | None) -> bool:
+    """Put a job, which has no promise yet, at the end of the queue."""
+    book.queue[clock.waiting] = job
+    book.units[clock.waiting] = book.ledger.units[job]
+    book.limit_s[clock.waiting] = book.ledger.limit_s[job]
+    book.promised_s[clock.waiting] = np.nan
+    return True
 
-    `waited`: how many of the `waiting` jobs have had promises before. The first `refused` jobs need a look only where
-    a promise among theirs, `next_promise_s` or later, is due.
 
-    Return how many jobs are due, the profile's steps, the next `better_until_s` (see `backfill.conservative`), and the
-    first promise that is not due yet.
+@inner
+def _decide(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
+    ledger, now_s = book.ledger, float(clock.now_s)
+    state, waited = ledger.state[0], int(clock.waiting)
+    found = _due(book, clock)
+    owed = 0  # units, to jobs that wait for agents to be saved
+    for entry in range(found):
+        job = int(ledger.starts[entry])
+        units = int(ledger.units[job])
+        if units > state.free:
+            owed += units
+            continue
+        start(ledger, job, now_s)
+        clock.waiting -= 1
+    if clock.waiting < waited:
+        _leave(book, waited, now_s)
+    state.refused = clock.waiting if owed == 0 else 0
+    if layer is not None:
+        idle = _idle_units(book, layer, finite, now_s)
+        taken, gone_s = decide_agents(layer, finite, now_s, state.free, owed, now_s, idle)
+        if taken > 0:
+            state.free -= taken
+            if not layer.rules[0].preemption:
+                _hold(book, gone_s, taken)
+
+
+@inner
+def _due(book: ByPromise, clock: Any) -> int:
+    """Make the promises of this instant, write the jobs whose promise is due to `starts`, and return how many are.
+
+    The first `refused` jobs need a look only where a promise among theirs, the clock's `wake_s` or later, is due.
     """
-    first = 0 if ended > 0 else waited
-    steps, left_s = conservative(
+    ledger, state, now_s, waiting = book.ledger, book.state[0], float(clock.now_s), int(clock.waiting)
+    first = 0 if state.ended > 0 else state.promised
+    state.steps, left_s = conservative(
         now_s,
-        steps,
-        promises.steps_s,
-        promises.steps_free,
-        promises.ended_s[:ended],
-        promises.ended_units[:ended],
-        promises.units[first:waiting],
-        promises.limit_s[first:waiting],
-        promises.promised_s[first:waiting],
-        better_until_s,
+        state.steps,
+        book.steps_s,
+        book.steps_free,
+        book.ended_s[: state.ended],
+        book.ended_units[: state.ended],
+        book.units[first:waiting],
+        book.limit_s[first:waiting],
+        book.promised_s[first:waiting],
+        float(state.better_until_s),
     )
-    if ended > 0:
-        better_until_s = left_s
-    if refused == 0 or next_promise_s <= now_s:  # promises may have changed, or are due: look through all of them
+    if state.ended > 0:
+        state.better_until_s = left_s
+    refused = int(ledger.state[0].refused)
+    if refused == 0 or clock.wake_s <= now_s:  # promises may have changed, or are due: look through all of them
         refused = 0
-        next_promise_s = np.inf
+        clock.wake_s = np.inf
     found = 0
     for entry in range(refused, waiting):
-        if promises.promised_s[entry] > now_s:
-            next_promise_s = min(next_promise_s, promises.promised_s[entry])
+        if book.promised_s[entry] > now_s:
+            clock.wake_s = min(clock.wake_s, book.promised_s[entry])
         else:
-            job = promises.queue[entry]
-            promises.kept_s[job] = promises.promised_s[entry]
-            starts[found] = job
+            job = book.queue[entry]
+            book.kept_s[job] = book.promised_s[entry]
+            ledger.starts[found] = job
             found += 1
-    return found, steps, better_until_s, next_promise_s
+    return found
 
 
 @inner
-def leave(promises: ByPromise, waiting: int, now_s: float, start_s: Seconds) -> None:
-    """Remove the jobs that have started from the queue, in which `waiting` jobs waited."""
+def _leave(book: ByPromise, waited: int, now_s: float) -> None:
+    """Remove the jobs that have started from the queue, in which `waited` jobs waited."""
     left = 0
-    for entry in range(waiting):
-        if promises.promised_s[entry] <= now_s and not np.isnan(start_s[promises.queue[entry]]):
+    for entry in range(waited):
+        if book.promised_s[entry] <= now_s and not np.isnan(book.ledger.start_s[book.queue[entry]]):
             continue
         if left < entry:
-            promises.queue[left] = promises.queue[entry]
-            promises.units[left] = promises.units[entry]
-            promises.limit_s[left] = promises.limit_s[entry]
-            promises.promised_s[left] = promises.promised_s[entry]
+            book.queue[left] = book.queue[entry]
+            book.units[left] = book.units[entry]
+            book.limit_s[left] = book.limit_s[entry]
+            book.promised_s[left] = book.promised_s[entry]
         left += 1
 
 
 @inner
-def idle_units(  # noqa: PLR0917 - numba takes no keywords
-    promises: ByPromise, steps: int, layer: AgentLog, finite: Finite | None, now_s: float, free: int
-) -> int:
+def _idle_units(book: ByPromise, layer: AgentLog, finite: Finite | None, now_s: float) -> int:
     """Return how many units no promise needs before an agent that starts now would end."""
     rules = layer.rules[0]
     gone_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
-    idle = free
-    for step in range(steps):
-        if promises.steps_s[step] < gone_s:
-            theirs = held_past(layer, finite, float(promises.steps_s[step])) if rules.preemption else 0
-            idle = min(idle, int(promises.steps_free[step]) - theirs)
+    idle = int(book.ledger.state[0].free)
+    for step in range(book.state[0].steps):
+        if book.steps_s[step] < gone_s:
+            theirs = held_past(layer, finite, float(book.steps_s[step])) if rules.preemption else 0
+            idle = min(idle, int(book.steps_free[step]) - theirs)
     return idle
 
 
 @inner
-def hold(promises: ByPromise, steps: int, end_s: float, units: int) -> int:
-    """Take units from all steps between the first, which is now, and `end_s`; return how many steps there are."""
-    steps_s, steps_free = promises.steps_s, promises.steps_free
+def _hold(book: ByPromise, end_s: float, units: int) -> None:
+    """Take units from all steps between the first, which is now, and `end_s`."""
+    steps_s, steps_free, steps = book.steps_s, book.steps_free, int(book.state[0].steps)
     at = 1
     while at < steps and steps_s[at] < end_s:
         at += 1
@@ -172,7 +226,17 @@ def hold(promises: ByPromise, steps: int, end_s: float, units: int) -> int:
             steps_free[step] = steps_free[step - 1]
         steps_s[at] = end_s
         steps_free[at] = steps_free[at - 1]
-        steps += 1
+        book.state[0].steps += 1
     for step in range(at):
         steps_free[step] -= units
-    return steps
+
+
+_loop = inner(loop_of(Discipline[ByPromise](always, next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
+
+
+@loop
+def run_by_promise(  # noqa: PLR0917 - numba takes no keywords
+    book: ByPromise, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+) -> int:
+    """Run the loop of `replay.loop` with this queue."""
+    return _loop(book, submit_s, clocks, rules, layer, finite)

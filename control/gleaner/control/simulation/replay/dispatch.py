@@ -9,7 +9,7 @@ import numpy as np
 from gleaner.control.simulation.errors import BadScenario, BadTrace, raise_if_interrupted
 from gleaner.control.simulation.machine import Allocation, Machine
 from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import AgentSettings, Discipline, Migration, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, DecideAt, Discipline, Migration, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 
 
@@ -49,6 +49,7 @@ def replay(
         raise BadScenario(f"keep_waiting is {keep_waiting}: as many jobs cannot wait; 0 or more can")
     if until_s is not None and not until_s > 0:
         raise BadScenario(f"until_s is {until_s:g}: the replay would stop before it begins; it must be more than 0")
+    _check_decisions(machine, scheduler, agents)
     run = _loop(machine, scheduler)
     try:
         schedule = run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
@@ -58,11 +59,30 @@ def replay(
     return replace(schedule, until_s=until_s)
 
 
+def _check_decisions(machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
+    if scheduler.decide_at is DecideAt.INSTANT:
+        return
+    obstacles = (
+        (scheduler.kind not in {Discipline.FCFS, Discipline.EASY}, f"scheduler {scheduler.kind.value}"),
+        (not _is_counted(machine, scheduler), "machines whose nodes matter"),
+        (agents is not None, "agents"),
+        (scheduler.decide_every_s > 0, "decide_every_s"),
+    )
+    for is_there, what in obstacles:
+        if is_there:
+            raise BadScenario(
+                f"decide_at each-end does not go with {what}: it repeats what other simulators did with fcfs and easy"
+            )
+
+
+def _is_counted(machine: Machine, scheduler: SchedulerSettings) -> bool:
+    return machine.is_counted and scheduler.migration.kind is Migration.NONE
+
+
 def _loop(machine: Machine, scheduler: SchedulerSettings) -> _Run:
     """Return the loop for this machine. The loop is imported only now: what a command does not use is not compiled."""
-    is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
     counting = "omfs" if scheduler.kind is Discipline.OMFS else "queueing"
-    name = counting if is_counted else "nodes"
+    name = counting if _is_counted(machine, scheduler) else "nodes"
     return cast("_Run", import_module(f"gleaner.control.simulation.replay.{name}").run)
 
 

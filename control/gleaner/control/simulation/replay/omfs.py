@@ -140,7 +140,7 @@ def run(
         start_s=state.job_s[START].copy(),
         end_s=state.job_s[END].copy(),
         jobs=stretches_of(rows),
-        agents=stretches(layer, log, stop_s),
+        agents=stretches(None if layer is None else layer._replace(log=log), stop_s),
         saves=int(state.n[SAVES]),
         agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )

@@ -1,0 +1,180 @@
+"""The event loop of a replay. A discipline is a set of functions, which are known when the loop is compiled.
+
+The rule for one instant: first, what ends frees its units. Then what is submitted joins the queue. Then one decision is
+taken with all of it known, or at the next multiple of `decide_every_s`. Agents start last. A job that runs for no time
+at all ends at the instant of its start, after that decision. Where nothing has changed since a decision, there is no
+other decision.
+
+The loop knows instants. All else is in the discipline's book: what waits, what runs, and what is free.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from gleaner.control.simulation.replay.agent_starts import close
+from gleaner.control.simulation.replay.agent_starts import next_s as next_of_agents
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records, is_full, larger_log
+from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.settings import SchedulerSettings
+from gleaner.control.simulation.workload import Seconds
+
+Book = TypeVar("Book")
+
+ENDED, FULL, LOG_IS_FULL, PAUSED = range(4)
+"""The reasons why the loop stopped: nothing is left, the book or the agents' log has no room, or the discipline wants
+to go on outside of the loop."""
+
+CLOCK = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("decide_s", "f8"),  # when the next decision is due; infinite: none is
+        ("wake_s", "f8"),  # an instant of the discipline's own, apart from ends; infinite: none
+        ("agents_s", "f8"),  # when the agents have something to do
+        ("arrived", "i8"),  # how many jobs were submitted, which is the number of the next job
+        ("waiting", "i8"),  # how many jobs wait
+        ("has_more", "?"),  # this instant has other ends, which come before what is submitted
+    ]
+)
+"""The state of the loop: one record. The discipline keeps `wake_s`, `waiting` and `has_more`."""
+
+
+class Rules(NamedTuple):
+    """The settings that each discipline has."""
+
+    every_s: float
+    until_s: float
+    keep_waiting: int
+
+
+class Discipline(NamedTuple, Generic[Book]):
+    """The functions of a discipline. Each changes the book and the clock in place, and is compiled into the loop."""
+
+    has_room: Callable[[Book], bool]
+    """Return True if the book has room for what one more instant may add."""
+    next_end_s: Callable[[Book], float]
+    """Return when the next job ends, or frees units in another way; infinite if none does."""
+    is_needed: Callable[[Book, Any, AgentLog], bool]
+    """Return True if agents go on for the sake of jobs, although no job runs and no other job will come."""
+    free: Callable[[Book, Any, AgentLog | None, Finite | None], bool]
+    """End what ends by now: jobs, and agents if `agents_s` is due. Return True if a decision is due."""
+    enter: Callable[[Book, Any, int, AgentLog | None], bool]
+    """Put a job into the queue. Return True if a decision is due."""
+    decide: Callable[[Book, Any, AgentLog | None, Finite | None], None]
+    """Start jobs, then agents."""
+    pauses: Callable[[Book, Any, bool], bool]
+    """Return True if the loop is to stop for now. The last argument says if anything has changed at this instant."""
+    stop: Callable[[Book, float], None]
+    """Stop what runs at the end of the replay."""
+
+
+Loop: TypeAlias = Callable[[Book, Seconds, Records, Rules, AgentLog | None, Finite | None], int]
+
+
+def loop_of(discipline: Discipline[Book]) -> Loop[Book]:
+    """Return the loop for this discipline, to be compiled. It returns the reason why it stopped."""
+    has_room, next_end_s, is_needed, free, enter, decide, pauses, stop = discipline
+
+    def replayed(  # noqa: PLR0917 - numba takes no keywords
+        book: Book, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+    ) -> int:
+        clock = clocks[0]
+        while True:
+            if not has_room(book):
+                return FULL
+            event_s = min(_arrival_s(submit_s, clock, rules.keep_waiting), next_end_s(book))
+            if layer is not None:
+                if event_s == np.inf and rules.until_s == np.inf and not is_needed(book, clock, layer):
+                    break
+                if is_full(layer):
+                    return LOG_IS_FULL
+                clock.agents_s = next_of_agents(layer, finite)
+                event_s = min(event_s, clock.agents_s)
+            now_s = min(event_s, clock.decide_s, clock.wake_s)
+            clock.now_s = now_s
+            if not now_s < rules.until_s:
+                break
+
+            is_news = free(book, clock, layer, finite)
+            while not clock.has_more and _arrival_s(submit_s, clock, rules.keep_waiting) <= now_s:
+                job = clock.arrived
+                if rules.keep_waiting > 0:
+                    submit_s[job] = now_s
+                is_news = enter(book, clock, job, layer) or is_news
+                clock.arrived += 1
+                clock.waiting += 1
+            if is_news and clock.decide_s == np.inf:
+                clock.decide_s = np.ceil(now_s / rules.every_s) * rules.every_s if rules.every_s > 0 else now_s
+            if clock.decide_s <= now_s:
+                clock.decide_s = np.inf
+                decide(book, clock, layer, finite)
+            if pauses(book, clock, is_news):
+                return PAUSED
+        stop_s = clock.now_s if rules.until_s == np.inf else rules.until_s
+        stop(book, stop_s)
+        if layer is not None:
+            close(layer, finite, stop_s)
+        return ENDED
+
+    return replayed
+
+
+@inner
+def _arrival_s(submit_s: Seconds, clock: Any, keep_waiting: int) -> float:
+    if clock.arrived == len(submit_s):
+        return np.inf
+    if keep_waiting > 0:
+        return float(clock.now_s) if clock.waiting < keep_waiting else np.inf
+    return float(submit_s[clock.arrived])
+
+
+@inner
+def always(book: Any) -> bool:
+    """Return True: the book never lacks room."""
+    return True
+
+
+@inner
+def never(book: Any, clock: Any, is_news: bool) -> bool:
+    """Return False: the discipline needs nothing outside of the loop."""
+    return False
+
+
+@inner
+def is_any_waiting(book: Any, clock: Any, layer: AgentLog) -> bool:
+    """Return True if a job waits: agents that end may let it start."""
+    return bool(clock.waiting > 0)
+
+
+def rules_of(scheduler: SchedulerSettings, until_s: float | None, keep_waiting: int) -> Rules:
+    """Return the settings that each discipline has."""
+    return Rules(float(scheduler.decide_every_s), math.inf if until_s is None else float(until_s), keep_waiting)
+
+
+def run_loop(  # noqa: PLR0917
+    loop: Loop[Book],
+    book: Book,
+    submit_s: Seconds,
+    rules: Rules,
+    layer: AgentLog | None,
+    finite: Finite | None,
+    larger: Callable[[Book], Book] = lambda book: book,
+    pause: Callable[[Book, Any], None] = lambda book, clock: None,
+) -> tuple[Book, AgentLog | None, float]:
+    """Run a compiled loop to the end of the replay. Return the book, the layer, and when the replay stopped.
+
+    `larger` makes room in a book that is full. `pause` does what the discipline wants to do outside of the loop.
+    """
+    clocks = np.zeros(1, CLOCK)
+    clocks["now_s"] = 0.0 if rules.keep_waiting > 0 else -math.inf
+    clocks["decide_s"] = clocks["wake_s"] = clocks["agents_s"] = math.inf
+    while (why := loop(book, submit_s, clocks, rules, layer, finite)) != ENDED:
+        if why == FULL:
+            book = larger(book)
+        elif why == LOG_IS_FULL and layer is not None:
+            layer = larger_log(layer)
+        else:
+            pause(book, clocks[0])
+    return book, layer, float(clocks["now_s"][0]) if rules.until_s == math.inf else rules.until_s

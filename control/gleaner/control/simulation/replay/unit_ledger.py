@@ -1,0 +1,186 @@
+"""The ledger of a machine whose units are only counted: what runs, what is expected to end, and what is free. Compiled.
+
+To the scheduler, agents are work with a known end. With preemption, the scheduler sees no agents: it decides as though
+their nodes were free, and what it starts on these nodes waits for the agents' saves.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gleaner.control.simulation.replay.agent_starts import decide, held, held_past, release
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.replay.heap import expect, forget, pop, push
+from gleaner.control.simulation.workload import Counts, Seconds
+
+_STATE = np.dtype(
+    [
+        ("free", "i8"),
+        ("running", "i8"),
+        ("ends", "i8"),  # the number of expected ends, or with promises of the profile's steps
+        ("head", "i8"),  # the place of the first job in the queue
+        ("refused", "i8"),  # jobs, from the head on, that the latest decision refused; 0 if units were freed since
+    ]
+)
+
+
+class UnitLedger(NamedTuple):
+    """The jobs on this machine, and what runs. The replay fills `start_s` and `end_s`."""
+
+    run_s: Seconds
+    limit_s: Seconds
+    units: Counts
+    start_s: Seconds
+    end_s: Seconds
+    heap_s: Seconds
+    heap_job: Counts
+    ends_s: Seconds
+    ends_units: Counts
+    starts: Counts
+    """Room for the jobs that a decision starts."""
+    state: Records
+    """One record."""
+
+
+class Queue(Protocol):
+    """The book of any queue on this ledger."""
+
+    @property
+    def ledger(self) -> UnitLedger: ...
+
+
+def new_ledger(
+    run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool, has_promises: bool
+) -> UnitLedger:
+    """Return the ledger before anything has started. Its arrays never need to grow."""
+    jobs = len(units)
+    room = min(jobs, capacity) + 1
+    most_ends = capacity + 1 if has_agents else room  # every unit may be an agent's
+    state = np.zeros(1, _STATE)
+    state["free"] = capacity
+    return UnitLedger(
+        run_s,
+        limit_s,
+        units,
+        np.full(jobs, math.nan),
+        np.full(jobs, math.nan),
+        heap_s=np.empty(room),
+        heap_job=np.empty(room, np.int64),
+        ends_s=np.empty(most_ends),
+        ends_units=np.empty(most_ends, np.int64),
+        starts=np.empty(jobs if has_promises else room, np.int64),  # due jobs that wait for agents may ask for more
+        state=state,
+    )
+
+
+@inner
+def next_end_s(queue: Queue) -> float:
+    """Return when the next job ends; infinite if no job runs."""
+    ledger = queue.ledger
+    return float(ledger.heap_s[0]) if ledger.state[0].running > 0 else np.inf
+
+
+@inner
+def end_next(ledger: UnitLedger) -> int:
+    """End the job that ends next, and return its number."""
+    state = ledger.state[0]
+    job = int(ledger.heap_job[0])
+    state.running = pop(ledger.heap_s, ledger.heap_job, state.running)
+    state.free += ledger.units[job]
+    state.refused = 0
+    return job
+
+
+@inner
+def start(ledger: UnitLedger, job: int, now_s: float) -> None:
+    """Start a job."""
+    state = ledger.state[0]
+    ledger.start_s[job] = now_s
+    ledger.end_s[job] = now_s + ledger.run_s[job]
+    state.running = push(ledger.heap_s, ledger.heap_job, state.running, float(ledger.end_s[job]), job)
+    state.free -= ledger.units[job]
+
+
+@inner
+def expect_end(ledger: UnitLedger, end_s: float, units: int) -> None:
+    """Expect these units at `end_s`."""
+    state = ledger.state[0]
+    state.ends = expect(ledger.ends_s, ledger.ends_units, state.ends, end_s, units)
+
+
+@inner
+def forget_end(ledger: UnitLedger, end_s: float, units: int) -> None:
+    """Expect these units at `end_s` no more."""
+    state = ledger.state[0]
+    state.ends = forget(ledger.ends_s, ledger.ends_units, state.ends, end_s, units)
+
+
+@inner
+def lent(layer: AgentLog | None) -> int:
+    """Return the units that agents hold and that the scheduler sees as free."""
+    if layer is None:
+        return 0
+    return held(layer) if layer.rules[0].preemption else 0
+
+
+@inner
+def free_agents(ledger: UnitLedger, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+    """Free the nodes of agents that end by now. Return True if the agents had anything to do."""
+    if layer is None:
+        return False
+    if clock.agents_s > clock.now_s:
+        return False
+    ledger.state[0].free += release(layer, finite, clock.now_s)
+    if not layer.rules[0].preemption:
+        ledger.state[0].refused = 0
+    return True
+
+
+@inner
+def forget_agents(ledger: UnitLedger, layer: AgentLog | None) -> None:
+    """Expect no more the agents that have just been released."""
+    if layer is None or layer.rules[0].preemption:
+        return
+    for entry in range(layer.state[0].freed):
+        forget_end(ledger, float(layer.freed[entry].end_s), int(layer.freed[entry].units))
+
+
+@inner
+def start_agents(  # noqa: PLR0917 - numba takes no keywords
+    ledger: UnitLedger,
+    clock: Any,
+    layer: AgentLog | None,
+    finite: Finite | None,
+    owed: int,
+    shadow_s: float,
+    extra: int,
+    is_promised: bool,
+) -> None:
+    """Start agents that delay no promise: past `shadow_s` they may hold `extra` units.
+
+    Without a promise, no agent starts while the first job waits for agents alone.
+    """
+    if layer is not None:
+        state, preemption = ledger.state[0], bool(layer.rules[0].preemption)
+        if not is_promised:
+            if state.running == 0 and clock.waiting > 0 and not preemption:
+                return
+            shadow_s, extra = np.inf, int(state.free)
+        if preemption and shadow_s < np.inf:
+            extra -= held_past(layer, finite, shadow_s)
+        taken, gone_s = decide(layer, finite, clock.now_s, state.free, owed, shadow_s, extra)
+        if taken > 0:
+            state.free -= taken
+            if not preemption:
+                expect_end(ledger, gone_s, taken)
+
+
+@inner
+def stop(queue: Queue, stop_s: float) -> None:
+    """Take the ends from jobs that still run when the replay stops."""
+    ledger = queue.ledger
+    for entry in range(ledger.state[0].running):
+        if ledger.heap_s[entry] > stop_s:
+            ledger.end_s[ledger.heap_job[entry]] = np.nan
