@@ -26,22 +26,12 @@ from tests.effort import examples
 from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Assignment, Order, ReturnReason
+from gleaner.control.models.jobs import Ending
 from gleaner.control.queue import agents, blame, jobs, pauses
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.lanes import is_kept_off
-from gleaner.control.queue.schema import (
-    ATTEMPT,
-    CHECKPOINT,
-    FAILURE,
-    JOB,
-    LANE,
-    METADATA,
-    PAUSE,
-    Blame,
-    Ending,
-    Standing,
-)
+from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Blame, Standing
 from gleaner.control.states import WAITING, State
 
 pytestmark = pytest.mark.slow

@@ -6,12 +6,14 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
 from gleaner.agent.messages import AttemptRef, Farewell, Heartbeat, Order, Orders, Registration
+from gleaner.control.models.jobs import Ending
+from gleaner.control.models.tokens import Role
 from gleaner.control.policy.blame import QUICK_S
 from gleaner.control.queue import avoided_nodes, compatibility, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, MIGRATION, Ending, Phase, Role
+from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, MIGRATION, Phase
 
 _RAN = or_(
     ATTEMPT.c.ending.in_([Ending.SAVED, Ending.SUCCEEDED]),

@@ -12,12 +12,13 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.blame import counts
 from gleaner.control.queue import attempts, blame, lanes, pauses
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
-from gleaner.control.queue.schema import JOB, Ending, Standing
+from gleaner.control.queue.schema import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
 

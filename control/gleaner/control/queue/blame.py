@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, exists, false, func, insert, or_, select, text, update
 from sqlalchemy.sql import ColumnElement
 
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import blame
 from gleaner.control.policy.blame import Failed, Seen, Verdict
-from gleaner.control.queue.schema import AGENT, ATTEMPT, DOUBT, FAILURE, JOB, LANE, Blame, Ending, Phase
+from gleaner.control.queue.schema import AGENT, ATTEMPT, DOUBT, FAILURE, JOB, LANE, Blame, Phase
 from gleaner.control.queue.transitions import insert_unless_there, record
 from gleaner.control.states import State
 

@@ -13,11 +13,12 @@ from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or
 
 from gleaner.agent.messages import NodeRates
 from gleaner.agent.timing.save_cost import fit
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.rebalancing import AgentNode, RunningJob
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, lanes, node_rates, pauses
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Ending, Phase
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
 from gleaner.control.queue.transitions import lock, record
 from gleaner.control.states import State
 

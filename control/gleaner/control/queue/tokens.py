@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
+from gleaner.control.models.tokens import Role
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
-from gleaner.control.queue.schema import TOKEN, Role
+from gleaner.control.queue.schema import TOKEN
 
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12
