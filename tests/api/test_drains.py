@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from tests.api.api_harness import ApiHarness, detail
 
+from gleaner.control.models.drains import DrainPhase
 from gleaner.control.queue import drains
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import DrainPhase
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.agents_view import ClusterView, Node
 

@@ -8,10 +8,10 @@ import pytest
 from tests.cli.cli_harness import CliHarness
 
 from gleaner.agent.messages import ReturnReason
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements_view import Decision, Verdict, as_answer
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.agents_view import ClusterView, Node
 
 GIVEN: dict[str, Any] = {

@@ -11,10 +11,10 @@ from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.messages import Checkpoint, Completed, Saved, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
+from gleaner.control.models.drains import DrainTask
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, avoided_nodes, drains, jobs
+from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health
 from gleaner.control.queue.database import snapshot, transaction
-from gleaner.control.queue.schema import DrainTask
 from gleaner.control.queue.tokens import identify
 from gleaner.control.settings import RoundSettings
 
@@ -336,7 +336,7 @@ def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
     if why == "avoided":
         with transaction(harness.state.engine) as db:
             for _ in range(3):
-                avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=3, avoid_s=3600)
+                node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=3, excluded_s=3600)
     if why == "incompatible":  # saved on n2, and n1 lacks what it relies on
         harness.submit_jobs(1)
         harness.round()

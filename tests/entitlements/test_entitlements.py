@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.replay import REPLAYS
-from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import Snapshot
 

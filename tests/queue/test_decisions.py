@@ -12,6 +12,7 @@ from sqlalchemy import delete, select
 from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements_view import (
     Decision,
     EntitlementRules,
@@ -29,7 +30,7 @@ from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.schema import DECISION, SUBJECT, DecisionKind
+from gleaner.control.queue.schema import DECISION, SUBJECT
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
 NOW_S = 1_795_200_000.0

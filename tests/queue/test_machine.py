@@ -27,11 +27,12 @@ from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Assignment, Order, ReturnReason
 from gleaner.control.models.jobs import Ending
-from gleaner.control.queue import agents, blame, jobs, pauses
+from gleaner.control.policy.node_health import Blame
+from gleaner.control.queue import agents, jobs, node_health, pauses
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.lanes import is_kept_off
-from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Blame, Standing
+from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Standing
 from gleaner.control.states import WAITING, State
 
 pytestmark = pytest.mark.slow
@@ -113,7 +114,7 @@ class Interleavings(RuleBasedStateMachine):
         waiting = [row for row in waiting if not is_kept_off(row.not_on, agent.node)]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
-        most = self.harness.do(blame.judge_at_claim, agent.node, self.harness.now_s)
+        most = self.harness.do(node_health.judge_at_claim, agent.node, self.harness.now_s)
         for row in waiting:
             if row.cpus <= cpus and (most is None or len(taken) < most):
                 cpus -= row.cpus

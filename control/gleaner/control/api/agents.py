@@ -84,8 +84,8 @@ def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL
             caller.identity.name,
             farewell,
             now_s=caller.now_s,
-            failures_until_avoided=rounds.failures_until_avoided,
-            avoid_s=rounds.avoid_s,
+            faults_until_excluded=rounds.failures_until_avoided,
+            excluded_s=rounds.avoid_s,
         )
         if end_s is not None:
             rules = caller.state.settings.rates.rules

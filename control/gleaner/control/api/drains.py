@@ -14,12 +14,11 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import MAX_ID
-from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, DrainTask, ResumeRequest
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.queue import drains
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Invalid, Refused
-from gleaner.control.queue.schema import DrainTask
 from gleaner.control.slurm_admin.request import MOST_NODES
 
 router = APIRouter(prefix="/v1", tags=["nodes"])

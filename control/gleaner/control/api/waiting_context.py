@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.why_waiting import Place, Surroundings
-from gleaner.control.queue import avoided_nodes, queries
+from gleaner.control.queue import node_health, queries
 
 
 def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[Place, ...] | None:
@@ -33,7 +33,7 @@ def surroundings(db: Connection, state: ControlState) -> Surroundings:
     rounds = state.settings.rounds
     return Surroundings(
         now_s=now_s,
-        nodes=places(state, avoided=frozenset(avoided_nodes.avoided(db, now_s))),
+        nodes=places(state, avoided=frozenset(node_health.excluded(db, now_s))),
         problem=state.problem,
         agents_live=phases.get("live", 0),
         agents_pending=phases.get("submitted", 0),

@@ -116,8 +116,8 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
                 agent,
                 farewell,
                 now_s=now_s,
-                failures_until_avoided=rounds.failures_until_avoided,
-                avoid_s=rounds.avoid_s,
+                faults_until_excluded=rounds.failures_until_avoided,
+                excluded_s=rounds.avoid_s,
             )
             if end_s is not None:
                 node_rates.record_exposure(db, agent, vanished=False, rules=state.settings.rates.rules, now_s=now_s)

@@ -8,8 +8,8 @@ from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select,
 from gleaner.agent.messages import AttemptRef, Farewell, Heartbeat, Order, Orders, Registration
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
-from gleaner.control.policy.blame import QUICK_S
-from gleaner.control.queue import avoided_nodes, compatibility, tokens
+from gleaner.control.policy.node_health import QUICK_S
+from gleaner.control.queue import compatibility, node_health, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
@@ -164,8 +164,8 @@ def record_farewell(
     report: Farewell,
     *,
     now_s: float,
-    failures_until_avoided: int = avoided_nodes.FAILURES_UNTIL_AVOIDED,
-    avoid_s: float = avoided_nodes.AVOID_S,
+    faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
+    excluded_s: float = node_health.EXCLUDED_S,
 ) -> float | None:
     """Close the agent at its own word. What it still had counts as returned unstarted.
 
@@ -183,11 +183,11 @@ def record_farewell(
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     tokens.end_later(db, agent=name, now_s=now_s)
     if report.fault:
-        avoided_nodes.record_failure(
-            db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s
+        node_health.record_fault(
+            db, row.node, now_s=now_s, faults_until_excluded=faults_until_excluded, excluded_s=excluded_s
         )
     elif _has_run_a_job(db, name):
-        avoided_nodes.record_success(db, row.node)
+        node_health.record_sound_agent(db, row.node)
     return float(row.end_s)
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, select, update
 from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
-from gleaner.control.policy.blame import counts
-from gleaner.control.queue import attempts, blame, lanes, pauses
+from gleaner.control.policy.node_health import counts
+from gleaner.control.queue import attempts, lanes, node_health, pauses
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
 from gleaner.control.queue.schema import JOB, Standing
@@ -76,7 +76,7 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
             return False
         raise
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
-    blame.record_success(db, job, attempt, now_s=now_s)
+    node_health.record_job_success(db, job, attempt, now_s=now_s)
     if not made.has_memory and attempts.newest_computed_s(db, job, TRIES_UNTIL_HELD) < AT_ONCE_S:
         reason = f"it saved itself at once {TRIES_UNTIL_HELD} times in a row, without computing"
         put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
@@ -86,8 +86,8 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
 def record_completion(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
     """Record that the workload exited: with 0 the job has succeeded, else it is tried again while it has a retry left.
 
-    A failure costs a retry unless its node is doubted (see `policy.blame`). After an exit code that is not to be tried
-    again, the job has failed at once. Return True if the report is news.
+    A failure costs a retry unless its node is suspect (see `policy.node_health`). After an exit code that is not to be
+    tried again, the job has failed at once. Return True if the report is news.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
     end = attempts.end_columns(
@@ -107,7 +107,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 sound_attempt=attempt,
                 **_output(report),
             )
-            blame.record_success(db, job, attempt, now_s=now_s)
+            node_health.record_job_success(db, job, attempt, now_s=now_s)
         else:
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Refused:
@@ -135,14 +135,14 @@ def _failed(
         _fail_for_good(db, lock(db, job), report, end=end, detail=report.reason, now_s=now_s)
         return
     made = attempts.find(db, job, attempt)
-    failed = blame.record_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
+    failed = node_health.record_job_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
     row = lock(db, job)  # retries that the node has cost it may have been returned
     is_its_last = row.failures >= row.retries or row.from_attempt is not None
     failures = row.failures
-    known = bool(pauses.unless_nowhere_else(db, job, blame.nodes_failed_on(db, job)))
+    known = bool(pauses.unless_nowhere_else(db, job, node_health.nodes_failed_on(db, job)))
     never = retries.refusal(report.exit_code, **codes_to_retry(db, row.spec))
     if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
-        failures += blame.charge_job(db, job, attempt)
+        failures += node_health.charge_job(db, job, attempt)
     detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
     if never or failures > row.retries:
         detail = f"{detail}; not tried again: {never}" if never else detail
@@ -166,7 +166,7 @@ def _failed(
             sound_attempt=attempt,
         )
         attempts.drop_all(db, job)
-    nodes = blame.nodes_failed_on(db, job)
+    nodes = node_health.nodes_failed_on(db, job)
     elsewhere = pauses.unless_nowhere_else(db, job, nodes) or pauses.unless_nowhere_else(db, job, [made.node])
     pauses.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
 

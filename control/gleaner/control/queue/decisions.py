@@ -8,8 +8,9 @@ from typing import Any
 import zstandard
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.schema import DECISION, SUBJECT, DecisionKind
+from gleaner.control.queue.schema import DECISION, SUBJECT
 
 BYTES_A_DECISION = 150
 BYTES_A_SUBJECT = 150

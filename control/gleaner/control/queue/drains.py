@@ -6,9 +6,10 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
+from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.policy.draining import Deed, Kind, Spanning
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import DRAIN, OVER, DrainPhase, DrainTask
+from gleaner.control.queue.schema import DRAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
 
-from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.retries import LONGEST_PAUSE_S
 from gleaner.control.queue import lanes
 from gleaner.control.queue.schema import ANY_KIND, FIT, JOB, LANE, MIGRATION, NODE, PAUSE

@@ -32,9 +32,11 @@ from sqlalchemy import (
 from sqlalchemy import Text as PlainText
 
 from gleaner.agent.system.untrusted import storable
+from gleaner.control.models.decisions import DecisionKind
+from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
-from gleaner.control.policy.blame import Verdict
+from gleaner.control.policy.node_health import Blame, Health
 from gleaner.control.states import WAITING, Outcome, State
 
 METADATA = MetaData()
@@ -62,12 +64,12 @@ def words(kind: type[StrEnum], name: str) -> Any:
         native_enum=False,
         create_constraint=True,
         length=16,
-        values_callable=_values,  # SQLAlchemy would store the members' names
+        values_callable=list,  # a StrEnum's members are its values; SQLAlchemy would store their names
     )
 
 
-def _values(kind: type[StrEnum]) -> list[str]:
-    return [member.value for member in kind]
+def _table(name: str, *columns_and_constraints: Any, **words: Any) -> Table:
+    return Table(name, METADATA, *columns_and_constraints, **words)
 
 
 def not_null(name: str, type_: Any, *more: Any, **words: Any) -> Column[Any]:
@@ -99,9 +101,8 @@ exactly this."""
 
 # Jobs, and what is submitted with them
 
-CAMPAIGN = Table(
+CAMPAIGN = _table(
     "campaign",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("name", String),
     not_null("group", String),
@@ -110,9 +111,8 @@ CAMPAIGN = Table(
 )
 """Jobs that were submitted together."""
 
-SPEC = Table(
+SPEC = _table(
     "spec",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("name", String),
     not_null("image", String),
@@ -137,9 +137,8 @@ SAVING = -1
 """In a lane: its jobs have no memory saved yet, and can start on every node that can save memory. It is a row of `kind`
 like the others, so that a claim and the planner ask `fit` only."""
 
-LANE = Table(
+LANE = _table(
     "lane",
-    METADATA,
     Column("id", Integer, primary_key=True),
     not_null("cpus", Integer),
     not_null("memory_mib", Integer),
@@ -162,9 +161,8 @@ LANE = Table(
 
 A lane is never deleted: `claims` steps over a lane without waiting jobs."""
 
-JOB = Table(
+JOB = _table(
     "job",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("group", String),
     Column("campaign", BIG, ForeignKey("campaign.id")),
@@ -230,9 +228,8 @@ Index("job_output", JOB.c.group, JOB.c.submitter, JOB.c.output_bytes, **_where("
 # Attempts, and what they leave behind
 
 
-ATTEMPT = Table(
+ATTEMPT = _table(
     "attempt",
-    METADATA,
     Column("job", BIG, ForeignKey("job.id"), primary_key=True),
     Column("attempt", Integer, primary_key=True),
     not_null("agent", String, ForeignKey("agent.name")),
@@ -275,9 +272,8 @@ class Standing(StrEnum):
     """Not needed any more: there are newer ones, or the job has started over."""
 
 
-CHECKPOINT = Table(
+CHECKPOINT = _table(
     "checkpoint",
-    METADATA,
     Column("job", BIG, primary_key=True),
     Column("attempt", Integer, primary_key=True),
     Column("number", Integer, primary_key=True),
@@ -297,9 +293,8 @@ CHECKPOINT = Table(
 )
 """One published checkpoint."""
 
-EVENT = Table(
+EVENT = _table(
     "event",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("job", BIG, ForeignKey("job.id")),
     Column("attempt", Integer),
@@ -310,9 +305,8 @@ EVENT = Table(
 )
 """Something that happened to a job. Every transition writes one in its own transaction."""
 
-LOG = Table(
+LOG = _table(
     "log",
-    METADATA,
     Column("job", BIG, primary_key=True),
     Column("attempt", Integer, primary_key=True),
     Column("number", BIG, primary_key=True),
@@ -321,9 +315,8 @@ LOG = Table(
 )
 """One line that an attempt wrote. `number` counts over the job's whole life."""
 
-TRIMMED = Table(
+TRIMMED = _table(
     "trimmed",
-    METADATA,
     Column("job", BIG, primary_key=True),
     not_null("attempt", Integer),
     not_null("number", BIG),
@@ -335,9 +328,8 @@ TRIMMED = Table(
 
 It is apart from `Job`, because only few jobs have one."""
 
-LOGGED = Table(
+LOGGED = _table(
     "logged",
-    METADATA,
     Column("job", BIG, ForeignKey("job.id"), primary_key=True),
     not_null("size_bytes", BIG),  # The lines as UTF-8, and `logs.LINE_BYTES` for each.
     CheckConstraint("size_bytes >= 0", "size_counted"),
@@ -357,9 +349,8 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-AGENT = Table(
+AGENT = _table(
     "agent",
-    METADATA,
     Column("name", String, primary_key=True),
     not_null("phase", words(Phase, "phase")),
     Column("scheduler_id", String),
@@ -384,9 +375,8 @@ AGENT = Table(
 )
 """One agent that control has submitted."""
 
-KIND = Table(
+KIND = _table(
     "kind",
-    METADATA,
     Column("id", Integer, primary_key=True),
     not_null("digest", String, unique=True),  # The digest of the other columns, so that each kind has one row.
     not_null("architecture", String),
@@ -396,29 +386,36 @@ KIND = Table(
 )
 """The properties of nodes that decide what can be restored on them. Never changed, never deleted."""
 
-FIT = Table(
+FIT = _table(
     "fit",
-    METADATA,
     Column("saved_on", Integer, ForeignKey("kind.id"), primary_key=True),
     Column("node", Integer, ForeignKey("kind.id"), primary_key=True),
 )
 """A pair of kinds: checkpoints from nodes of one can be restored on nodes of the other. Each kind fits itself."""
 
-NODE = Table(
+NODE = _table(
     "node",
-    METADATA,
     Column("name", String, primary_key=True),
-    not_null("failures", Integer),  # The number of failures in a row.
-    Column("failed_s", Float),
-    Column("avoided_until_s", Float),
     # The kind that the node had when an agent last registered there. None: no agent ever has.
     Column("kind", Integer, ForeignKey("kind.id", name="kind_known")),
+    not_null("faults", Integer, server_default="0"),  # The number of agents in a row that failed because of the node.
+    # The number of different jobs in a row that failed there quickly. A job that runs well there sets it to 0.
+    not_null("failed_jobs", Integer, server_default="0"),
+    not_null("canaries", Integer, server_default="0"),  # The number of these jobs that started while it was suspect.
+    # The time when the first of them was claimed. A job that was claimed earlier and ends well proves nothing.
+    not_null("since_s", Float, server_default="0"),
+    not_null("last_s", Float, server_default="0"),  # The time when the last of them failed.
+    not_null("health", words(Health, "health"), server_default="healthy"),  # By what its jobs have shown.
+    Column("suspect_s", Float),  # The time since which the node is suspect. A job that is claimed later is a canary.
+    not_null("canary_s", Float, server_default="0"),  # The time from which one more canary is handed out.
+    not_null("times_excluded", Integer, server_default="0"),  # How often these failed jobs have had it excluded.
+    Column("excluded_until_s", Float),  # Because of the faults, or of the failed jobs.
+    CheckConstraint("faults >= 0 AND failed_jobs >= 0 AND canaries >= 0 AND times_excluded >= 0", "counts"),
 )
-"""A node, and how agents have fared there."""
+"""A node, and how agents and jobs have fared there."""
 
-RATE = Table(
+RATE = _table(
     "rate",
-    METADATA,
     Column("node", String, primary_key=True),
     not_null("saves", JSON),  # The newest measurements, the newest last, as lists of MiB and seconds.
     # The time of a save of 256 MiB, by the line through `saves`: nodes are compared by it. 0: nothing was measured.
@@ -442,53 +439,21 @@ RATE = Table(
 # Failures of jobs, and what follows from them
 
 
-class Blame(StrEnum):
-    """The party that is to blame for a failure."""
-
-    OPEN = "open"
-    """Not decided: it does not cost the job a retry yet, because one node's word is not enough."""
-    JOB = "job"
-    """The job: it has cost the job a retry."""
-    NODE = "node"
-    """The node: it never costs the job a retry."""
-
-
-FAILURE = Table(
+FAILURE = _table(
     "failure",
-    METADATA,
     Column("job", BIG, primary_key=True),
     Column("attempt", Integer, primary_key=True),
     not_null("node", String),
     not_null("at_s", Float),
-    not_null("is_quick", Boolean),  # True if it ended so soon that the node may be to blame. See `policy.blame`.
+    not_null("is_quick", Boolean),  # True if it ended so soon that the node may be to blame. See `policy.node_health`.
     not_null("blame", words(Blame, "blame")),
     ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
     Index("failure_on_node", "node", "at_s"),
 )
 """A workload that exited with an error."""
 
-DOUBT = Table(
-    "doubt",
-    METADATA,
-    Column("node", String, primary_key=True),
-    not_null("jobs", Integer),  # The number of jobs that failed in a row.
-    not_null("probes", Integer),  # The number of them that were handed out as probes, since the node was doubted.
-    # The time when the first of them was claimed. A job that was claimed earlier and ends well proves nothing.
-    not_null("since_s", Float),
-    not_null("last_s", Float),  # The time when the last of them failed.
-    not_null("verdict", words(Verdict, "verdict")),
-    # The time since which the node is doubted. What was claimed later is a probe. None: the node is trusted.
-    Column("doubted_s", Float),
-    not_null("probe_s", Float),  # The time from which one more job is handed out, unless the node is trusted.
-    not_null("times_bad", Integer),  # The number of times that the node was found bad in this row of failures.
-    Column("avoided_until_s", Float),
-    CheckConstraint("jobs >= 1 AND probes >= 0 AND times_bad >= 0", "counts"),
-)
-"""A node on which different jobs have failed quickly in a row. A job that runs well there removes the row."""
-
-PAUSE = Table(
+PAUSE = _table(
     "pause",
-    METADATA,
     Column("job", BIG, ForeignKey("job.id"), primary_key=True),
     not_null("attempt", Integer),
     not_null("wakes_s", Float),
@@ -500,9 +465,8 @@ PAUSE = Table(
 
 # Jobs that migrate
 
-MIGRATION = Table(
+MIGRATION = _table(
     "migration",
-    METADATA,
     Column("job", BIG, ForeignKey("job.id"), primary_key=True),
     not_null("attempt", Integer),  # The attempt that is to be saved. If another one runs, the job has migrated.
     not_null("from_node", String),
@@ -516,9 +480,8 @@ MIGRATION = Table(
 
 # Images that groups push
 
-STORED_IMAGE = Table(
+STORED_IMAGE = _table(
     "stored_image",
-    METADATA,
     Column("image_id", String, primary_key=True),
     not_null("digest", String),  # The digest of its archive's manifest in the storage.
     not_null("architecture", String),
@@ -527,9 +490,8 @@ STORED_IMAGE = Table(
 )
 """An image in the storage, once for all groups that have pushed it. It stays while a name or a job needs it."""
 
-IMAGE = Table(
+IMAGE = _table(
     "image",
-    METADATA,
     Column("group", String, primary_key=True),
     Column("name", String, primary_key=True),
     not_null("image_id", String, ForeignKey("stored_image.image_id")),
@@ -541,9 +503,8 @@ IMAGE = Table(
 
 # The owners' jobs
 
-ACTED = Table(
+ACTED = _table(
     "acted",
-    METADATA,
     Column("job", String, primary_key=True),
     Column("released_s", Float),
     not_null("at_top", Boolean),
@@ -551,9 +512,8 @@ ACTED = Table(
 )
 """An owner's job on which control has acted: it is released and has not started, or preempted and has not ended."""
 
-TOLD = Table(
+TOLD = _table(
     "told",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("job", String),
     not_null("at_s", Float, index=True),
@@ -564,19 +524,8 @@ TOLD = Table(
 # Decisions
 
 
-class DecisionKind(StrEnum):
-    """The effect of a decision on the jobs that it is about."""
-
-    START = "start"
-    VICTIM = "victim"
-    """The job is to free what it holds."""
-    HOLD = "hold"
-    MIGRATE = "migrate"
-
-
-DECISION = Table(
+DECISION = _table(
     "decision",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("at_s", Float),
     not_null("kind", words(DecisionKind, "kind")),
@@ -587,9 +536,8 @@ DECISION = Table(
 )
 """One answer of a policy. Never changed."""
 
-SUBJECT = Table(
+SUBJECT = _table(
     "subject",
-    METADATA,
     Column("decision", BIG, ForeignKey("decision.id"), primary_key=True),
     Column("subject", String, primary_key=True),  # `job 7` of our queue, or `slurm 4711`.
     Column("group", String),  # The group that may see it, where the queue does not know: that of a job of Slurm's.
@@ -601,40 +549,8 @@ SUBJECT = Table(
 # Drains
 
 
-class DrainTask(StrEnum):
-    """An admin's request."""
-
-    DRAIN = "drain"
-    DRY_RUN = "dry run"
-    """Say what a drain would do."""
-    RESUME = "resume"
-
-
-class DrainPhase(StrEnum):
-    """The progress of a request. Each phase is written down before its work is done, so that a killed control goes on
-    there."""
-
-    ASKED = "asked"
-    MARKING = "marking"
-    """The nodes are being marked, and their jobs looked at."""
-    EMPTYING = "emptying"
-    SETTING_BACK = "setting back"
-    EMPTY = "empty"
-    """Done: nothing runs there any more."""
-    LOOKED = "looked"
-    """Done: a dry run."""
-    REFUSED = "refused"
-    """Nothing was done, or it was undone."""
-    RESUMED = "resumed"
-    STOPPED = "stopped"
-    """Somebody else has set a node back meanwhile."""
-
-
-OVER = (DrainPhase.EMPTY, DrainPhase.LOOKED, DrainPhase.REFUSED, DrainPhase.RESUMED, DrainPhase.STOPPED)
-
-DRAIN = Table(
+DRAIN = _table(
     "drain",
-    METADATA,
     Column("id", BIG_ID, primary_key=True),
     not_null("task", words(DrainTask, "task")),
     not_null("phase", words(DrainPhase, "phase")),
@@ -646,9 +562,7 @@ DRAIN = Table(
     Column("ended_s", Float),
     not_null("said", Text),  # One line for people: why it waits or was refused, or how it ended.
     not_null("jobs", JSON),  # The jobs of Slurm's that were found there; see `drains.DrainedJob`.
-    CheckConstraint(
-        "(ended_s IS NOT NULL) = (phase IN ('empty', 'looked', 'refused', 'resumed', 'stopped'))", "end_iff_over"
-    ),
+    CheckConstraint(f"(ended_s IS NOT NULL) = (phase IN ({listed(*OVER)}))", "end_iff_over"),
 )
 """One request of an admin for some nodes."""
 
@@ -656,9 +570,8 @@ DRAIN = Table(
 # Who may do something: tokens, and the program that leads
 
 
-TOKEN = Table(
+TOKEN = _table(
     "token",
-    METADATA,
     Column("hash", String, primary_key=True),
     not_null("role", words(Role, "role")),
     not_null("name", String, index=True),
@@ -673,9 +586,8 @@ TOKEN = Table(
 )
 """A bearer token's hash, and what it allows."""
 
-LEADER = Table(
+LEADER = _table(
     "leader",
-    METADATA,
     Column("id", Integer, primary_key=True),
     not_null("holder", String),
     not_null("until_s", Float),  # By the database's clock.

@@ -11,10 +11,11 @@ from tests.queue.agents_harness import AT_ONCE, CORES, WELL, Floor
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Completed, ReturnReason, Slice
-from gleaner.control.policy import blame as policy
-from gleaner.control.queue import attempt_reports, avoided_nodes, pauses, queries
+from gleaner.control.policy import node_health as policy
+from gleaner.control.policy.node_health import Blame
+from gleaner.control.queue import attempt_reports, node_health, pauses, queries
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, Blame
+from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB
 from gleaner.control.states import Outcome, State
 
 MANY = examples(150)
@@ -53,7 +54,7 @@ def test_one_bad_node_cannot_eat_a_queue(long_harness: QueueHarness, takes_s: fl
     assert floor.quick["bad"] < 60
     counted = select(func.count()).where(JOB.c.failures > 0)
     with long_harness.engine.connect() as connection:
-        at_most = policy.MARGIN_UNTIL_BAD  # they had succeeded elsewhere before the node was found bad
+        at_most = policy.MARGIN_UNTIL_EXCLUDED  # they had succeeded elsewhere before the node was found bad
         assert connection.execute(counted).scalar_one() <= at_most
 
 
@@ -218,16 +219,16 @@ def test_failures_of_before_a_node_was_found_bad_are_refunded(harness: QueueHarn
     done = harness.claim("good", most=3)
     for work in done[:2]:
         harness.record_completion(work.job, work.attempt)
-    assert harness.look(avoided_nodes.avoided, harness.now_s) == ()
+    assert harness.look(node_health.excluded, harness.now_s) == ()
     harness.record_save(done[2].job, done[2].attempt)
-    assert harness.look(avoided_nodes.avoided, harness.now_s) == ("bad",)
+    assert harness.look(node_health.excluded, harness.now_s) == ("bad",)
     assert harness.detail(done[2].job).failures == 0
     assert "retries refunded" in harness.events(done[2].job)
     with harness.engine.connect() as connection:
         blamed = connection.execute(select(FAILURE.c.blame).where(FAILURE.c.job == done[2].job)).scalars().all()
     assert blamed == [Blame.NODE]
-    found = harness.look(avoided_nodes.failures, now_s=harness.now_s)["bad"]
-    assert found.avoided_until_s == harness.now_s + policy.FIRST_AVOID_S
+    found = harness.look(node_health.unhealthy, harness.now_s)["bad"]
+    assert found.excluded_until_s == harness.now_s + policy.FIRST_EXCLUSION_S
     assert found.reason == "3 different jobs in a row failed within 30 s of their start, and run elsewhere"
 
 
@@ -238,14 +239,14 @@ def test_a_bad_node_is_probed_with_one_job_and_a_success_clears_it(long_harness:
     while not floor.avoided():
         floor.step()
     assert long_harness.claim("bad") == ()
-    long_harness.now_s += policy.FIRST_AVOID_S + 1
+    long_harness.now_s += policy.FIRST_EXCLUSION_S + 1
     assert floor.avoided() == ()
     _jobs(long_harness, 10)
     (probe,) = long_harness.claim("bad")
     assert long_harness.claim("bad") == ()
     long_harness.record_completion(probe.job, probe.attempt)
     assert len(long_harness.claim("bad")) > 1
-    assert long_harness.look(avoided_nodes.failures, now_s=long_harness.now_s) == {}
+    assert long_harness.look(node_health.unhealthy, long_harness.now_s) == {}
 
 
 @pytest.mark.slow
@@ -255,13 +256,13 @@ def test_a_probe_that_fails_leaves_the_node_alone_for_longer(long_harness: Queue
     while not floor.avoided():
         floor.step()
     before = floor.quick["bad"]
-    long_harness.now_s += policy.FIRST_AVOID_S + 1
+    long_harness.now_s += policy.FIRST_EXCLUSION_S + 1
     _jobs(long_harness, 10)
     while not floor.avoided():
         floor.step()
     assert floor.quick["bad"] == before + 1
-    until_s = long_harness.look(avoided_nodes.failures, now_s=long_harness.now_s)["bad"].avoided_until_s
-    assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_AVOID_S
+    until_s = long_harness.look(node_health.unhealthy, long_harness.now_s)["bad"].excluded_until_s
+    assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_EXCLUSION_S
 
 
 def test_a_job_that_runs_on_steadily_clears_a_doubted_node(harness: QueueHarness) -> None:
@@ -295,8 +296,8 @@ def test_an_admin_can_have_a_node_used_again_at_once(harness: QueueHarness) -> N
     for _ in range(5):
         _fail(harness, "bad")
     assert harness.claim("bad") == ()
-    assert harness.do(avoided_nodes.forget, "bad")
-    assert not harness.do(avoided_nodes.forget, "bad")
+    assert harness.do(node_health.forget, "bad")
+    assert not harness.do(node_health.forget, "bad")
     assert len(harness.claim("bad", cpus=3)) == 3
 
 
