@@ -55,7 +55,7 @@ def test_a_decision_is_read_as_it_was_made(harness: QueueHarness) -> None:
         "entitlements",
     )
     assert (found.given, found.answer, found.acted) == (GIVEN, ANSWER, False)
-    assert found.subjects == {"job 7": None, "slurm 4711": "physics"}
+    assert found.groups == {"job 7": None, "slurm 4711": "physics"}
 
 
 def test_the_latest_decisions_about_a_job_come_first(harness: QueueHarness) -> None:
@@ -165,4 +165,4 @@ def large_cluster() -> tuple[EntitlementView, tuple[Decision, ...]]:
 
 
 def test_a_decision_about_nobody_can_be_read_too(harness: QueueHarness) -> None:
-    assert harness.look(decisions.one, decide(harness)).subjects == {}
+    assert harness.look(decisions.one, decide(harness)).subjects == ()

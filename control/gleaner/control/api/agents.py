@@ -86,10 +86,7 @@ def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL
             now_s=caller.now_s,
             faults_until_excluded=rounds.failures_until_avoided,
             excluded_s=rounds.avoid_s,
+            rates=caller.state.settings.rates.rules,
         )
-        if end_s is not None:
-            rules = caller.state.settings.rates.rules
-            node_rates.record_exposure(db, caller.identity.name, vanished=False, rules=rules, now_s=caller.now_s)
-            node_rates.record_farewell(db, caller.identity.name, farewell)
     if end_s is not None:
         caller.meters.lateness.observe(farewell.ended_s - end_s)

@@ -152,7 +152,7 @@ def _issue_locally(request: TokenRequest) -> str:
                 manager=request.manager,
                 days=request.days,
                 now_s=time.time(),
-            ).secret
+            ).token
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:

@@ -9,7 +9,8 @@ from gleaner.agent.messages import AttemptRef, Farewell, Heartbeat, Order, Order
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import QUICK_S
-from gleaner.control.queue import compatibility, node_health, tokens
+from gleaner.control.policy.node_rates import RateRules
+from gleaner.control.queue import compatibility, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
@@ -166,8 +167,11 @@ def record_farewell(
     now_s: float,
     faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
     excluded_s: float = node_health.EXCLUDED_S,
+    rates: RateRules | None = None,
 ) -> float | None:
     """Close the agent at its own word. What it still had counts as returned unstarted.
+
+    With `rates` what its node has cost is recorded, too.
 
     Return the shared end that the agent was submitted for. Return None if the agent had ended before; then nothing has
     changed.
@@ -188,6 +192,9 @@ def record_farewell(
         )
     elif _has_run_a_job(db, name):
         node_health.record_sound_agent(db, row.node)
+    if rates is not None:
+        node_rates.record_exposure(db, name, vanished=False, rules=rates, now_s=now_s)
+        node_rates.record_farewell(db, name, report)
     return float(row.end_s)
 
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
-from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved
+from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
-from gleaner.control.queue import attempts, lanes, node_health, pauses
-from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
+from gleaner.control.queue import attempts, lanes, logs, node_health, node_rates, pauses
+from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
-from gleaner.control.queue.schema import JOB, Standing
+from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
 
@@ -44,6 +44,48 @@ AT_ONCE_S = 5.0
 nothing."""
 STARTS_UNTIL_HELD = 3
 """A job is held when it has begun so often, and nothing that it saved could be restored."""
+
+
+_AGENT_OF = select(ATTEMPT.c.agent).where(
+    ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_")
+)
+AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
+
+
+def apply(
+    db: Connection,
+    job: int,
+    attempt: int,
+    report: AttemptReport,
+    *,
+    agent: str,
+    most_log_bytes: int,
+    now_s: float,
+) -> bool:
+    """Record an agent's report of its attempt, and what it measured. Return True if the report is news.
+
+    Raises `NotYours` if the attempt is another agent's, and what the function of the report's kind raises.
+    """
+    its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    if its_agent is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if its_agent != agent:
+        raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
+    match report:
+        case LogLines():
+            logs.append(db, job, attempt, report, most_bytes=most_log_bytes)
+            return True
+        case Checkpointed():
+            is_news = record_checkpoint(db, job, attempt, report, now_s=now_s)
+        case Saved():
+            is_news = record_save(db, job, attempt, report, now_s=now_s)
+        case Completed():
+            is_news = record_completion(db, job, attempt, report, now_s=now_s)
+        case Returned():
+            is_news = record_return(db, job, attempt, report, now_s=now_s)
+    if is_news:
+        node_rates.record_report(db, job, attempt, report, now_s=now_s)
+    return is_news
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
