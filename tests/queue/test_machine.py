@@ -28,7 +28,7 @@ from tests.queue.queue_harness import LEASE_S, QueueHarness
 from gleaner.agent.messages import Assignment, Order, ReturnReason
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue import agents, jobs, node_health, pauses
+from gleaner.control.queue import agents, jobs, lanes, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.lanes import is_kept_off
@@ -108,7 +108,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def expected(self, cpus: int, agent: Pretended) -> list[int]:
         """Return what the claim's rule gives, in plain words, over all jobs."""
-        self.harness.do(pauses.wake, self.harness.now_s)  # as the claim itself does first
+        self.harness.do(lanes.wake, self.harness.now_s)  # as the claim itself does first
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
         assert all(is_kept_off(row.not_on, agent.node) for row in waiting if agent.node in self.refusals(row))
         waiting = [row for row in waiting if not is_kept_off(row.not_on, agent.node)]

@@ -13,7 +13,7 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.messages import Completed, ReturnReason, Slice
 from gleaner.control.policy import node_health as policy
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue import attempt_reports, node_health, pauses, queries
+from gleaner.control.queue import attempt_reports, lanes, node_health, queries
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB
 from gleaner.control.states import Outcome, State
@@ -305,13 +305,13 @@ def test_a_pause_holds_up_nobody_else_and_grows_and_has_a_bound(harness: QueueHa
     first, second = _jobs(harness, 2, retries=20)
     harness.agent("only", node="only")
     assert _fail(harness, "only") == first
-    until_s = harness.look(pauses.until, first)
+    until_s = harness.look(lanes.paused_until, first)
     assert until_s is not None
     assert until_s - harness.now_s == 10
     assert [each.job for each in harness.claim("only")] == [second]
     paused: list[float] = []
     for _ in range(10):
-        until_s = harness.look(pauses.until, first)
+        until_s = harness.look(lanes.paused_until, first)
         assert until_s is not None
         paused.append(until_s - harness.now_s)
         harness.now_s = until_s - 0.1
@@ -370,10 +370,10 @@ def test_what_is_known_of_failures_outlives_a_restart_of_control(queue_engine: E
         harness.agent(node, node=node)
     for _ in range(5):
         _fail(harness, "bad")
-    waiting = harness.look(pauses.until, 1)
+    waiting = harness.look(lanes.paused_until, 1)
     again = QueueHarness(connect(queue_engine.url.render_as_string(hide_password=False)), now_s=harness.now_s)
     assert again.claim("bad") == ()
-    assert again.look(pauses.until, 1) == waiting
+    assert again.look(lanes.paused_until, 1) == waiting
     assert len(again.claim("good")) == 15
 
 

@@ -31,7 +31,7 @@ from gleaner.control.models.jobs import (
     Submitted,
 )
 from gleaner.control.policy.why_waiting import Place, Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import compatibility, jobs, logs, pauses, queries, quotas, relocation, tokens
+from gleaner.control.queue import compatibility, jobs, lanes, logs, queries, quotas, relocation, tokens
 from gleaner.control.states import WAITING
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -140,7 +140,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         reason = queries.hold_reason(db, job) if detail.job.held else ""
         found = compatibility.obstacles(db, job)
         moves_now = relocation.relocation_of(db, job)
-        paused_until_s = pauses.until(db, job)
+        paused_until_s = lanes.paused_until(db, job)
         quota = quotas.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
     wish = Wish(
         detail.job.cpus,

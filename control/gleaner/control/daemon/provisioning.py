@@ -35,7 +35,7 @@ from gleaner.control.policy.provisioning import (
     round_end,
 )
 from gleaner.control.policy.resources import NOTHING, Resources
-from gleaner.control.queue import agents, drains, node_health, node_rates, pauses, queries, tokens
+from gleaner.control.queue import agents, drains, lanes, node_health, node_rates, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
@@ -169,10 +169,10 @@ class Provisioning:
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: ClusterView, seen: Fleet) -> Plan:
         with snapshot(self._state.engine) as db:
-            is_due = pauses.is_due(db, now_s)
+            is_due = lanes.is_pause_over(db, now_s)
         if is_due:  # a claim ends pauses too, but there is no claim while no agent is there
             with self._state.writing() as db:
-                pauses.wake(db, now_s)
+                lanes.wake(db, now_s)
         with snapshot(self._state.engine) as db:
             within_s = round_end(now_s, rules) - now_s - self._state.settings.rounds.agent_needs_s
             waiting = queries.waiting(db, limits=self._state.foreseen, within_s=within_s)

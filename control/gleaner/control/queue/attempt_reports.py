@@ -15,7 +15,7 @@ from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, 
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
-from gleaner.control.queue import attempts, lanes, logs, node_health, node_rates, pauses
+from gleaner.control.queue import attempts, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
 from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
@@ -181,7 +181,7 @@ def _failed(
     row = lock(db, job)  # retries that the node has cost it may have been returned
     is_its_last = row.failures >= row.retries or row.from_attempt is not None
     failures = row.failures
-    known = bool(pauses.unless_nowhere_else(db, job, node_health.nodes_failed_on(db, job)))
+    known = bool(lanes.unless_nowhere_else(db, job, node_health.nodes_failed_on(db, job)))
     never = retries.refusal(report.exit_code, **codes_to_retry(db, row.spec))
     if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
         failures += node_health.charge_job(db, job, attempt)
@@ -209,8 +209,8 @@ def _failed(
         )
         attempts.drop_all(db, job)
     nodes = node_health.nodes_failed_on(db, job)
-    elsewhere = pauses.unless_nowhere_else(db, job, nodes) or pauses.unless_nowhere_else(db, job, [made.node])
-    pauses.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
+    elsewhere = lanes.unless_nowhere_else(db, job, nodes) or lanes.unless_nowhere_else(db, job, [made.node])
+    lanes.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
 
 
 def _fail_for_good(
@@ -297,14 +297,14 @@ def _hold_if_unsavable(db: Connection, row: Any, line: str, now_s: float) -> boo
     tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
     node_of_each = [node for node, why in tries if why is ReturnReason.UNSAVABLE]
     nodes = list(dict.fromkeys(node_of_each))
-    elsewhere = pauses.unless_nowhere_else(db, row.id, nodes)
+    elsewhere = lanes.unless_nowhere_else(db, row.id, nodes)
     count = len(nodes) if elsewhere else len(node_of_each)
     if count >= FAILED_SAVES_UNTIL_HELD:
         reason = f"{line}; found {len(node_of_each)} times, on {', '.join(nodes)}"
         put_on_hold(db, row, reason=reason, now_s=now_s)
         return True
     if elsewhere:
-        pauses.keep_off(db, row.id, row.attempt, elsewhere, now_s=now_s)
+        lanes.keep_off_for_now(db, row.id, row.attempt, elsewhere, now_s=now_s)
     return False
 
 
@@ -334,11 +334,11 @@ def _ask_another_node(db: Connection, row: Any, line: str, now_s: float) -> None
     Where the others have no room for so long that the same nodes are asked again and again, hold the job for a person.
     """
     node_of_each = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
-    nodes = pauses.unless_nowhere_else(db, row.id, node_of_each)
+    nodes = lanes.unless_nowhere_else(db, row.id, node_of_each)
     if not nodes:
         lanes.open_to(db, row.id)
         return
-    pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
+    lanes.keep_off_for_now(db, row.id, row.attempt, nodes, now_s=now_s)
     if len(node_of_each) >= TRIES_UNTIL_BROKEN:
         where = f"{len(node_of_each)} times on {', '.join(nodes)}, and no other node has tried"
         put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {line}", now_s=now_s)
@@ -374,7 +374,7 @@ def _is_hopeless(db: Connection, row: Any) -> bool:
     nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
     if len(set(nodes)) >= NODES_UNTIL_BROKEN:
         return True
-    return len(nodes) >= TRIES_UNTIL_BROKEN and not pauses.unless_nowhere_else(db, row.id, nodes)
+    return len(nodes) >= TRIES_UNTIL_BROKEN and not lanes.unless_nowhere_else(db, row.id, nodes)
 
 
 def _break(db: Connection, row: Any, line: str, now_s: float) -> None:

@@ -39,7 +39,7 @@ from gleaner.control.policy.fair_share import Book, First
 from gleaner.control.policy.group_shares import Shares
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import attempts, decisions, node_health, pauses
+from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.jobs import filled_in, self_save
 from gleaner.control.queue.lanes import NOWHERE, is_kept_off
@@ -236,7 +236,7 @@ def claim(
     if not rows:
         raise Unknown(f"there is no agent {agent}")
     if rows[0].somebody_wakes:
-        pauses.wake(db, now_s)
+        lanes.wake(db, now_s)
         rows = db.execute(_LOOK, wish).all()
     asking = rows[0]
     if asking.phase not in {Phase.LIVE, Phase.SILENT}:
