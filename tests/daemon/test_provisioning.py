@@ -12,7 +12,7 @@ from tests.slurm.slurm_harness import FakedSlurm
 from gleaner.agent.messages import Checkpoint, Completed, Saved, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
-from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
+from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
@@ -123,7 +123,7 @@ def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(
 
 def test_no_agent_is_submitted_for_jobs_that_a_quota_keeps_waiting(harness: DaemonHarness, faked: FakedSlurm) -> None:
     harness.submit_jobs(3)
-    harness.state.quotas = QuotaRules(GroupMost(group=Most(cores=6)))
+    harness.state.quotas = QuotaRules((Limit(Quantity.CORES, 6),))
     harness.round()
     harness.round()
     (agent,) = harness.agents()

@@ -68,13 +68,15 @@ def latest(db: Connection, subject: str, limit: int) -> tuple[StoredDecision, ..
 
 
 def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
-    rows = db.execute(wanted.order_by(DECISION.c.id.desc())).all()
-    about: dict[int, dict[str, str | None]] = {row.id: {} for row in rows}
+    rows = db.execute(wanted.order_by(DECISION.c.id.desc())).mappings().all()
+    about: dict[int, dict[str, str | None]] = {row["id"]: {} for row in rows}
     found = select(SUBJECT).where(SUBJECT.c.decision.in_(about)).order_by(SUBJECT.c.decision, SUBJECT.c.subject)
-    for row in db.execute(found):
-        about[row.decision][row.subject] = row.group
+    for subject in db.execute(found):
+        about[subject.decision][subject.subject] = subject.group
     return tuple(
-        StoredDecision(**row._asdict() | _unpacked(row.packed), subjects=tuple(about[row.id]), groups=about[row.id])
+        StoredDecision.model_validate(
+            {**row, **_unpacked(row["packed"]), "subjects": tuple(about[row["id"]]), "groups": about[row["id"]]}
+        )
         for row in rows
     )
 

@@ -98,7 +98,7 @@ def submit(
             spec.cpus,
             memory_mib,
             saves_itself=spec.saves_itself is not None,
-            submitter=submitter if rules.quotas.of(group).user.limits_running else "",
+            submitter=submitter if rules.quotas.limits_running_users(group) else "",
             needs_s=stepped_s(spec.needs_at_least_s or 0, rules.longest_s),
         ),
         "state": State.NEW,

@@ -118,34 +118,31 @@ def job_list(db: Connection, wanted: JobFilter) -> JobList:
 def job_detail(db: Connection, job: int) -> JobDetail:
     """Return all that is known of one job. The caller adds `waits_because`. Raises `Unknown`."""
     row = job_row(db, job)
-    more: dict[str, Any] = (
-        db.execute(
-            select(
-                SPEC.c.image,
-                SPEC.c.image_id,
-                SPEC.c.command,
-                SPEC.c.environment,
-                SPEC.c.saves_itself,
-                SPEC.c.retry_on,
-                SPEC.c.never_retry_on,
-                SPEC.c.compute_limit_s,
-                JOB.c.retries,
-                JOB.c.failures,
-                JOB.c.output_bytes,
-                LANE.c.needs_s,
-            )
-            .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-            .join(LANE, LANE.c.id == JOB.c.lane)
-            .where(JOB.c.id == job)
+    columns = (
+        select(
+            SPEC.c.image,
+            SPEC.c.image_id,
+            SPEC.c.command,
+            SPEC.c.environment,
+            SPEC.c.saves_itself,
+            SPEC.c.retry_on,
+            SPEC.c.never_retry_on,
+            SPEC.c.compute_limit_s,
+            JOB.c.retries,
+            JOB.c.failures,
+            JOB.c.output_bytes,
+            LANE.c.needs_s,
         )
-        .one()
-        ._asdict()
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .join(LANE, LANE.c.id == JOB.c.lane)
+        .where(JOB.c.id == job)
     )
+    more = db.execute(columns).mappings().one()
     command, environment = filled_in(more["command"], more["environment"], row.index)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
-    return JobDetail(
-        **more
-        | {
+    return JobDetail.model_validate(
+        {
+            **more,
             "job": row,
             "command": command,
             "environment": environment,
@@ -163,9 +160,9 @@ def job_detail(db: Connection, job: int) -> JobDetail:
 
 def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
-    for row in db.execute(found):
-        start = None if row.from_attempt is None else f"{row.from_attempt}/{row.from_number}"
-        yield AttemptRow.model_validate(row._asdict() | {"restored_from": start})
+    for row in db.execute(found).mappings():
+        start = None if row["from_attempt"] is None else f"{row['from_attempt']}/{row['from_number']}"
+        yield AttemptRow.model_validate({**row, "restored_from": start})
 
 
 def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
@@ -276,25 +273,25 @@ def agent_rows(db: Connection, *, now_s: float, ended_at_most: int = 1000) -> tu
         jobs.setdefault(agent, []).append(job)
     here = select(AGENT).where(AGENT.c.phase != Phase.ENDED)
     ended = select(AGENT).where(AGENT.c.phase == Phase.ENDED).order_by(AGENT.c.submitted_s.desc()).limit(ended_at_most)
-    rows = [*db.execute(here), *db.execute(ended)]
-    rows.sort(key=lambda row: (-row.submitted_s, row.name))
-    return tuple(
-        AgentRow.model_validate(row._asdict() | {"phase": _phase(row, now_s), "jobs": tuple(jobs.get(row.name, ()))})
-        for row in rows
-    )
+    rows = [
+        AgentRow.model_validate({**row, "phase": _phase(row, now_s), "jobs": tuple(jobs.get(row["name"], ()))})
+        for wanted in (here, ended)
+        for row in db.execute(wanted).mappings()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.submitted_s, row.name)))
 
 
-def _phase(row: Any, now_s: float) -> Phase:
+def _phase(row: Mapping[str, Any], now_s: float) -> Phase:
     """Return the agent's phase. An agent past its lease is silent, even before `agents.expire` has seen it."""
-    phase: Phase = row.phase
-    return Phase.SILENT if phase is Phase.LIVE and row.lease_until_s < now_s else phase
+    phase: Phase = row["phase"]
+    return Phase.SILENT if phase is Phase.LIVE and row["lease_until_s"] < now_s else phase
 
 
 def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
     """Return how many agents are in each phase. Those that have ended are not counted."""
     here = select(AGENT.c.phase, AGENT.c.lease_until_s).where(AGENT.c.phase != Phase.ENDED)
     counts = {phase.value: 0 for phase in (Phase.SUBMITTED, Phase.LIVE, Phase.SILENT)}
-    for row in db.execute(here):
+    for row in db.execute(here).mappings():
         counts[_phase(row, now_s).value] += 1
     return counts
 
