@@ -122,7 +122,7 @@ def test_a_node_is_avoided_after_three_failures_in_a_row_and_a_success_clears_it
     assert harness.look(node_health.excluded, 10.0) == ()
     harness.do(node_health.record_fault, "n1", now_s=10.0, **rules)
     assert harness.look(node_health.excluded, 109.0) == ("n1",)
-    assert harness.look(node_health.unhealthy, 0.0) == {"n1": node_health.NodeHealth(3, 110.0)}
+    assert harness.look(node_health.unhealthy, 0.0) == {"n1": node_health.UnhealthyNode(3, 110.0)}
     assert harness.look(node_health.excluded, 111.0) == ()
     harness.do(node_health.record_fault, "n1", now_s=200.0, **rules)  # at once again
     assert harness.look(node_health.excluded, 201.0) == ("n1",)
@@ -162,4 +162,4 @@ def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(harness: QueueHa
             pass
     harness.record_farewell("d")
     ran = report in {"saved", "completed"}
-    assert harness.look(node_health.unhealthy, 0.0) == ({} if ran else {"bad": node_health.NodeHealth(3, 4600.0)})
+    assert harness.look(node_health.unhealthy, 0.0) == ({} if ran else {"bad": node_health.UnhealthyNode(3, 4600.0)})

@@ -5,17 +5,17 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.policy.why_waiting import Place, Surroundings
+from gleaner.control.policy.why_waiting import NodeOutlook, Surroundings
 from gleaner.control.queue import node_health, queries
 
 
-def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[Place, ...] | None:
+def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
     """Return the nodes at the last look at the cluster; None before the first look."""
     if state.cluster is None:
         return None
     idle = {node.name for node in state.cluster.nodes if node.idle and not node.planned}
     return tuple(
-        Place(
+        NodeOutlook(
             node.cpus,
             node.memory_mib,
             is_free=node.name in idle - avoided,

@@ -37,7 +37,7 @@ FORGIVEN_UNSEEN_AT_MOST = 2
 """The same where no other node is present but one may come: each costs the job a wait of `LONGEST_ELSEWHERE_S`."""
 
 
-class Health(StrEnum):
+class NodeHealth(StrEnum):
     """The standing of a node."""
 
     HEALTHY = "healthy"
@@ -74,28 +74,28 @@ class NodeRecord:
     was_excluded: bool = False
 
 
-def health(record: NodeRecord) -> Health:
+def health(record: NodeRecord) -> NodeHealth:
     """Return the standing of the node.
 
     >>> health(NodeRecord(jobs=8, canaries=0, ran_elsewhere=0, failed_elsewhere=0, others=1, others_alike=0))
-    <Health.SUSPECT: 'suspect'>
+    <NodeHealth.SUSPECT: 'suspect'>
     >>> health(NodeRecord(jobs=8, canaries=0, ran_elsewhere=3, failed_elsewhere=0, others=1, others_alike=0))
-    <Health.EXCLUDED: 'excluded'>
+    <NodeHealth.EXCLUDED: 'excluded'>
     >>> health(NodeRecord(jobs=8, canaries=0, ran_elsewhere=0, failed_elsewhere=0, others=0, others_alike=2))
-    <Health.HEALTHY: 'healthy'>
+    <NodeHealth.HEALTHY: 'healthy'>
     """
     margin = record.ran_elsewhere - record.failed_elsewhere
     if margin >= MARGIN_UNTIL_EXCLUDED:
-        return Health.EXCLUDED
+        return NodeHealth.EXCLUDED
     if margin < 0:
-        return Health.HEALTHY
+        return NodeHealth.HEALTHY
     if not record.others:  # nothing to compare with: what it was found to be, it still is
-        return Health.EXCLUDED if record.was_excluded and not record.others_alike else Health.HEALTHY
+        return NodeHealth.EXCLUDED if record.was_excluded and not record.others_alike else NodeHealth.HEALTHY
     if record.was_excluded:
-        return Health.EXCLUDED
+        return NodeHealth.EXCLUDED
     if record.jobs < JOBS_UNTIL_SUSPECT:
-        return Health.HEALTHY
-    return Health.EXCLUDED if record.canaries >= CANARIES_UNTIL_EXCLUDED else Health.SUSPECT
+        return NodeHealth.HEALTHY
+    return NodeHealth.EXCLUDED if record.canaries >= CANARIES_UNTIL_EXCLUDED else NodeHealth.SUSPECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class JobFailure:
     """A failure of a job, with the facts that decide whether it counts."""
 
     is_quick: bool
-    health: Health
+    health: NodeHealth
     """The standing of the node, with this failure included."""
     is_its_last: bool
     """One more failure that counts would end the job, or remove its checkpoints."""
@@ -126,7 +126,7 @@ def counts(failure: JobFailure) -> bool:
     """
     if not failure.is_quick or failure.forgiven >= FORGIVEN_AT_MOST:
         return True
-    if failure.health is not Health.HEALTHY:
+    if failure.health is not NodeHealth.HEALTHY:
         return False
     another = failure.others > 0 or (failure.is_another_known and failure.forgiven < FORGIVEN_UNSEEN_AT_MOST)
     return not (failure.is_its_last and another and not failure.other_nodes_failed)

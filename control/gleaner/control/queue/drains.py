@@ -35,7 +35,7 @@ class DrainedJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredDrain:
-    """One request; see `schema.Drain`."""
+    """One request; see `schema.DRAIN`."""
 
     id: int
     task: DrainTask

@@ -29,7 +29,7 @@ from sqlalchemy.sql import ColumnElement
 
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import node_health as policy
-from gleaner.control.policy.node_health import Blame, Health, JobFailure, NodeRecord
+from gleaner.control.policy.node_health import Blame, JobFailure, NodeHealth, NodeRecord
 from gleaner.control.queue.schema import AGENT, ATTEMPT, FAILURE, JOB, LANE, NODE, Phase
 from gleaner.control.queue.transitions import insert_unless_there, record
 from gleaner.control.states import State
@@ -47,13 +47,13 @@ _NO_FAILED_JOBS: dict[str, Any] = {
     "canaries": 0,
     "since_s": 0.0,
     "last_s": 0.0,
-    "health": Health.HEALTHY,
+    "health": NodeHealth.HEALTHY,
     "suspect_s": null(),
     "canary_s": 0.0,
     "times_excluded": 0,
-    "excluded_until_s": case((NODE.c.health == Health.EXCLUDED, null()), else_=NODE.c.excluded_until_s),
+    "excluded_until_s": case((NODE.c.health == NodeHealth.EXCLUDED, null()), else_=NODE.c.excluded_until_s),
 }
-"""What a node has whose row of failed jobs is over. An exclusion for its agents' faults goes on."""
+"""The columns of a node whose row of failed jobs is over. An exclusion for its agents' faults goes on."""
 _RAN_WELL = (
     select(
         ATTEMPT.c.node,
@@ -67,8 +67,8 @@ _RAN_WELL = (
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHealth:
-    """What is held against a node: the times in a row that agents have failed there, and what its jobs have shown."""
+class UnhealthyNode:
+    """A node that something is held against. `faults`: how many agents in a row have failed there."""
 
     faults: int
     excluded_until_s: float | None
@@ -92,7 +92,7 @@ def record_fault(db: Connection, node: str, *, now_s: float, faults_until_exclud
 
 def record_sound_agent(db: Connection, node: str) -> None:
     """Record that an agent has run a job on the node and ended without a fault: the row of faults is over."""
-    by_jobs = case((NODE.c.health == Health.EXCLUDED, NODE.c.excluded_until_s), else_=null())
+    by_jobs = case((NODE.c.health == NodeHealth.EXCLUDED, NODE.c.excluded_until_s), else_=null())
     sound = update(NODE).where(NODE.c.name == node, NODE.c.faults > 0)
     db.execute(sound.values(faults=0, excluded_until_s=by_jobs))
 
@@ -103,10 +103,12 @@ def excluded(db: Connection, now_s: float) -> tuple[str, ...]:
     return tuple(sorted(db.execute(names).scalars()))
 
 
-def unhealthy(db: Connection, now_s: float) -> dict[str, NodeHealth]:
+def unhealthy(db: Connection, now_s: float) -> dict[str, UnhealthyNode]:
     """Return all nodes that something is held against, by name."""
-    rows = db.execute(select(NODE).where(or_(NODE.c.faults > 0, NODE.c.health != Health.HEALTHY)).order_by(NODE.c.name))
-    found = {row.name: NodeHealth(row.faults, row.excluded_until_s, _reason(row, now_s)) for row in rows}
+    rows = db.execute(
+        select(NODE).where(or_(NODE.c.faults > 0, NODE.c.health != NodeHealth.HEALTHY)).order_by(NODE.c.name)
+    )
+    found = {row.name: UnhealthyNode(row.faults, row.excluded_until_s, _reason(row, now_s)) for row in rows}
     return {name: each for name, each in found.items() if each.faults or each.reason}
 
 
@@ -116,10 +118,10 @@ def suspect(db: Connection, now_s: float) -> frozenset[str]:
 
 
 def _reason(row: Any, now_s: float) -> str:
-    if row.health is Health.HEALTHY or _is_forgotten(row, now_s):
+    if row.health is NodeHealth.HEALTHY or _is_forgotten(row, now_s):
         return ""
     said = f"{row.failed_jobs} different jobs in a row failed within {policy.QUICK_S:g} s of their start"
-    return said + (", and run elsewhere" if row.health is Health.EXCLUDED else "")
+    return said + (", and run elsewhere" if row.health is NodeHealth.EXCLUDED else "")
 
 
 def limit(db: Connection, *, now_s: float, excluded_s: float) -> None:
@@ -146,7 +148,7 @@ def record_job_failure(db: Connection, row: Any, made: Any, *, computed_s: float
     is_quick = policy.is_quick(computed_s=computed_s, lasted_s=now_s - made.claimed_s)
     key = {"job": row.id, "attempt": made.attempt, "node": made.node}
     db.execute(insert(FAILURE), key | {"at_s": now_s, "is_quick": is_quick, "blame": Blame.OPEN})
-    health = Health.HEALTHY
+    health = NodeHealth.HEALTHY
     if is_quick:
         _continue_row(db, row.id, made, now_s)
         health = _judge(db, made.node, now_s=now_s, is_new=True)
@@ -173,7 +175,7 @@ def charge_job(db: Connection, job: int, attempt: int) -> int:
 
     Return how many retries that are.
     """
-    unhealthy_ones = select(NODE.c.name).where(NODE.c.health != Health.HEALTHY)
+    unhealthy_ones = select(NODE.c.name).where(NODE.c.health != NodeHealth.HEALTHY)
     open_ones = and_(FAILURE.c.job == job, FAILURE.c.blame == Blame.OPEN)
     mine = or_(FAILURE.c.attempt == attempt, FAILURE.c.node.not_in(unhealthy_ones))
     return db.execute(update(FAILURE).where(open_ones, mine).values(blame=Blame.JOB)).rowcount
@@ -191,7 +193,7 @@ def record_job_success(db: Connection, job: int, attempt: int, *, now_s: float) 
 
 def judge_at_claim(db: Connection, node: str, now_s: float) -> int | None:
     """Judge the node anew, and return how many jobs the node may take now; None: as many as fit."""
-    if _judge(db, node, now_s=now_s, is_new=False) is Health.HEALTHY:
+    if _judge(db, node, now_s=now_s, is_new=False) is NodeHealth.HEALTHY:
         return None
     return int(db.execute(select(NODE.c.canary_s).where(NODE.c.name == node)).scalar_one() <= now_s)
 
@@ -225,21 +227,21 @@ def _continue_row(db: Connection, job: int, made: Any, now_s: float) -> None:
 
 
 def _is_forgotten(row: Any, now_s: float) -> bool:
-    return row.health is not Health.EXCLUDED and row.last_s <= now_s - policy.FORGET_S
+    return row.health is not NodeHealth.EXCLUDED and row.last_s <= now_s - policy.FORGET_S
 
 
-def _judge(db: Connection, node: str, *, now_s: float, is_new: bool) -> Health:
+def _judge(db: Connection, node: str, *, now_s: float, is_new: bool) -> NodeHealth:
     """Return what the node is now. `is_new`: a job has just failed there."""
     mine = NODE.c.name == node
     row: Any = db.execute(select(NODE).where(mine, _HAS_FAILED_JOBS).with_for_update()).one_or_none()
     if row is None:
-        return Health.HEALTHY
+        return NodeHealth.HEALTHY
     if _is_forgotten(row, now_s) or _runs_one_well(db, row, now_s):
         db.execute(update(NODE).where(mine).values(_NO_FAILED_JOBS))
-        return Health.HEALTHY
+        return NodeHealth.HEALTHY
     found = policy.health(_record_of(db, row, now_s))
     values: dict[str, Any] = {"health": found}
-    if found is Health.HEALTHY:
+    if found is NodeHealth.HEALTHY:
         values |= {
             name: _NO_FAILED_JOBS[name] for name in ("suspect_s", "canaries", "times_excluded", "excluded_until_s")
         }
@@ -247,12 +249,12 @@ def _judge(db: Connection, node: str, *, now_s: float, is_new: bool) -> Health:
         values |= {"suspect_s": now_s, "canary_s": now_s + policy.canary_pause_s(0)}
     elif is_new:
         values["canary_s"] = now_s + policy.canary_pause_s(row.canaries)
-    if found is Health.EXCLUDED and (is_new or row.health is not Health.EXCLUDED):
+    if found is NodeHealth.EXCLUDED and (is_new or row.health is not NodeHealth.EXCLUDED):
         until_s = now_s + policy.exclusion_s(row.times_excluded + 1)
         values |= {"times_excluded": row.times_excluded + 1, "canary_s": until_s}
         values["excluded_until_s"] = max(row.excluded_until_s or 0.0, until_s)
     db.execute(update(NODE).where(mine).values(values))
-    if found is Health.EXCLUDED:
+    if found is NodeHealth.EXCLUDED:
         _forgive(db, row, now_s)
     return found
 
@@ -272,7 +274,7 @@ def _runs_one_well(db: Connection, row: Any, now_s: float) -> bool:
 def _has_row(now_s: float) -> ColumnElement[bool]:
     """Return the condition, on a node, that jobs in a row have failed there."""
     is_long = and_(NODE.c.failed_jobs >= policy.JOBS_UNTIL_SUSPECT, NODE.c.last_s > now_s - policy.FORGET_S)
-    return func.coalesce(or_(is_long, NODE.c.health == Health.EXCLUDED), false())
+    return func.coalesce(or_(is_long, NODE.c.health == NodeHealth.EXCLUDED), false())
 
 
 def _record_of(db: Connection, row: Any, now_s: float) -> NodeRecord:
@@ -286,7 +288,7 @@ def _record_of(db: Connection, row: Any, now_s: float) -> NodeRecord:
         failed_elsewhere=failed_too,
         others=_others(db, {row.name}, now_s),
         others_alike=int(db.execute(alike).scalar_one()),
-        was_excluded=row.health is Health.EXCLUDED,
+        was_excluded=row.health is NodeHealth.EXCLUDED,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, case, func, select, text
+from sqlalchemy import Connection, RowMapping, case, func, select, text
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import ReturnReason
@@ -281,7 +281,7 @@ def agent_rows(db: Connection, *, now_s: float, ended_at_most: int = 1000) -> tu
     return tuple(sorted(rows, key=lambda row: (-row.submitted_s, row.name)))
 
 
-def _phase(row: Mapping[str, Any], now_s: float) -> Phase:
+def _phase(row: RowMapping, now_s: float) -> Phase:
     """Return the agent's phase. An agent past its lease is silent, even before `agents.expire` has seen it."""
     phase: Phase = row["phase"]
     return Phase.SILENT if phase is Phase.LIVE and row["lease_until_s"] < now_s else phase

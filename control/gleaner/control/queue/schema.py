@@ -36,7 +36,7 @@ from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
-from gleaner.control.policy.node_health import Blame, Health
+from gleaner.control.policy.node_health import Blame, NodeHealth
 from gleaner.control.states import WAITING, Outcome, State
 
 METADATA = MetaData()
@@ -129,7 +129,7 @@ SPEC = _table(
 """A job's container image, command and environment. Never changed. A campaign's jobs share one, and `{index}` in it
 is filled in when it is read.
 
-It is apart from `Job`, because a job's row is rewritten at every transition."""
+It is apart from `JOB`, because a job's row is rewritten at every transition."""
 
 ANY_KIND = 0
 """In a lane: its jobs can start or go on everywhere, since they save themselves."""
@@ -326,7 +326,7 @@ TRIMMED = _table(
 )
 """The beginning of a job's log is gone: every line before line `number` of `attempt`, and all of earlier attempts.
 
-It is apart from `Job`, because only few jobs have one."""
+It is apart from `JOB`, because only few jobs have one."""
 
 LOGGED = _table(
     "logged",
@@ -405,7 +405,7 @@ NODE = _table(
     # The time when the first of them was claimed. A job that was claimed earlier and ends well proves nothing.
     not_null("since_s", Float, server_default="0"),
     not_null("last_s", Float, server_default="0"),  # The time when the last of them failed.
-    not_null("health", words(Health, "health"), server_default="healthy"),  # By what its jobs have shown.
+    not_null("health", words(NodeHealth, "health"), server_default="healthy"),  # By what its jobs have shown.
     Column("suspect_s", Float),  # The time since which the node is suspect. A job that is claimed later is a canary.
     not_null("canary_s", Float, server_default="0"),  # The time from which one more canary is handed out.
     not_null("times_excluded", Integer, server_default="0"),  # How often these failed jobs have had it excluded.
