@@ -119,7 +119,7 @@ def test_a_dry_run_decides_the_same_and_does_nothing(harness: EntitlementsHarnes
     (decision, *older) = harness.decided("p")
     assert not older, "nothing new was decided, so nothing new is stored"
     assert not decision.acted
-    assert decision.kind is DecisionKind.VICTIM
+    assert decision.kind == DecisionKind.VICTIM
     assert decision.answer["decisions"][0]["victims"] == ["a3"]
 
 

@@ -28,7 +28,7 @@ def _take(caller: Caller, job: int, attempt: int, report: AttemptReport, *, verb
     most_bytes = caller.state.settings.queue.log_bytes_per_job
     try:
         with caller.writing() as db:
-            is_news = attempt_reports.apply(
+            is_news = attempt_reports.record_report(
                 db, job, attempt, report, agent=caller.identity.name, most_log_bytes=most_bytes, now_s=caller.now_s
             )
     except Refused:

@@ -126,7 +126,7 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
     most_bytes = settings.queue.log_bytes_per_job
     try:
         with state.writing() as db:
-            attempt_reports.apply(
+            attempt_reports.record_report(
                 db,
                 job,
                 attempt,

@@ -52,7 +52,7 @@ _AGENT_OF = select(ATTEMPT.c.agent).where(
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
 
-def apply(
+def record_report(
     db: Connection,
     job: int,
     attempt: int,
