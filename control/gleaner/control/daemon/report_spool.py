@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel
 
-from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
+from gleaner.agent.messages import Checkpointed, Completed, Deregistration, LogLines, Returned, Saved
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
@@ -108,12 +108,12 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
     settings = state.settings
     if found := _FAREWELL.match(left.path):
         if found.group(1) != agent:
-            raise ValueError(f"{agent} left a farewell of {found.group(1)}")
+            raise ValueError(f"{agent} left a deregistration of {found.group(1)}")
         with state.writing() as db:
-            agents.record_farewell(
+            agents.record_deregistration(
                 db,
                 agent,
-                Farewell.model_validate_json(left.body),
+                Deregistration.model_validate_json(left.body),
                 now_s=now_s,
                 faults_until_excluded=settings.rounds.failures_until_avoided,
                 excluded_s=settings.rounds.avoid_s,

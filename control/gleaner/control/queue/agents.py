@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
-from gleaner.agent.messages import AttemptRef, Farewell, Heartbeat, Order, Orders, Registration
+from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import QUICK_S
@@ -159,10 +159,10 @@ def _take_unnamed(db: Connection, name: str, named: Sequence[AttemptRef], *, bef
             give_up(db, row, Ending.FORGOTTEN, now_s=now_s, detail=f"{name} lives but does not know of it")
 
 
-def record_farewell(
+def record_deregistration(
     db: Connection,
     name: str,
-    report: Farewell,
+    report: Deregistration,
     *,
     now_s: float,
     faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
@@ -194,7 +194,7 @@ def record_farewell(
         node_health.record_sound_agent(db, row.node)
     if rates is not None:
         node_rates.record_exposure(db, name, vanished=False, rules=rates, now_s=now_s)
-        node_rates.record_farewell(db, name, report)
+        node_rates.record_deregistration(db, name, report)
     return float(row.end_s)
 
 
