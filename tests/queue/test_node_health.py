@@ -1,6 +1,7 @@
 """One bad node cannot consume a queue, and one bad campaign makes no node bad."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from gleaner.control.policy import node_health as policy
 from gleaner.control.policy.node_health import Blame
 from gleaner.control.queue import attempt_reports, lanes, node_health, queries
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB
+from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, NODE
 from gleaner.control.states import Outcome, State
 
 MANY = examples(150)
@@ -207,6 +208,37 @@ def test_a_quick_failure_does_not_cost_a_job_what_it_has_saved_until_another_nod
     report = Completed(exit_code=1, slice=Slice(started_s=1.0))
     harness.do(attempt_reports.record_completion, job, 3, report, now_s=harness.now_s)
     assert (harness.row(job).state, harness.detail(job).failures) == (State.NEW, 2)
+
+
+FAULTS: dict[str, Any] = {"faults_until_excluded": 3, "excluded_s": 7200.0}
+
+
+def test_a_good_job_ends_the_row_of_failed_jobs_but_no_exclusion_for_faults(harness: QueueHarness) -> None:
+    _jobs(harness, 2)
+    harness.agent("n1", node="n1")
+    _fail(harness, "n1")
+    for _ in range(3):
+        harness.do(node_health.record_fault, "n1", now_s=harness.now_s, **FAULTS)
+    work = harness.claim_one("n1")
+    harness.record_completion(work.job, work.attempt)
+    with harness.engine.connect() as connection:
+        assert connection.execute(select(NODE.c.failed_jobs, NODE.c.faults)).all() == [(0, 3)]
+    assert harness.look(node_health.excluded, harness.now_s + 7199) == ("n1",)
+
+
+def test_a_sound_agent_ends_the_row_of_faults_but_no_exclusion_for_failed_jobs(harness: QueueHarness) -> None:
+    _jobs(harness, 3)
+    for node in ("bad", "good"):
+        harness.agent(node, node=node)
+    for _ in range(3):
+        _fail(harness, "bad")
+    harness.now_s += 16
+    for work in harness.claim("good", most=3):
+        harness.record_completion(work.job, work.attempt)
+    harness.do(node_health.record_fault, "bad", now_s=harness.now_s, **FAULTS)
+    harness.do(node_health.record_sound_agent, "bad")
+    found = harness.look(node_health.unhealthy, harness.now_s)["bad"]
+    assert (found.faults, found.excluded_until_s) == (0, harness.now_s + policy.FIRST_EXCLUSION_S)
 
 
 def test_failures_of_before_a_node_was_found_bad_are_refunded(harness: QueueHarness) -> None:
