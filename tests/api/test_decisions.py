@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from tests.api.api_harness import ApiHarness, Caller, detail
 
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import GroupSettings
 

@@ -6,9 +6,9 @@ import pytest
 from tests.api.api_harness import ApiHarness, detail
 from tests.slurm.records import node, seen
 
+from gleaner.control.models.drains import DrainPhase
 from gleaner.control.queue import drains
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import DrainPhase
 from gleaner.control.settings import ClusterSettings
 
 

@@ -4,8 +4,8 @@ import pytest
 from tests.api.api_harness import START_S, ApiHarness, detail
 from tests.slurm.records import agent, node, seen
 
-from gleaner.control.policy.blame import JOBS_UNTIL_DOUBTED
-from gleaner.control.queue import avoided_nodes, jobs
+from gleaner.control.policy.node_health import JOBS_UNTIL_SUSPECT
+from gleaner.control.queue import jobs, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import RoundSettings
 from gleaner.control.slurm.snapshot import SlurmNode
@@ -196,7 +196,7 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
     assert says() == "no node is idle"
     _cluster(harness, node("n1", 4, 2048))
     with transaction(harness.state.engine) as db:
-        avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=1, avoid_s=600)
+        node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1, excluded_s=600)
     assert "left alone" in says()
     harness.agent(registered=False)
     assert "not started yet: 1" in says()
@@ -254,7 +254,7 @@ def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) 
     nodes = (node("n1", 4, 2048, "MIXED"), node("n2", 4, 2048), node("n3", 4, 2048, "MIXED"))
     harness.state.cluster = seen(harness.now_s, *nodes, jobs=(agent("agent-x", "n1"),))
     with transaction(harness.state.engine) as db:
-        avoided_nodes.record_failure(db, "n2", now_s=harness.now_s, failures_until_avoided=1, avoid_s=600)
+        node_health.record_fault(db, "n2", now_s=harness.now_s, faults_until_excluded=1, excluded_s=600)
     status = harness.user.get("/v1/nodes").json()
     first, second, third = status["nodes"]
     assert (first["agent"], first["regular"], first["state"]) == ("agent-x", False, "MIXED")
@@ -275,7 +275,7 @@ def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin
     bad = harness.agent("n1")
     harness.agent("n2")
     jobs = [harness.user.submit() for _ in range(7)]
-    for _ in range(JOBS_UNTIL_DOUBTED):
+    for _ in range(JOBS_UNTIL_SUSPECT):
         (work,) = bad.claim()
         bad.completed(work["job"], work["attempt"], exit_code=1)
     assert bad.claim() == []

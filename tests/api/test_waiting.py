@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.control.policy.group_shares import ShareRules, Shares
-from gleaner.control.policy.why_waiting import Place, Surroundings, Wish, fits_somewhere, waits_because
+from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, Surroundings, fits_somewhere, waits_because
 
-SMALL = Wish(cpus=1, memory_mib=512)
-IDLE = Place(cpus=4, memory_mib=2048, is_free=True)
-BUSY = Place(cpus=4, memory_mib=2048)
+SMALL = JobNeeds(cpus=1, memory_mib=512)
+IDLE = NodeOutlook(cpus=4, memory_mib=2048, is_free=True)
+BUSY = NodeOutlook(cpus=4, memory_mib=2048)
 CALM = Surroundings(
     now_s=0,
     nodes=(IDLE, BUSY),
@@ -33,15 +33,15 @@ def test_a_held_job_says_so_even_when_the_cluster_is_away() -> None:
 
 
 def test_a_job_larger_than_any_node_names_both_sizes() -> None:
-    line = waits_because(Wish(cpus=5, memory_mib=512), CALM)
+    line = waits_because(JobNeeds(cpus=5, memory_mib=512), CALM)
     assert line == ("larger than any node: it needs 5 cores and 512 MiB, the largest node has 4 cores and 2048 MiB")
 
 
 def test_nodes_without_their_memory_in_slurm_conf_are_named_with_what_to_do() -> None:
-    unset, small = Place(cpus=4, memory_mib=1, name="n1"), Place(cpus=2, memory_mib=4096, name="n2")
-    line = waits_because(Wish(cpus=4, memory_mib=512), replace(CALM, nodes=(unset, small)))
+    unset, small = NodeOutlook(cpus=4, memory_mib=1, name="n1"), NodeOutlook(cpus=2, memory_mib=4096, name="n2")
+    line = waits_because(JobNeeds(cpus=4, memory_mib=512), replace(CALM, nodes=(unset, small)))
     assert line == "no node has 512 MiB for it by what Slurm says: an admin sets RealMemory for n1 in slurm.conf"
-    line = waits_because(Wish(cpus=8, memory_mib=512), replace(CALM, nodes=(unset, small)))
+    line = waits_because(JobNeeds(cpus=8, memory_mib=512), replace(CALM, nodes=(unset, small)))
     assert line.startswith("larger than any node: it needs 8 cores")
 
 
@@ -60,7 +60,7 @@ def test_busy_agents_are_named_when_no_other_node_is_idle() -> None:
 
 def test_an_idle_node_that_is_too_small_does_not_count() -> None:
     nodes = (replace(IDLE, cpus=1), BUSY)
-    assert waits_because(Wish(2, 512), replace(CALM, nodes=nodes)) == "no idle node is large enough"
+    assert waits_because(JobNeeds(2, 512), replace(CALM, nodes=nodes)) == "no idle node is large enough"
 
 
 def test_an_idle_node_on_which_agents_kept_failing_is_no_hope() -> None:
@@ -110,9 +110,13 @@ def test_with_nothing_in_its_way_the_next_free_agent_takes_it() -> None:
     assert waits_because(SMALL, CALM) == "nothing is in its way: the next free agent takes it"
 
 
-nodes = st.builds(Place, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), is_free=st.booleans())
+nodes = st.builds(NodeOutlook, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), is_free=st.booleans())
 wishes = st.builds(
-    Wish, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), held=st.booleans(), hold_reason=st.just("by ada")
+    JobNeeds,
+    cpus=st.integers(1, 64),
+    memory_mib=st.integers(16, 4096),
+    held=st.booleans(),
+    hold_reason=st.just("by ada"),
 )
 
 
@@ -131,7 +135,7 @@ wishes = st.builds(
     ),
 )
 def test_there_is_always_one_line_and_never_a_free_agent_for_a_job_that_cannot_run(
-    wish: Wish, around: Surroundings
+    wish: JobNeeds, around: Surroundings
 ) -> None:
     line = waits_because(wish, around)
     assert line

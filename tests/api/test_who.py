@@ -10,7 +10,7 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
 from gleaner.control.control_state import ControlState
-from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
+from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, jobs, retention, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.schema import TOKEN
@@ -333,7 +333,7 @@ def _handlers(app: Any) -> list[Any]:
 def test_quotas_are_named_to_who_asks_why_a_job_waits_and_to_who_submits_what_can_never_start(
     harness: ApiHarness,
 ) -> None:
-    harness.state.quotas = QuotaRules(GroupMost(group=Most(cores=3)))
+    harness.state.quotas = QuotaRules((Limit(Quantity.CORES, 3),))
     first, second = (harness.user.submit(spec={"cpus": 2}) for _ in range(2))
     assert "quotas" not in harness.user.get(f"/v1/jobs/{first}").json()["waits_because"]
     assert [each["job"] for each in harness.agent().claim(most=5)] == [first]

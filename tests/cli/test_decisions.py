@@ -9,10 +9,10 @@ from tests.cli.cli_harness import CliHarness
 from tests.slurm.records import node, seen
 
 from gleaner.agent.messages import ReturnReason
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements_view import Decision, Verdict, as_answer
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import DecisionKind
 
 GIVEN: dict[str, Any] = {
     "capacity_cpus": 4,

@@ -26,7 +26,6 @@ SERVER = (
     "prometheus_client",
     "psycopg",
     "sqlalchemy",
-    "sqlmodel",
     "uvicorn",
     "zstandard",
 )

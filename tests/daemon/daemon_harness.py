@@ -14,7 +14,7 @@ from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.jobs import JobSpec, Submission
-from gleaner.control.queue import agents, avoided_nodes, claims, jobs, queries
+from gleaner.control.queue import agents, claims, jobs, node_health, queries
 from gleaner.control.queue.database import connect, snapshot, transaction
 from gleaner.control.settings import ClusterSettings, QueueSettings, RoundSettings, Settings, StorageSettings
 from gleaner.control.slurm.factory import cluster
@@ -87,7 +87,7 @@ class DaemonHarness:
     def avoided(self) -> tuple[str, ...]:
         """The nodes that are left alone now."""
         with snapshot(self.state.engine) as db:
-            return avoided_nodes.avoided(db, self.now_s)
+            return node_health.excluded(db, self.now_s)
 
     def register(self, name: str, node: str, *, criu: str = "4.1") -> None:
         """Speak for an agent: it has started."""

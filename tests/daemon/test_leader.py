@@ -17,8 +17,8 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Heartbeat, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.leader import GAP_TICKS, Leadership, is_dead, this_program
-from gleaner.control.policy.blame import FIRST_PROBE_S
-from gleaner.control.queue import agents, avoided_nodes, leader, queries
+from gleaner.control.policy.node_health import FIRST_CANARY_S
+from gleaner.control.queue import agents, leader, node_health, queries
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, Refused
 
@@ -63,17 +63,17 @@ def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_the
     for work in queue.claim("a"):
         queue.record_completion(work.job, work.attempt, exit_code=1)
     with transaction(queue_engine) as db:
-        avoided_nodes.record_failure(db, "n2", now_s=queue.now_s, failures_until_avoided=1, avoid_s=3600)
+        node_health.record_fault(db, "n2", now_s=queue.now_s, faults_until_excluded=1, excluded_s=3600)
     leading, _ = leadership(queue_engine, tmp_path, this_program())
     leading.tick(queue.now_s)
     assert queue.claim("b") == (), "all pause"
     queue.now_s -= day_s
     leading.tick(queue.now_s)
-    assert queue.look(avoided_nodes.avoided, queue.now_s) == ()
+    assert queue.look(node_health.excluded, queue.now_s) == ()
     queue.record_heartbeat("b")
     assert sorted(each.job for each in queue.claim("b")) == list(jobs)
     queue.record_heartbeat("a")
-    queue.now_s += FIRST_PROBE_S + 1
+    queue.now_s += FIRST_CANARY_S + 1
     queue.job()
     assert len(queue.claim("a")) == 1
 

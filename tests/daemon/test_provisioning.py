@@ -11,10 +11,10 @@ from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.messages import Checkpoint, Completed, Saved, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
-from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, avoided_nodes, drains, jobs
+from gleaner.control.models.drains import DrainTask
+from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
+from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health
 from gleaner.control.queue.database import snapshot, transaction
-from gleaner.control.queue.schema import DrainTask
 from gleaner.control.queue.tokens import identify
 from gleaner.control.settings import RoundSettings
 
@@ -123,7 +123,7 @@ def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(
 
 def test_no_agent_is_submitted_for_jobs_that_a_quota_keeps_waiting(harness: DaemonHarness, faked: FakedSlurm) -> None:
     harness.submit_jobs(3)
-    harness.state.quotas = QuotaRules(GroupMost(group=Most(cores=6)))
+    harness.state.quotas = QuotaRules((Limit(Quantity.CORES, 6),))
     harness.round()
     harness.round()
     (agent,) = harness.agents()
@@ -336,7 +336,7 @@ def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
     if why == "avoided":
         with transaction(harness.state.engine) as db:
             for _ in range(3):
-                avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=3, avoid_s=3600)
+                node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=3, excluded_s=3600)
     if why == "incompatible":  # saved on n2, and n1 lacks what it relies on
         harness.submit_jobs(1)
         harness.round()

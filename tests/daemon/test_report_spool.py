@@ -73,6 +73,18 @@ def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_n
     assert reason.count("\n") == 1
 
 
+def test_a_report_of_another_agents_attempt_is_set_aside(harness: DaemonHarness) -> None:
+    _, given = an_agent_with_a_job(harness)
+    path = f"/jobs/{given.job}/attempts/{given.attempt}"
+    (harness.folder / "agents" / "another").mkdir()
+    leave(harness, "another", 0, f"{path}/completed", Completed(exit_code=0, slice=SLICE))
+    leave(harness, "another", 1, f"{path}/log", LogLines(first=0, lines=("not mine",)))
+    assert take_spooled_reports(harness.state, harness.now_s) == 0
+    assert harness.state_of(given.job) == "Running"
+    said = f"attempt {given.attempt} of job {given.job} belongs to another agent\n"
+    assert [reason for _, reason in unread(harness, "another")] == [said, said]
+
+
 NEWER = '{"exit_code": 0, "slice": {"started_s": 1.0}, "colour": {"is": "blue"}}'
 
 

@@ -13,10 +13,10 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.drains import Drains
 from gleaner.control.daemon.loops import Loop
+from gleaner.control.models.drains import DrainTask
 from gleaner.control.queue import agents, drains, jobs
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.drains import StoredDrain
-from gleaner.control.queue.schema import DrainTask
 from gleaner.control.settings import ClusterSettings, EntitlementSettings, QueueSettings, Settings, StorageSettings
 
 GRACE_S = 60.0

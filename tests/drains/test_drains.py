@@ -10,12 +10,13 @@ from tests.slurm.fake_cluster import AGENTS_IN, COMPLETING, NO_SLURM_ADMIN, OTHE
 
 from gleaner.agent.messages import ClaimRequest, ReturnReason
 from gleaner.control.daemon.leader import Leadership
+from gleaner.control.models.drains import DrainPhase, DrainTask
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import claims, drains, entitlement_actions, leader
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.schema import DRAIN, DrainPhase, DrainTask
+from gleaner.control.queue.schema import DRAIN
 from gleaner.control.slurm.interface import ClusterRefused
 from gleaner.control.slurm.snapshot import Snapshot
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.replay import REPLAYS
-from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import holdings, job_class
 from gleaner.control.slurm.snapshot import Snapshot
@@ -122,7 +122,7 @@ def test_a_dry_run_decides_the_same_and_does_nothing(harness: EntitlementsHarnes
     (decision, *older) = harness.decided("p")
     assert not older, "nothing new was decided, so nothing new is stored"
     assert not decision.acted
-    assert decision.kind is DecisionKind.VICTIM
+    assert decision.kind == DecisionKind.VICTIM
     assert decision.answer["decisions"][0]["victims"] == ["a3"]
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.control.policy.resources import stepped_s
-from gleaner.control.policy.why_waiting import Place, Surroundings, Wish, waits_because
+from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, Surroundings, waits_because
 
 times = st.integers(1, 10**7)
 
@@ -23,6 +23,6 @@ def test_there_are_few_steps() -> None:
 
 @given(needs_s=st.integers(0, 4000), left_s=st.floats(0, 4000))
 def test_only_a_job_that_needs_time_waits_for_a_round_with_more_of_it(needs_s: int, left_s: float) -> None:
-    around = Surroundings(0, [Place(4, 2048)], "", 0, 0, 10, left_s, 600, agent_needs_s=55)
-    is_too_little = waits_because(Wish(1, 512, needs_s=needs_s), around).startswith("it needs ")
+    around = Surroundings(0, [NodeOutlook(4, 2048)], "", 0, 0, 10, left_s, 600, agent_needs_s=55)
+    is_too_little = waits_because(JobNeeds(1, 512, needs_s=needs_s), around).startswith("it needs ")
     assert is_too_little == (needs_s > max(0.0, left_s - 55))

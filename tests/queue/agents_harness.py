@@ -8,8 +8,8 @@ from sqlalchemy import select
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Completed, Slice
-from gleaner.control.queue import attempt_reports, avoided_nodes
-from gleaner.control.queue.schema import ATTEMPT, DOUBT, JOB
+from gleaner.control.queue import attempt_reports, node_health
+from gleaner.control.queue.schema import ATTEMPT, JOB, NODE
 from gleaner.control.states import Outcome, State
 
 Fate = tuple[float, int]
@@ -72,7 +72,7 @@ class Floor:
             self.ever_avoided.add(name)
 
     def avoided(self) -> tuple[str, ...]:
-        return self.harness.look(avoided_nodes.avoided, self.harness.now_s)
+        return self.harness.look(node_health.excluded, self.harness.now_s)
 
     def work_off(self, jobs: tuple[int, ...], *, within_s: float) -> dict[Outcome, int]:
         """Go on until all jobs are Complete. Return how many have ended in which way."""
@@ -87,7 +87,7 @@ class Floor:
         return self._select(select(JOB.c.id).where(JOB.c.id.in_(jobs), JOB.c.state != State.COMPLETE))
 
     def doubted(self) -> list[str]:
-        return self._select(select(DOUBT.c.node).where(DOUBT.c.verdict != "trusted"))
+        return self._select(select(NODE.c.name).where(NODE.c.health != "healthy"))
 
     def _select(self, what: Any) -> list[Any]:
         with self.harness.engine.connect() as connection:

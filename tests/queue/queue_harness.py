@@ -26,7 +26,7 @@ from gleaner.agent.messages import (
     Slice,
 )
 from gleaner.control.models.jobs import JobDetail, JobRow, JobSpec, Submission, Submitted
-from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, tokens
 from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
 from gleaner.control.queue.database import snapshot, transaction

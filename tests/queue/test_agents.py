@@ -6,7 +6,7 @@ import pytest
 from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Order, ReturnReason
-from gleaner.control.queue import agents, avoided_nodes, queries, tokens
+from gleaner.control.queue import agents, node_health, queries, tokens
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.states import Outcome, State
 
@@ -116,25 +116,25 @@ def test_a_silent_agent_gets_no_work_until_it_beats(harness: QueueHarness) -> No
 
 
 def test_a_node_is_avoided_after_three_failures_in_a_row_and_a_success_clears_it(harness: QueueHarness) -> None:
-    rules: dict[str, Any] = {"failures_until_avoided": 3, "avoid_s": 100.0}
+    rules: dict[str, Any] = {"faults_until_excluded": 3, "excluded_s": 100.0}
     for _ in range(2):
-        harness.do(avoided_nodes.record_failure, "n1", now_s=10.0, **rules)
-    assert harness.look(avoided_nodes.avoided, 10.0) == ()
-    harness.do(avoided_nodes.record_failure, "n1", now_s=10.0, **rules)
-    assert harness.look(avoided_nodes.avoided, 109.0) == ("n1",)
-    assert harness.look(avoided_nodes.failures) == {"n1": avoided_nodes.NodeFailures(3, 110.0)}
-    assert harness.look(avoided_nodes.avoided, 111.0) == ()
-    harness.do(avoided_nodes.record_failure, "n1", now_s=200.0, **rules)  # at once again
-    assert harness.look(avoided_nodes.avoided, 201.0) == ("n1",)
-    harness.do(avoided_nodes.record_success, "n1")
-    assert (harness.look(avoided_nodes.avoided, 201.0), harness.look(avoided_nodes.failures)) == ((), {})
+        harness.do(node_health.record_fault, "n1", now_s=10.0, **rules)
+    assert harness.look(node_health.excluded, 10.0) == ()
+    harness.do(node_health.record_fault, "n1", now_s=10.0, **rules)
+    assert harness.look(node_health.excluded, 109.0) == ("n1",)
+    assert harness.look(node_health.unhealthy, 0.0) == {"n1": node_health.UnhealthyNode(3, 110.0)}
+    assert harness.look(node_health.excluded, 111.0) == ()
+    harness.do(node_health.record_fault, "n1", now_s=200.0, **rules)  # at once again
+    assert harness.look(node_health.excluded, 201.0) == ("n1",)
+    harness.do(node_health.record_sound_agent, "n1")
+    assert (harness.look(node_health.excluded, 201.0), harness.look(node_health.unhealthy, 0.0)) == ((), {})
 
 
 def test_a_farewell_for_a_fault_counts_against_the_node(harness: QueueHarness) -> None:
     for name in ("a", "b", "c"):
         harness.agent(name, node="bad")
         harness.record_deregistration(name, fault=True, reason="no Docker here")
-    assert harness.look(avoided_nodes.avoided, harness.now_s) == ("bad",)
+    assert harness.look(node_health.excluded, harness.now_s) == ("bad",)
 
 
 @pytest.mark.parametrize("report", ["none", "returned", "lost", "saved", "completed", "failed at once"])
@@ -162,4 +162,4 @@ def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(harness: QueueHa
             pass
     harness.record_deregistration("d")
     ran = report in {"saved", "completed"}
-    assert harness.look(avoided_nodes.failures) == ({} if ran else {"bad": avoided_nodes.NodeFailures(3, 4600.0)})
+    assert harness.look(node_health.unhealthy, 0.0) == ({} if ran else {"bad": node_health.UnhealthyNode(3, 4600.0)})

@@ -5,7 +5,7 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.daemon.storage_gc import JobArchive, is_garbage
-from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import queries
 from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
 from gleaner.control.states import State

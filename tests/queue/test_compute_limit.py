@@ -13,7 +13,7 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
-from gleaner.control.queue import attempt_reports, avoided_nodes
+from gleaner.control.queue import attempt_reports, node_health
 from gleaner.control.queue.errors import Refused
 from gleaner.control.states import Outcome, State
 
@@ -124,7 +124,7 @@ def test_a_job_that_has_reached_its_limit_has_failed_for_good_and_says_so(harnes
     assert (detail.job.state, detail.job.outcome, detail.failures) == (State.COMPLETE, Outcome.FAILED, 0)
     assert (detail.failed_because, detail.attempts[-1].detail, detail.events[-1].detail) == (REACHED,) * 3
     assert harness.named(job) == frozenset()
-    assert harness.look(avoided_nodes.failures, now_s=harness.now_s) == {}
+    assert harness.look(node_health.unhealthy, harness.now_s) == {}
 
 
 def test_a_report_of_a_limit_is_refused_when_the_job_is_already_elsewhere(harness: QueueHarness) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import delete, select
 from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements_view import (
     Decision,
     EntitlementRules,
@@ -29,7 +30,7 @@ from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.schema import DECISION, SUBJECT, DecisionKind
+from gleaner.control.queue.schema import DECISION, SUBJECT
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
 NOW_S = 1_795_200_000.0
@@ -54,7 +55,7 @@ def test_a_decision_is_read_as_it_was_made(harness: QueueHarness) -> None:
         "entitlements",
     )
     assert (found.given, found.answer, found.acted) == (GIVEN, ANSWER, False)
-    assert found.subjects == {"job 7": None, "slurm 4711": "physics"}
+    assert found.groups == {"job 7": None, "slurm 4711": "physics"}
 
 
 def test_the_latest_decisions_about_a_job_come_first(harness: QueueHarness) -> None:
@@ -164,4 +165,4 @@ def large_cluster() -> tuple[EntitlementView, tuple[Decision, ...]]:
 
 
 def test_a_decision_about_nobody_can_be_read_too(harness: QueueHarness) -> None:
-    assert harness.look(decisions.one, decide(harness)).subjects == {}
+    assert harness.look(decisions.one, decide(harness)).subjects == ()

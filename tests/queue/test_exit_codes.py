@@ -6,8 +6,8 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Completed, Slice
 from gleaner.control.models.jobs import JobSpec
-from gleaner.control.policy.blame import JOBS_UNTIL_DOUBTED
-from gleaner.control.queue import attempt_reports, avoided_nodes
+from gleaner.control.policy.node_health import JOBS_UNTIL_SUSPECT
+from gleaner.control.queue import attempt_reports, node_health
 from gleaner.control.states import Outcome, State
 
 NODES = ("n1", "n2")
@@ -76,12 +76,12 @@ def test_such_a_code_ends_also_a_job_that_failed_within_seconds_and_has_saved_so
 def test_failures_that_end_jobs_at_once_still_speak_against_their_node(harness: QueueHarness) -> None:
     for node in ("bad", "good"):
         harness.agent(node, node=node)
-    for _ in range(JOBS_UNTIL_DOUBTED):
+    for _ in range(JOBS_UNTIL_SUSPECT):
         job = harness.job(never_retry_on=[3])
         report = Completed(exit_code=3, slice=Slice(started_s=1.0))
         attempt = harness.claim_one("bad").attempt
         harness.do(attempt_reports.record_completion, job, attempt, report, now_s=harness.now_s)
-    assert list(harness.look(avoided_nodes.failures, now_s=harness.now_s)) == ["bad"]
+    assert list(harness.look(node_health.unhealthy, harness.now_s)) == ["bad"]
 
 
 def test_the_codes_are_shown_in_order_and_each_once(harness: QueueHarness) -> None:

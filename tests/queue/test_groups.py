@@ -83,7 +83,7 @@ def test_a_decision_between_groups_is_written_down_with_the_claim(harness: Queue
     assert [each.job for each in claim(harness, "a", known, most=1)] == [job]
     (found,) = harness.look(decisions.latest, f"job {job}", 9)
     assert (found.kind, found.policy, found.acted, found.at_s) == ("start", "fairshare", True, harness.now_s)
-    assert (found.given["agent"], found.given["node"], found.subjects) == ("a", "n1", {f"job {job}": None})
+    assert (found.given["agent"], found.given["node"], found.groups) == ("a", "n1", {f"job {job}": None})
     assert found.answer == {
         "start": [job],
         "because": {f"job {job}": "group chemistry held 0 of the 2 cores that are its target"},

@@ -4,7 +4,7 @@ import pytest
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import queries, relocation
 
 

@@ -26,22 +26,13 @@ from tests.effort import examples
 from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Assignment, Order, ReturnReason
-from gleaner.control.queue import agents, blame, jobs, pauses
+from gleaner.control.models.jobs import Ending
+from gleaner.control.policy.node_health import Blame
+from gleaner.control.queue import agents, jobs, lanes, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.lanes import is_kept_off
-from gleaner.control.queue.schema import (
-    ATTEMPT,
-    CHECKPOINT,
-    FAILURE,
-    JOB,
-    LANE,
-    METADATA,
-    PAUSE,
-    Blame,
-    Ending,
-    Standing,
-)
+from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Standing
 from gleaner.control.states import WAITING, State
 
 pytestmark = pytest.mark.slow
@@ -117,13 +108,13 @@ class Interleavings(RuleBasedStateMachine):
 
     def expected(self, cpus: int, agent: Pretended) -> list[int]:
         """Return what the claim's rule gives, in plain words, over all jobs."""
-        self.harness.do(pauses.wake, self.harness.now_s)  # as the claim itself does first
+        self.harness.do(lanes.wake, self.harness.now_s)  # as the claim itself does first
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
         assert all(is_kept_off(row.not_on, agent.node) for row in waiting if agent.node in self.refusals(row))
         waiting = [row for row in waiting if not is_kept_off(row.not_on, agent.node)]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
-        most = self.harness.do(blame.judge_at_claim, agent.node, self.harness.now_s)
+        most = self.harness.do(node_health.judge_at_claim, agent.node, self.harness.now_s)
         for row in waiting:
             if row.cpus <= cpus and (most is None or len(taken) < most):
                 cpus -= row.cpus

@@ -13,7 +13,7 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.common.settings_sources import MOST
 from gleaner.agent.messages import ClaimRequest
 from gleaner.control.models.jobs import JobSpec, Submission
-from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
+from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.policy.resources import stepped
 from gleaner.control.queue import claims, jobs, lanes, queries, quotas
 from gleaner.control.queue.claims import OCCUPIED
@@ -64,12 +64,19 @@ def claim(
     return [each.job for each in given_.jobs]
 
 
+def quotas_of(group: Mapping[str, int], user: Mapping[str, int]) -> QuotaRules:
+    """Return these limits, by the names of quantities: `jobs`, `cores`, `stored` (in bytes) and `sizes`."""
+    limits = [Limit(Quantity[name.upper()], most) for name, most in group.items()]
+    limits += [Limit(Quantity[name.upper()], most, is_of_user=True) for name, most in user.items()]
+    return QuotaRules(tuple(limits))
+
+
 def of_group(**most: int) -> QuotaRules:
-    return QuotaRules(GroupMost(group=Most(**most)))
+    return quotas_of(most, {})
 
 
 def of_user(**most: int) -> QuotaRules:
-    return QuotaRules(GroupMost(user=Most(**most)))
+    return quotas_of({}, most)
 
 
 def test_a_group_has_no_more_jobs_that_have_not_ended_than_allowed(harness: QueueHarness) -> None:
@@ -116,7 +123,7 @@ def test_of_submissions_that_race_only_as_many_are_taken_as_the_quota_holds(harn
 
 
 def test_of_claims_that_race_only_as_many_cores_are_given_as_the_quota_holds(harness: QueueHarness) -> None:
-    rules = QuotaRules(GroupMost(group=Most(cores=7), user=Most(cores=5)))
+    rules = quotas_of({"cores": 7}, {"cores": 5})
     for user in ("alice", "bob"):
         submit(harness, rules, user=user, runs=20, cpus=2)
     agents = [harness.agent(f"a{number}") for number in range(8)]
@@ -129,7 +136,7 @@ def test_of_claims_that_race_only_as_many_cores_are_given_as_the_quota_holds(har
 
 
 def test_a_group_and_a_user_have_no_more_cores_running_than_allowed(harness: QueueHarness) -> None:
-    rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
+    rules = quotas_of({"cores": 6}, {"cores": 4})
     for user in ("alice", "bob"):
         submit(harness, rules, user=user, runs=9, cpus=2)
     agent = harness.agent("a")
@@ -156,7 +163,7 @@ def test_a_saved_job_stays_its_submitters_wherever_it_waits(harness: QueueHarnes
 
 
 def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(harness: QueueHarness) -> None:
-    rules = of_group(stored_bytes=999)
+    rules = of_group(stored=999)
     submit(harness, rules, runs=3)
     agent = harness.agent("a")
     assert claim(harness, rules, agent, most=1) == [1]
@@ -173,7 +180,7 @@ def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(harness: Q
 def test_bytes_are_counted_once_in_a_while_only(harness: QueueHarness) -> None:
     at = [0.0]
     stored = Stored(lambda: at[0])
-    rules = of_group(stored_bytes=0)
+    rules = of_group(stored=0)
     submit(harness, QuotaRules(), runs=2)
     agent = harness.agent("a")
     assert claim(harness, rules, agent, stored=stored, most=1) == [1]
@@ -194,7 +201,7 @@ def _statements(engine: Engine) -> list[str]:
 
 
 def test_where_nothing_is_limited_a_claim_asks_nothing_more(harness: QueueHarness) -> None:
-    rules = QuotaRules(GroupMost(group=Most(jobs=100), user=Most(jobs=50), sizes=256))
+    rules = quotas_of({"jobs": 100, "sizes": 256}, {"jobs": 50})
     submit(harness, rules, runs=2)
     agent = harness.agent("a")
     statements = _statements(harness.engine)
@@ -229,7 +236,7 @@ def test_many_sizes_of_memory_make_few_lanes_for_a_claim_to_step_through(harness
 
 
 def test_a_group_has_jobs_of_no_more_sizes_than_allowed(harness: QueueHarness) -> None:
-    rules = QuotaRules(GroupMost(sizes=3))
+    rules = of_group(sizes=3)
     for cpus in (1, 2, 3):
         submit(harness, rules, cpus=cpus)
     submit(harness, rules, cpus=2, runs=5)
@@ -243,7 +250,7 @@ def test_a_group_has_jobs_of_no_more_sizes_than_allowed(harness: QueueHarness) -
 
 
 def test_a_job_of_more_cores_than_may_ever_run_is_refused_when_it_is_submitted(harness: QueueHarness) -> None:
-    rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
+    rules = quotas_of({"cores": 6}, {"cores": 4})
     before = harness.everything()
     with pytest.raises(OverQuota) as refused:
         submit(harness, rules, cpus=5)
@@ -268,7 +275,7 @@ def _foreseen(harness: QueueHarness, rules: QuotaRules, **stored: int) -> list[t
 
 
 def test_the_planner_counts_only_jobs_that_may_start(harness: QueueHarness) -> None:
-    rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
+    rules = quotas_of({"cores": 6}, {"cores": 4})
     for user in ("alice", "bob"):
         submit(harness, rules, user=user, runs=9, cpus=2)
     assert _foreseen(harness, rules) == [(2, 3)], "of one user two at most, of the group three"
@@ -282,7 +289,7 @@ def test_the_planner_counts_only_jobs_that_may_start(harness: QueueHarness) -> N
 
 
 def test_the_planner_counts_no_jobs_that_may_not_begin_as_too_much_is_stored(harness: QueueHarness) -> None:
-    rules = of_group(stored_bytes=999)
+    rules = of_group(stored=999)
     submit(harness, rules, runs=3)
     assert claim(harness, rules, harness.agent("a"), most=1) == [1]
     harness.record_save(1, 1)
@@ -316,8 +323,8 @@ def test_a_quota_for_a_name_that_no_group_can_have_is_refused() -> None:
 
 
 def test_who_limits_users_cores_only_leaves_them_the_usual_number_of_jobs() -> None:
-    most = QuotaSettings.model_validate({"default": {"user": {"cores": 512}}}).rules.default
-    assert (most.user.cores, most.user.jobs) == (512, 200_000)
+    limits = QuotaSettings.model_validate({"default": {"user": {"cores": 512}}}).rules.default
+    assert {each.of: each.most for each in limits if each.is_of_user} == {"cores": 512, "jobs": 200_000}
 
 
 def test_the_quota_that_keeps_a_job_waiting_is_named(harness: QueueHarness) -> None:
@@ -333,9 +340,9 @@ def test_the_quota_that_keeps_a_job_waiting_is_named(harness: QueueHarness) -> N
         "group physics has 3 cores running and may have 5: it starts when enough of them are free ([quotas] cores)"
     )
     assert "it can never start" in why(third, of_group(cores=2))
-    assert "nothing new begins" in why(third, of_group(stored_bytes=1), 2)
+    assert "nothing new begins" in why(third, of_group(stored=1), 2)
     harness.record_save(first, 1)
-    assert why(first, of_group(stored_bytes=1), 2) == ""
+    assert why(first, of_group(stored=1), 2) == ""
     assert why(second, QuotaRules()) == ""
     limited = of_user(cores=4)
     mine, other = submit(harness, limited, user="bob", runs=2, cpus=4)

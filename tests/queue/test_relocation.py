@@ -6,7 +6,7 @@ import pytest
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Order, ReturnReason
-from gleaner.control.queue import lanes, pauses, queries, relocation
+from gleaner.control.queue import lanes, queries, relocation
 from gleaner.control.queue.errors import Refused
 
 PATIENCE_S = 100.0
@@ -215,8 +215,8 @@ def test_a_move_that_comes_to_nothing_ends_no_pause_after_a_failure(harness: Que
     job = two_agents(harness)
     ask(harness, job, to="node-of-two")
     harness.record_completion(job, 1, exit_code=1)
-    until_s = harness.look(pauses.until, job)
+    until_s = harness.look(lanes.paused_until, job)
     assert until_s is not None
     harness.do(relocation.conclude, patience_s=0.1, now_s=harness.now_s + 1)
-    assert harness.look(pauses.until, job) == until_s
+    assert harness.look(lanes.paused_until, job) == until_s
     assert harness.claim("two") == ()

@@ -11,10 +11,11 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.queue import decisions, logs, queries, retention
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.retention import DAY_S
-from gleaner.control.queue.schema import EVENT, LOG, TOKEN, TRIMMED, DecisionKind
+from gleaner.control.queue.schema import EVENT, LOG, TOKEN, TRIMMED
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
 

@@ -16,7 +16,7 @@ START_S = 1_800_000_000.0
 def _alice(engine: Engine, days: float | None = None) -> Identity:
     with transaction(engine) as db:
         made = tokens.make(db, role="user", name="alice", group="atlas", manager=True, days=days, now_s=START_S)
-        who = tokens.identify(db, made.secret)
+        who = tokens.identify(db, made.token)
     assert who is not None
     return who
 

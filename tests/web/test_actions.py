@@ -23,7 +23,7 @@ def _person(harness: ApiHarness, who: str) -> Caller:
     if who == "manager":
         with transaction(harness.state.engine) as db:
             made = tokens.make(db, role="user", name="meg", group="atlas", manager=True, now_s=harness.now_s)
-        return Caller(harness.client, {"Authorization": f"Bearer {made.secret}"}, "meg")
+        return Caller(harness.client, {"Authorization": f"Bearer {made.token}"}, "meg")
     return harness.caller("user", "bob", "atlas" if who == "colleague" else "cms")
 
 

@@ -15,13 +15,13 @@ from tests.web.web_harness import Browser, Shown, browser_of, markup
 from gleaner.agent.messages import LogLines
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.jobs import AttemptRow, EventRow, JobDetail, JobRow, LogPage
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
-from gleaner.control.queue import avoided_nodes, decisions, logs
+from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.states import State
 from gleaner.control.web import rendering
 
@@ -123,7 +123,7 @@ def test_nodes_say_what_is_wrong_and_what_to_do(harness: ApiHarness) -> None:
     _saw(harness.state, "n1", "n2", now_s=harness.now_s)
     harness.state.wrong_clocks = {"n2": 90.0}
     with transaction(harness.state.engine) as db:
-        avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=1, avoid_s=3600)
+        node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1, excluded_s=3600)
     browser = browser_of(harness, harness.admin)
     overview = browser.good("/web").text
     assert "node n1 is left alone" in overview

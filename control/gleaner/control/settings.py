@@ -16,7 +16,7 @@ from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
 from gleaner.control.hostlist import chosen
 from gleaner.control.policy.group_shares import ShareRules
 from gleaner.control.policy.node_rates import RateRules
-from gleaner.control.policy.quotas import GIB, GroupMost, Most, QuotaRules
+from gleaner.control.policy.quotas import GIB, Limit, Quantity, QuotaRules
 
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30
@@ -345,11 +345,11 @@ class Quota(_Table):
     """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
     are saved and go on."""
 
-    @property
-    def most(self) -> Most:
-        """The quota as a decision takes it."""
+    def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
+        """Return the quota as a decision takes it."""
         stored_bytes = None if self.stored_gib is None else int(self.stored_gib * GIB)
-        return Most(self.jobs, self.cores, stored_bytes)
+        most = {Quantity.JOBS: self.jobs, Quantity.CORES: self.cores, Quantity.STORED: stored_bytes}
+        return tuple(Limit(of, limit, is_of_user) for of, limit in most.items() if limit is not None)
 
 
 class UserQuota(Quota):
@@ -367,9 +367,10 @@ class GroupQuota(Quota):
     user: UserQuota = UserQuota()
 
     @property
-    def group_most(self) -> GroupMost:
+    def all_limits(self) -> tuple[Limit, ...]:
         """The quota as a decision takes it."""
-        return GroupMost(self.most, self.user.most, self.sizes)
+        sizes = () if self.sizes is None else (Limit(Quantity.SIZES, self.sizes),)
+        return (*self.limits(), *self.user.limits(is_of_user=True), *sizes)
 
 
 class QuotaSettings(_Table):
@@ -382,8 +383,8 @@ class QuotaSettings(_Table):
     @property
     def rules(self) -> QuotaRules:
         """The quotas as a decision takes them."""
-        groups = {name: quota.group_most for name, quota in self.group.items()}
-        return QuotaRules(self.default.group_most, groups)
+        groups = {name: quota.all_limits for name, quota in self.group.items()}
+        return QuotaRules(self.default.all_limits, groups)
 
 
 class ImageSettings(_Table):

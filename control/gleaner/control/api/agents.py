@@ -84,12 +84,9 @@ def deregister(caller: OwnAgent, deregistration: Annotated[Deregistration, examp
             caller.identity.name,
             deregistration,
             now_s=caller.now_s,
-            failures_until_avoided=rounds.failures_until_avoided,
-            avoid_s=rounds.avoid_s,
+            faults_until_excluded=rounds.failures_until_avoided,
+            excluded_s=rounds.avoid_s,
+            rates=caller.state.settings.rates.rules,
         )
-        if end_s is not None:
-            rules = caller.state.settings.rates.rules
-            node_rates.record_exposure(db, caller.identity.name, vanished=False, rules=rules, now_s=caller.now_s)
-            node_rates.record_deregistration(db, caller.identity.name, deregistration)
     if end_s is not None:
         caller.meters.lateness.observe(deregistration.ended_s - end_s)

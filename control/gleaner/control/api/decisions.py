@@ -30,7 +30,7 @@ def about(caller: User, subject: Subject, limit: Annotated[int, Query(ge=1, le=1
     """Return the last decisions about a job, the latest first; none about a job that the caller may not see."""
     with caller.reading() as db:
         found = decisions.latest(db, subject, limit)
-        return [_row(each) for each in found if _may_see(caller, db, each)]
+        return [each for each in found if _may_see(caller, db, each)]
 
 
 @router.get("/{decision}", responses=documented(404, 422))
@@ -40,11 +40,11 @@ def show(caller: User, decision: Annotated[int, an_id("The decision's number", m
         found = decisions.one(db, decision)
         if not _may_see(caller, db, found):
             raise HTTPException(403, f"decision {decision} is about jobs of other groups")
-        return _row(found)
+        return found
 
 
 def _may_see(caller: Caller, db: Connection, found: StoredDecision) -> bool:
-    return caller.group is None or any(_group(db, *each) == caller.group for each in found.subjects.items())
+    return caller.group is None or any(_group(db, *each) == caller.group for each in found.groups.items())
 
 
 def _group(db: Connection, subject: str, recorded: str | None) -> str | None:
@@ -55,16 +55,3 @@ def _group(db: Connection, subject: str, recorded: str | None) -> str | None:
         return queries.job_row(db, int(number)).group
     except Unknown:
         return None
-
-
-def _row(found: StoredDecision) -> DecisionRow:
-    return DecisionRow(
-        id=found.id,
-        at_s=found.at_s,
-        kind=found.kind,
-        policy=found.policy,
-        acted=found.acted,
-        subjects=tuple(found.subjects),
-        given=dict(found.given),
-        answer=dict(found.answer),
-    )

@@ -14,12 +14,11 @@ from gleaner.control.api.access import Admin, Caller
 from gleaner.control.api.problems import documented
 from gleaner.control.hostlist import chosen
 from gleaner.control.models.base import MAX_ID
-from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.models.drains import DrainRequest, DrainRow, DrainTask, ResumeRequest
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.queue import drains
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Invalid, Refused
-from gleaner.control.queue.schema import DrainTask
 from gleaner.control.slurm_admin.request import MOST_NODES
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
@@ -75,20 +74,7 @@ def show(caller: Admin, drain: Annotated[int, examples.an_id("Its number", most=
 
 def row_of(stored: StoredDrain) -> DrainRow:
     """Return the request as it is shown."""
-    return DrainRow(
-        id=stored.id,
-        task=stored.task.value,
-        phase=stored.phase.value,
-        nodes=stored.nodes,
-        by=stored.by,
-        asked_s=stored.asked_s,
-        ended_s=stored.ended_s,
-        said=stored.said,
-        jobs=tuple(
-            DrainedJobRow(**{key: value for key, value in asdict(job).items() if key != "released"})
-            for job in stored.jobs
-        ),
-    )
+    return DrainRow.model_validate(asdict(stored))
 
 
 def _nodes(caller: Caller, words: tuple[str, ...]) -> tuple[str, ...]:

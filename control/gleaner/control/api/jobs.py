@@ -30,8 +30,8 @@ from gleaner.control.models.jobs import (
     Submission,
     Submitted,
 )
-from gleaner.control.policy.why_waiting import Place, Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import compatibility, jobs, logs, pauses, queries, quotas, relocation, tokens
+from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, fits_somewhere, too_large, waits_because
+from gleaner.control.queue import compatibility, jobs, lanes, logs, queries, quotas, relocation, tokens
 from gleaner.control.states import WAITING
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -65,7 +65,7 @@ def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
     return row
 
 
-def _nodes_memory(db: Connection, known: Iterable[Place]) -> frozenset[int]:
+def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
     """Return the memory of nodes, and the part that agents leave for jobs. Rounding must not exceed either."""
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
@@ -79,7 +79,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
     state = caller.state
-    wish = Wish(submission.job.cpus, submission.job.memory_mib)
+    wish = JobNeeds(submission.job.cpus, submission.job.memory_mib)
     known = places(state)
     if known and not fits_somewhere(wish, known):
         raise HTTPException(422, too_large(wish, known))
@@ -140,9 +140,9 @@ def show(caller: User, job: JobPath) -> JobDetail:
         reason = queries.hold_reason(db, job) if detail.job.held else ""
         found = compatibility.obstacles(db, job)
         moves_now = relocation.relocation_of(db, job)
-        paused_until_s = pauses.until(db, job)
+        paused_until_s = lanes.paused_until(db, job)
         quota = quotas.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
-    wish = Wish(
+    wish = JobNeeds(
         detail.job.cpus,
         detail.job.memory_mib,
         held=detail.job.held,

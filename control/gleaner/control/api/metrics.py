@@ -7,7 +7,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from gleaner.control.api.access import Caller, Metrics
 from gleaner.control.api.instruments import Family, Gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.queue import avoided_nodes, blame, node_rates, queries
+from gleaner.control.queue import node_health, node_rates, queries
 
 router = APIRouter(tags=["metrics"])
 
@@ -30,8 +30,8 @@ def _gauges(caller: Caller) -> Gauges:
     with caller.reading() as db:
         jobs = queries.status(db)
         phases = queries.agent_phases(db, now_s=now_s)
-        avoided = avoided_nodes.avoided(db, now_s)
-        doubted = blame.doubted(db, now_s)
+        avoided = node_health.excluded(db, now_s)
+        doubted = node_health.suspect(db, now_s)
         mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
     states = {
         "new": jobs.new,

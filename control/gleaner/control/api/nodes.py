@@ -10,7 +10,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.policy.node_clocks import wrong_clock
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
-from gleaner.control.queue import avoided_nodes, drains
+from gleaner.control.queue import drains, node_health
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.slurm.agents_view import regular_nodes
@@ -44,14 +44,14 @@ def cluster(caller: User) -> ClusterStatus:
     state, now_s = caller.state, caller.now_s
     view = state.cluster
     with caller.reading() as db:
-        failures = avoided_nodes.failures(db, now_s=now_s)
+        failures = node_health.unhealthy(db, now_s)
         drained = drains.nodes_drained(db)
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
     regular = regular_nodes(view) if view else frozenset[str]()
     rows: list[NodeRow] = []
     for node in view.nodes.values() if view else ():
         failed = failures.get(node.name)
-        avoided_until_s = failed.avoided_until_s if failed else None
+        avoided_until_s = failed.excluded_until_s if failed else None
         rows.append(
             NodeRow(
                 name=node.name,
@@ -61,7 +61,7 @@ def cluster(caller: User) -> ClusterStatus:
                 idle=node.is_idle,
                 regular=node.name in regular,
                 agent=agent_on.get(node.name),
-                failures=failed.failures if failed else 0,
+                failures=failed.faults if failed else 0,
                 avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
                 doubted=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
@@ -81,6 +81,6 @@ def cluster(caller: User) -> ClusterStatus:
 def trust(caller: Admin, node: NodePath) -> ClusterStatus:
     """Use the node again at once, whatever has failed there: somebody has repaired it. Return the cluster now."""
     with caller.writing() as db:
-        if not avoided_nodes.forget(db, node):
+        if not node_health.forget(db, node):
             raise Unknown(f"nothing is held against node {node}: see `glean nodes`")
     return cluster(caller)

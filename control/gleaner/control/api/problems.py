@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.models.base import Problem
-from gleaner.control.queue.errors import Invalid, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
+from gleaner.control.queue.errors import Invalid, NotYours, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
 
 LONGEST_LINE = 600
 EVERY_ERROR = (
@@ -75,6 +75,8 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(422, describe(error.errors()))
         case Unknown():
             return answer(404, str(error))
+        case NotYours():
+            return answer(403, str(error))
         case Refused():
             return answer(409, str(error))
         case Invalid():

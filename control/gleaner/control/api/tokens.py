@@ -3,7 +3,6 @@
 An admin sees, ends and replaces all tokens, and a user only the user's own.
 """
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Query
@@ -15,7 +14,6 @@ from gleaner.control.api.problems import documented
 from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow
 from gleaner.control.queue import tokens
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.tokens import Issued, Token
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 
@@ -43,7 +41,7 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
             now_s=caller.now_s,
         )
     caller.about.append(f"{request.role} {request.name}, token {made.id}")
-    return _told(made)
+    return made
 
 
 @router.get("", responses=documented(422))
@@ -54,14 +52,14 @@ def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[T
     """
     with caller.reading() as db:
         found = tokens.people_tokens(db, now_s=caller.now_s, everything=wanted.all)
-    return [_row(each) for each in found if _may_see(caller, each)]
+    return [each for each in found if _may_see(caller, each)]
 
 
 @router.post("/{token}/revoke", responses=documented(404, 409, 422))
 def revoke(caller: User, token: TokenId) -> TokenRow:
     """End a token: within seconds it is good for nothing. Ending it again is no error."""
     with caller.writing() as db:
-        return _row(tokens.end(db, _own(caller, db, token), now_s=caller.now_s))
+        return tokens.end(db, _own(caller, db, token), now_s=caller.now_s)
 
 
 @router.post("/{token}/rotate", status_code=201, responses=documented(404, 409, 422))
@@ -72,7 +70,7 @@ def rotate(caller: User, token: TokenId) -> TokenIssued:
         _check_is_no_stronger(caller, db, id_)
         made = tokens.rotate(db, id_, now_s=caller.now_s)
     caller.about.append(f"new token {made.id}")
-    return _told(made)
+    return made
 
 
 def _own(caller: Caller, db: Connection, token: str) -> str:
@@ -103,14 +101,6 @@ def _check_is_no_stronger(caller: Caller, db: Connection, token: str) -> None:
         )
 
 
-def _may_see(caller: Caller, token: Token) -> bool:
+def _may_see(caller: Caller, token: TokenRow) -> bool:
     me = caller.identity
     return me.role == "admin" or (me.role, me.name, me.group) == (token.role, token.name, token.group)
-
-
-def _told(made: Issued) -> TokenIssued:
-    return TokenIssued(token=made.secret, id=made.id, expires_s=made.expires_s)
-
-
-def _row(token: Token) -> TokenRow:
-    return TokenRow(**asdict(token))

@@ -5,18 +5,18 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.policy.why_waiting import Place, Surroundings
-from gleaner.control.queue import avoided_nodes, queries
+from gleaner.control.policy.why_waiting import NodeOutlook, Surroundings
+from gleaner.control.queue import node_health, queries
 
 
-def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[Place, ...] | None:
+def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
     """Return the nodes at the last look at the cluster; None before the first look."""
     if state.cluster is None:
         return None
     nodes = state.cluster.nodes.values()
     idle = {node.name for node in nodes if node.is_idle and not node.is_planned}
     return tuple(
-        Place(
+        NodeOutlook(
             node.cpus,
             node.memory_mib,
             is_free=node.name in idle - avoided,
@@ -34,7 +34,7 @@ def surroundings(db: Connection, state: ControlState) -> Surroundings:
     rounds = state.settings.rounds
     return Surroundings(
         now_s=now_s,
-        nodes=places(state, avoided=frozenset(avoided_nodes.avoided(db, now_s))),
+        nodes=places(state, avoided=frozenset(node_health.excluded(db, now_s))),
         problem=state.problem,
         agents_live=phases.get("live", 0),
         agents_pending=phases.get("submitted", 0),

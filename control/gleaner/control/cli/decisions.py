@@ -29,7 +29,7 @@ _DECIDED = {"start": "released", "claim": "released before all others", "hold": 
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class JobReason:
     """The reason for a job's state, in a sentence or two, and the last decision about the job, if one is stored."""
 
     subject: str
@@ -49,7 +49,7 @@ def why(
         last = next(iter(control.decisions(subject, limit=1)), None)
     said = about_slurm_job(subject, last) if detail is None else about_job(detail, last)
     if as_json:
-        return Answer(Why(subject, said, last.id if last else None), as_json)
+        return Answer(JobReason(subject, said, last.id if last else None), as_json)
     return Answer(one_line(said) + (f" (glean explain {last.id})" if last else ""))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gleaner.control.simulation.workload import Workload
 
 
-class Interrupted(Failure):
+class ValidationInterrupted(Failure):
     """Ctrl-C; nothing is kept."""
 
     exit_code = 130
@@ -91,7 +91,7 @@ def validate(
             with render.steps(f"the real Slurm {place.name}") as draw:
                 found = run(workload, machine, plan, place, progress=draw)
         except KeyboardInterrupt:
-            raise Interrupted("stopped: every process that was started has ended") from None
+            raise ValidationInterrupted("stopped: every process that was started has ended") from None
         return answer(output.as_json(found), (*output.tables(found), *output.lines(found)), remarks, json)
 
 

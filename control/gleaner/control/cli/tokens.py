@@ -29,7 +29,7 @@ LONGEST_SECRET = 256
 To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file of mode 0600; else print.")]
 
 
-class Role(StrEnum):
+class PersonRole(StrEnum):
     """The role of a token's holder."""
 
     USER = "user"
@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 @app.command()
 def create(
-    role: Annotated[Role, typer.Option(help="What the token's holder may do.")],
+    role: Annotated[PersonRole, typer.Option(help="What the token's holder may do.")],
     name: Annotated[str, typer.Option(help="Name of the token's holder.")],
     group: Annotated[str | None, typer.Option(help="The group whose jobs a user may see and change.")] = None,
     *,
@@ -53,9 +53,9 @@ def create(
     ] = False,
 ) -> Answer:
     """Make a token. It is shown once; only its hash is kept."""
-    if role is Role.USER and group is None:
+    if role is PersonRole.USER and group is None:
         raise BadInput("a user's token needs --group: the group whose jobs it is for")
-    if manager and role is not Role.USER:
+    if manager and role is not PersonRole.USER:
         raise BadInput("--manager goes with --role user: a manager is a user of the group")
     try:
         request = TokenRequest(role=role, name=name, group=group, manager=manager, days=days)
@@ -152,7 +152,7 @@ def _issue_locally(request: TokenRequest) -> str:
                 manager=request.manager,
                 days=request.days,
                 now_s=time.time(),
-            ).secret
+            ).token
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:

@@ -12,6 +12,7 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
+from gleaner.control.models.drains import DrainPhase, DrainTask
 from gleaner.control.policy.draining import Deed, Kind, deed, obstacle
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
@@ -19,7 +20,6 @@ from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.relocation import AgentFound
-from gleaner.control.queue.schema import DrainPhase, DrainTask
 from gleaner.control.slurm.comments import DRAINED_BY
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
 from gleaner.control.slurm.owners_view import job_class

@@ -12,6 +12,7 @@ import structlog
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.entitlements_state import HoldReasons, corrections, policy_input
 from gleaner.control.daemon.snapshots import SnapshotCache
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
     Decision,
@@ -28,7 +29,6 @@ from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.leader import Term
-from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.comments import is_held_for_us
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.owners_view import owners_view

@@ -23,7 +23,7 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.queue import agents, avoided_nodes, blame, leader, pauses
+from gleaner.control.queue import agents, lanes, leader, node_health
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
 
@@ -101,9 +101,8 @@ class Leadership:
         with self._state.writing() as db:
             if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
                 agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
-                avoided_nodes.limit(db, now_s=now_s, avoid_s=self._state.settings.rounds.avoid_s)
-                blame.limit(db, now_s)
-                pauses.limit(db, now_s)
+                node_health.limit(db, now_s=now_s, excluded_s=self._state.settings.rounds.avoid_s)
+                lanes.limit_pauses(db, now_s)
             overdue = agents.overdue(db, now_s=now_s)
 
         def expire(name: str) -> None:

@@ -35,7 +35,7 @@ from gleaner.control.policy.provisioning import (
     round_end,
 )
 from gleaner.control.policy.resources import NOTHING, Resources
-from gleaner.control.queue import agents, avoided_nodes, blame, drains, node_rates, pauses, queries, tokens
+from gleaner.control.queue import agents, drains, lanes, node_health, node_rates, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
@@ -144,12 +144,12 @@ class Provisioning:
                 for gone in seen.unstarted:
                     is_closed = agents.forget_unstarted(db, gone.name, now_s=view.read_s, reason=gone.reason)
                     if is_closed and gone.node is not None:
-                        avoided_nodes.record_failure(
+                        node_health.record_fault(
                             db,
                             gone.node,
                             now_s=view.read_s,
-                            failures_until_avoided=rounds.failures_until_avoided,
-                            avoid_s=rounds.avoid_s,
+                            faults_until_excluded=rounds.failures_until_avoided,
+                            excluded_s=rounds.avoid_s,
                         )
                 for name in seen.vanished:
                     reason = "the scheduler no longer knows it"
@@ -168,15 +168,15 @@ class Provisioning:
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:
         with snapshot(self._state.engine) as db:
-            is_due = pauses.is_due(db, now_s)
+            is_due = lanes.is_pause_over(db, now_s)
         if is_due:  # a claim ends pauses too, but there is no claim while no agent is there
             with self._state.writing() as db:
-                pauses.wake(db, now_s)
+                lanes.wake(db, now_s)
         with snapshot(self._state.engine) as db:
             within_s = round_end(now_s, rules) - now_s - self._state.settings.rounds.agent_needs_s
             waiting = queries.waiting(db, limits=self._state.foreseen, within_s=within_s)
-            avoided = {*avoided_nodes.avoided(db, now_s), *drains.nodes_emptied(db)}
-            doubted = blame.doubted(db, now_s)
+            avoided = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
+            doubted = node_health.suspect(db, now_s)
         return plan(
             ProvisioningView(
                 now_s=now_s,

@@ -8,13 +8,13 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.hostlist import expanded
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocation, as_answer, as_given, decide
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, queries, relocation
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.relocation import nodes_and_jobs
-from gleaner.control.queue.schema import DecisionKind
 
 _log = structlog.get_logger(__name__)
 

@@ -9,9 +9,7 @@ beside it.
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import structlog
 from pydantic import BaseModel
@@ -21,8 +19,9 @@ from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
-from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue import agents, attempt_reports
+from gleaner.control.queue.attempt_reports import AttemptReport
+from gleaner.control.queue.errors import Invalid, NotYours, Refused, Unknown
 
 log = structlog.get_logger()
 
@@ -106,48 +105,50 @@ class _TooLate(Exception):
 
 def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
     left = _SpooledReport.model_validate_json(file.read_bytes())
-    with state.writing() as db:
-        if found := _FAREWELL.match(left.path):
-            if found.group(1) != agent:
-                raise ValueError(f"{agent} left a deregistration of {found.group(1)}")
-            rounds, deregistration = state.settings.rounds, Deregistration.model_validate_json(left.body)
-            end_s = agents.record_deregistration(
+    settings = state.settings
+    if found := _FAREWELL.match(left.path):
+        if found.group(1) != agent:
+            raise ValueError(f"{agent} left a deregistration of {found.group(1)}")
+        with state.writing() as db:
+            agents.record_deregistration(
                 db,
                 agent,
-                deregistration,
+                Deregistration.model_validate_json(left.body),
                 now_s=now_s,
-                failures_until_avoided=rounds.failures_until_avoided,
-                avoid_s=rounds.avoid_s,
+                faults_until_excluded=settings.rounds.failures_until_avoided,
+                excluded_s=settings.rounds.avoid_s,
+                rates=settings.rates.rules,
             )
-            if end_s is not None:
-                node_rates.record_exposure(db, agent, vanished=False, rules=state.settings.rates.rules, now_s=now_s)
-                node_rates.record_deregistration(db, agent, deregistration)
-            return 1
-        if not (found := _ATTEMPT.match(left.path)):
-            raise ValueError(f"{left.path} is no report")
-        job, attempt = int(found.group(1)), int(found.group(2))
-        if queries.attempt_agent(db, job, attempt) != agent:
-            raise ValueError(f"attempt {attempt} of job {job} is not of {agent}")
-        if found.group(3) == "log":
-            lines = LogLines.model_validate_json(left.body)
-            try:
-                logs.append(db, job, attempt, lines, most_bytes=state.settings.queue.log_bytes_per_job)
-            except Invalid as error:
-                raise _TooLate(str(error)) from error
-        else:
-            model, act = _REPORTS[found.group(3)]
-            report = model.model_validate_json(left.body)
-            if act(db, job, attempt, report, now_s=now_s):
-                node_rates.record_report(db, job, attempt, report, now_s=now_s)
+        return 1
+    if not (found := _ATTEMPT.match(left.path)):
+        raise ValueError(f"{left.path} is no report")
+    job, attempt, report = int(found.group(1)), int(found.group(2)), _REPORTS[found.group(3)]
+    most_bytes = settings.queue.log_bytes_per_job
+    try:
+        with state.writing() as db:
+            attempt_reports.record_report(
+                db,
+                job,
+                attempt,
+                report.model_validate_json(left.body),
+                agent=agent,
+                most_log_bytes=most_bytes,
+                now_s=now_s,
+            )
+    except Invalid as error:
+        if report is LogLines and not isinstance(error, NotYours):
+            raise _TooLate(str(error)) from error
+        raise
     log.info("took a report that waited on the storage", agent=agent, report=left.path)
     return 1
 
 
-_REPORTS: dict[str, tuple[type[Any], Callable[..., bool]]] = {
-    "checkpointed": (Checkpointed, attempt_reports.record_checkpoint),
-    "saved": (Saved, attempt_reports.record_save),
-    "completed": (Completed, attempt_reports.record_completion),
-    "return": (Returned, attempt_reports.record_return),
+_REPORTS: dict[str, type[AttemptReport]] = {
+    "checkpointed": Checkpointed,
+    "saved": Saved,
+    "completed": Completed,
+    "return": Returned,
+    "log": LogLines,
 }
 
 

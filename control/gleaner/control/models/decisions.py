@@ -1,8 +1,19 @@
 """Stored decisions of the policies."""
 
+from enum import StrEnum
 from typing import Any
 
 from gleaner.control.models.base import Reply
+
+
+class DecisionKind(StrEnum):
+    """The effect of a decision on the jobs that it is about."""
+
+    START = "start"
+    VICTIM = "victim"
+    """The job is to free what it holds."""
+    HOLD = "hold"
+    MIGRATE = "migrate"
 
 
 class DecisionRow(Reply):

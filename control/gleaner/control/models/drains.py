@@ -1,5 +1,6 @@
 """The models of drains: the nodes to empty and the jobs on them."""
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -12,6 +13,38 @@ Nodes = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=10_000)], ...],
     Field(min_length=1, max_length=MOST_NODES),
 ]
+
+
+class DrainTask(StrEnum):
+    """An admin's request."""
+
+    DRAIN = "drain"
+    DRY_RUN = "dry run"
+    """Say what a drain would do."""
+    RESUME = "resume"
+
+
+class DrainPhase(StrEnum):
+    """The progress of a request. Each phase is written down before its work is done, so that a killed control goes on
+    there."""
+
+    ASKED = "asked"
+    MARKING = "marking"
+    """The nodes are being marked, and their jobs looked at."""
+    EMPTYING = "emptying"
+    SETTING_BACK = "setting back"
+    EMPTY = "empty"
+    """Done: nothing runs there any more."""
+    LOOKED = "looked"
+    """Done: a dry run."""
+    REFUSED = "refused"
+    """Nothing was done, or it was undone."""
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    """Somebody else has set a node back meanwhile."""
+
+
+OVER = (DrainPhase.EMPTY, DrainPhase.LOOKED, DrainPhase.REFUSED, DrainPhase.RESUMED, DrainPhase.STOPPED)
 
 
 class DrainRequest(Shape):

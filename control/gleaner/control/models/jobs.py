@@ -1,5 +1,6 @@
 """Jobs, as users submit, list and change them, with their attempts, events, checkpoints and output."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import (
@@ -159,6 +160,21 @@ class JobRow(Reply):
     ended_s: float | None
     submitter: str = ""
     """The user who submitted the job; empty for a job from before that was stored."""
+
+
+class Ending(StrEnum):
+    """The ways in which an attempt ends."""
+
+    SAVED = "saved"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+    """Its agent fell silent."""
+    FORGOTTEN = "forgotten"
+    """Its agent lives but does not name the attempt: the answer to the claim never arrived there."""
+    RETURNED = "returned"
+    """It ended without a save and without a result."""
+    CANCELLED = "cancelled"
 
 
 class AttemptRow(Reply):

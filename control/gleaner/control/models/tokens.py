@@ -1,11 +1,22 @@
 """Tokens: requests for them, and their rows."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
 from gleaner.agent.messages import NUMBER, Flag
 from gleaner.control.models.base import Name, Reply, Shape
+
+
+class Role(StrEnum):
+    """The rights of a token."""
+
+    USER = "user"
+    AGENT = "agent"
+    ADMIN = "admin"
+    METRICS = "metrics"
+    """Reads `/metrics`, and nothing else."""
 
 
 class TokenFilter(Shape):

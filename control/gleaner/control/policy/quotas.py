@@ -1,54 +1,67 @@
 """Quotas: the most that a group and each of its users may have at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 GIB = 2**30
 
+Whose = tuple[str, str]
+"""A group and one of its users. An empty user stands for the whole group."""
+
+
+class Quantity(StrEnum):
+    """The quantities that can be limited. Each value is the name of its setting."""
+
+    JOBS = "jobs"
+    """Jobs that have not ended."""
+    CORES = "cores"
+    """Cores of running jobs."""
+    STORED = "stored_gib"
+    """Bytes of checkpoints and outputs."""
+    SIZES = "sizes"
+    """Different sizes (cores and memory) of jobs that have not ended."""
+
 
 @dataclass(frozen=True, slots=True)
-class Most:
-    """The limits of a group or a user. None: no limit."""
+class Limit:
+    """The most that a group may have of something, or each of its users."""
 
-    jobs: int | None = None
-    cores: int | None = None
-    stored_bytes: int | None = None
+    of: Quantity
+    most: int
+    is_of_user: bool = False
 
     @property
-    def limits_running(self) -> bool:
-        """True if a claim has to look at these limits."""
-        return self.cores is not None or self.stored_bytes is not None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMost:
-    """The limits of a group and of each of its users."""
-
-    group: Most = Most()
-    user: Most = Most()
-    sizes: int | None = None
+    def setting(self) -> str:
+        """The name of its setting, for people."""
+        return f"[quotas] {'user.' if self.is_of_user else ''}{self.of}"
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
-    """All groups' quotas."""
+    """The limits of all groups; those of a group that is named replace the default as a whole."""
 
-    default: GroupMost = GroupMost()
-    groups: Mapping[str, GroupMost] = field(default_factory=dict[str, GroupMost])
+    default: tuple[Limit, ...] = ()
+    groups: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict[str, tuple[Limit, ...]])
 
-    def of(self, group: str) -> GroupMost:
-        """Return the limits of this group."""
-        return self.groups.get(group, self.default)
+    def limits(self, group: str, *of: Quantity) -> tuple[Limit, ...]:
+        """Return the group's limits of these quantities, and those of its users."""
+        return tuple(limit for limit in self.groups.get(group, self.default) if limit.of in of)
+
+    def concerning(self, group: str, user: str, *of: Quantity) -> Iterator[tuple[Limit, Whose]]:
+        """Yield the limits that count for a job of this user, with their owner. An empty user is not known."""
+        for limit in self.limits(group, *of):
+            if user or not limit.is_of_user:
+                yield limit, (group, user if limit.is_of_user else "")
+
+    def limits_running_users(self, group: str) -> bool:
+        """Return True if a claim has to look at each user of the group."""
+        return any(limit.is_of_user for limit in self.limits(group, Quantity.CORES, Quantity.STORED))
 
     @property
     def any_stored(self) -> bool:
         """True if the stored bytes of any group or user are limited."""
-        all_ = (self.default, *self.groups.values())
-        return any(most.stored_bytes is not None for each in all_ for most in (each.group, each.user))
-
-
-Whose = tuple[str, str]
-"""A group and one of its users. An empty user stands for the whole group."""
+        return any(limit.of is Quantity.STORED for each in (self.default, *self.groups.values()) for limit in each)
 
 
 @dataclass(slots=True)
@@ -92,52 +105,65 @@ def _concerned(whose: Whose) -> tuple[Whose, ...]:
     return ((group, ""), whose) if user else (whose,)
 
 
-def over_jobs(who: str, *, has: int, more: int, most: int, key: str) -> str:
+def _who(whose: Whose) -> str:
+    group, user = whose
+    return f"{user} of group {group}" if user else f"group {group}"
+
+
+def over_jobs(limit: Limit, whose: Whose, *, has: int, more: int) -> str:
     """Return the message that so many jobs are too many.
 
-    >>> over_jobs("group atlas", has=990, more=20, most=1000, key="jobs")
+    >>> over_jobs(Limit(Quantity.JOBS, 1000), ("atlas", ""), has=990, more=20)
     'group atlas has 990 jobs that have not ended and may have 1,000: 20 more are too many; wait until some end, \
 cancel some, or ask an admin for more ([quotas] jobs)'
     """
     return (
-        f"{who} has {has:,} jobs that have not ended and may have {most:,}: {more:,} more are too many; wait until"
-        f" some end, cancel some, or ask an admin for more ([quotas] {key})"
+        f"{_who(whose)} has {has:,} jobs that have not ended and may have {limit.most:,}: {more:,} more are too many;"
+        f" wait until some end, cancel some, or ask an admin for more ({limit.setting})"
     )
 
 
-def over_cores(who: str, *, cpus: int, most: int, key: str) -> str:
+def over_sizes(limit: Limit, whose: Whose, *, has: int) -> str:
+    """Return the message that a job of one more size is too many."""
+    return (
+        f"{_who(whose)} has jobs of {has} different sizes and may have {limit.most}: give this one the cores and"
+        f" memory of others, or ask an admin for more ({limit.setting})"
+    )
+
+
+def over_cores(limit: Limit, whose: Whose, *, cpus: int) -> str:
     """Return the message that a job can never start.
 
-    >>> over_cores("group atlas", cpus=64, most=32, key="cores")
+    >>> over_cores(Limit(Quantity.CORES, 32), ("atlas", ""), cpus=64)
     'it needs 64 cores, and group atlas may have 32 running at once: it can never start; ask for fewer, or ask an \
 admin for more ([quotas] cores)'
     """
     return (
-        f"it needs {cpus:,} {'core' if cpus == 1 else 'cores'}, and {who} may have {most:,} running at once: it can"
-        f" never start; ask for fewer, or ask an admin for more ([quotas] {key})"
+        f"it needs {cpus:,} {'core' if cpus == 1 else 'cores'}, and {_who(whose)} may have {limit.most:,} running at"
+        f" once: it can never start; ask for fewer, or ask an admin for more ({limit.setting})"
     )
 
 
-def cores_in_use(who: str, *, has: int, most: int, key: str) -> str:
+def cores_in_use(limit: Limit, whose: Whose, *, has: int) -> str:
     """Return the message that a job starts when others have ended.
 
-    >>> cores_in_use("group atlas", has=30, most=32, key="cores")
+    >>> cores_in_use(Limit(Quantity.CORES, 32), ("atlas", ""), has=30)
     'group atlas has 30 cores running and may have 32: it starts when enough of them are free ([quotas] cores)'
     """
     return (
-        f"{who} has {has:,} cores running and may have {most:,}: it starts when enough of them are free"
-        f" ([quotas] {key})"
+        f"{_who(whose)} has {has:,} cores running and may have {limit.most:,}: it starts when enough of them are free"
+        f" ({limit.setting})"
     )
 
 
-def over_stored(who: str, *, has_bytes: int, most_bytes: int, key: str) -> str:
+def over_stored(limit: Limit, whose: Whose, *, has_bytes: int) -> str:
     """Return the message that no new job begins because of the stored bytes.
 
-    >>> over_stored("alice of group atlas", has_bytes=3 * 2**30, most_bytes=2**31, key="user.stored_gib")
+    >>> over_stored(Limit(Quantity.STORED, 2**31, is_of_user=True), ("atlas", "alice"), has_bytes=3 * 2**30)
     'alice of group atlas has 3.0 GiB stored and may have 2.0: nothing new begins; cancel saved jobs that are not \
 needed, or ask an admin for more ([quotas] user.stored_gib)'
     """
     return (
-        f"{who} has {has_bytes / GIB:,.1f} GiB stored and may have {most_bytes / GIB:,.1f}: nothing new begins; cancel"
-        f" saved jobs that are not needed, or ask an admin for more ([quotas] {key})"
+        f"{_who(whose)} has {has_bytes / GIB:,.1f} GiB stored and may have {limit.most / GIB:,.1f}: nothing new begins;"
+        f" cancel saved jobs that are not needed, or ask an admin for more ({limit.setting})"
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from gleaner.control.policy.blame import doubled
+from gleaner.control.policy.node_health import doubled
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 

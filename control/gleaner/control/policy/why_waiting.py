@@ -13,7 +13,7 @@ from gleaner.control.policy.resources import lacks_real_memory
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeOutlook:
     """A node. `is_free`: a new agent could start there; `is_avoided`: it would be free, but agents failed there."""
 
     cpus: int
@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class JobNeeds:
     """The needs of a waiting job. `hold_reason` counts only if the job is held."""
 
     cpus: int
@@ -51,7 +51,7 @@ class Surroundings:
     """The surroundings of a waiting job. `nodes` is None until the cluster has been read."""
 
     now_s: float
-    nodes: Sequence[Place] | None
+    nodes: Sequence[NodeOutlook] | None
     problem: str
     """The reason that the last poll failed; empty if it did not."""
     agents_live: int
@@ -67,17 +67,17 @@ class Surroundings:
     shares: Shares = field(default_factory=Shares)
 
 
-def fits_somewhere(wish: Wish, nodes: Sequence[Place]) -> bool:
+def fits_somewhere(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> bool:
     """Return True if any node, busy or not, is large enough for the job."""
     return any(node.cpus >= wish.cpus and node.memory_mib >= wish.memory_mib for node in nodes)
 
 
-def too_large(wish: Wish, nodes: Sequence[Place]) -> str:
+def too_large(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
     """Return the message that no node can ever run the job, with the largest node.
 
-    >>> too_large(Wish(64, 512), [Place(4, 2048, is_free=True)])
+    >>> too_large(JobNeeds(64, 512), [NodeOutlook(4, 2048, is_free=True)])
     'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
-    >>> too_large(Wish(4, 512), [Place(4, 1, name=f"n{number}") for number in range(9)])
+    >>> too_large(JobNeeds(4, 512), [NodeOutlook(4, 1, name=f"n{number}") for number in range(9)])
     'no node has 512 MiB for it by what Slurm says: an admin sets RealMemory for n0, n1, n2 and 6 more in slurm.conf'
     """
     unset = [node.name for node in nodes if node.cpus >= wish.cpus and lacks_real_memory(node.memory_mib)]
@@ -103,11 +103,11 @@ def cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 
 
-def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
+def cannot_go_on(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
     """Return the message that names what a node needs to continue the job; empty if one of these nodes has it.
 
-    >>> wish = Wish(1, 512, saved_on="n9", lacking={"n1": "CRIU >= 4.2", "n2": "CRIU >= 4.2 and CPU feature amx"})
-    >>> cannot_go_on(wish, [Place(1, 512, name="n1"), Place(1, 512, name="n2")])
+    >>> wish = JobNeeds(1, 512, saved_on="n9", lacking={"n1": "CRIU >= 4.2", "n2": "CRIU >= 4.2 and CPU feature amx"})
+    >>> cannot_go_on(wish, [NodeOutlook(1, 512, name="n1"), NodeOutlook(1, 512, name="n2")])
     'waits for a node with CRIU >= 4.2 (saved on n9)'
     """
     large_enough = [node for node in nodes if fits_somewhere(wish, [node])]
@@ -137,13 +137,13 @@ def behind_others(group: str, shares: Shares) -> str:
     return f"groups below their targets go first: {', '.join(below)}; {own}"
 
 
-def waits_because(wish: Wish, around: Surroundings) -> str:
+def waits_because(wish: JobNeeds, around: Surroundings) -> str:
     """Return the first obstacle of the job, from those that only a person can remove to those that pass by themselves.
 
     The answer also says if other groups go first.
 
-    >>> around = Surroundings(0, [Place(4, 2048)], "", 0, 0, 10, 3600, 600)
-    >>> waits_because(Wish(1, 512), around)
+    >>> around = Surroundings(0, [NodeOutlook(4, 2048)], "", 0, 0, 10, 3600, 600)
+    >>> waits_because(JobNeeds(1, 512), around)
     'no node is idle'
     """
     if wish.held:
@@ -159,7 +159,7 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
     return _in_the_way(wish, around) + (f" ({behind})" if behind else "")
 
 
-def _in_the_way(wish: Wish, around: Surroundings) -> str:
+def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
     if around.nodes is None:
         return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
     if around.nodes and not fits_somewhere(wish, around.nodes):

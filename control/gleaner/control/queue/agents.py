@@ -6,12 +6,15 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
 from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration
-from gleaner.control.policy.blame import QUICK_S
-from gleaner.control.queue import avoided_nodes, compatibility, tokens
+from gleaner.control.models.jobs import Ending
+from gleaner.control.models.tokens import Role
+from gleaner.control.policy.node_health import QUICK_S
+from gleaner.control.policy.node_rates import RateRules
+from gleaner.control.queue import compatibility, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, MIGRATION, Ending, Phase, Role
+from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, MIGRATION, Phase
 
 _RAN = or_(
     ATTEMPT.c.ending.in_([Ending.SAVED, Ending.SUCCEEDED]),
@@ -162,10 +165,13 @@ def record_deregistration(
     report: Deregistration,
     *,
     now_s: float,
-    failures_until_avoided: int = avoided_nodes.FAILURES_UNTIL_AVOIDED,
-    avoid_s: float = avoided_nodes.AVOID_S,
+    faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
+    excluded_s: float = node_health.EXCLUDED_S,
+    rates: RateRules | None = None,
 ) -> float | None:
     """Close the agent at its own word. What it still had counts as returned unstarted.
+
+    With `rates` what its node has cost is recorded, too.
 
     Return the shared end that the agent was submitted for. Return None if the agent had ended before; then nothing has
     changed.
@@ -181,11 +187,14 @@ def record_deregistration(
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     tokens.end_later(db, agent=name, now_s=now_s)
     if report.fault:
-        avoided_nodes.record_failure(
-            db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s
+        node_health.record_fault(
+            db, row.node, now_s=now_s, faults_until_excluded=faults_until_excluded, excluded_s=excluded_s
         )
     elif _has_run_a_job(db, name):
-        avoided_nodes.record_success(db, row.node)
+        node_health.record_sound_agent(db, row.node)
+    if rates is not None:
+        node_rates.record_exposure(db, name, vanished=False, rules=rates, now_s=now_s)
+        node_rates.record_deregistration(db, name, report)
     return float(row.end_s)
 
 

@@ -9,15 +9,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
-from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved
+from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
-from gleaner.control.policy.blame import counts
-from gleaner.control.queue import attempts, blame, lanes, pauses
-from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
+from gleaner.control.policy.node_health import counts
+from gleaner.control.queue import attempts, lanes, logs, node_health, node_rates
+from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
-from gleaner.control.queue.schema import JOB, Ending, Standing
+from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
 
@@ -43,6 +44,48 @@ AT_ONCE_S = 5.0
 nothing."""
 STARTS_UNTIL_HELD = 3
 """A job is held when it has begun so often, and nothing that it saved could be restored."""
+
+
+_AGENT_OF = select(ATTEMPT.c.agent).where(
+    ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_")
+)
+AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
+
+
+def record_report(
+    db: Connection,
+    job: int,
+    attempt: int,
+    report: AttemptReport,
+    *,
+    agent: str,
+    most_log_bytes: int,
+    now_s: float,
+) -> bool:
+    """Record an agent's report of its attempt, and what it measured. Return True if the report is news.
+
+    Raises `NotYours` if the attempt is another agent's, and what the function of the report's kind raises.
+    """
+    its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    if its_agent is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if its_agent != agent:
+        raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
+    match report:
+        case LogLines():
+            logs.append(db, job, attempt, report, most_bytes=most_log_bytes)
+            return True
+        case Checkpointed():
+            is_news = record_checkpoint(db, job, attempt, report, now_s=now_s)
+        case Saved():
+            is_news = record_save(db, job, attempt, report, now_s=now_s)
+        case Completed():
+            is_news = record_completion(db, job, attempt, report, now_s=now_s)
+        case Returned():
+            is_news = record_return(db, job, attempt, report, now_s=now_s)
+    if is_news:
+        node_rates.record_report(db, job, attempt, report, now_s=now_s)
+    return is_news
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
@@ -75,7 +118,7 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
             return False
         raise
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
-    blame.record_success(db, job, attempt, now_s=now_s)
+    node_health.record_job_success(db, job, attempt, now_s=now_s)
     if not made.has_memory and attempts.newest_computed_s(db, job, TRIES_UNTIL_HELD) < AT_ONCE_S:
         reason = f"it saved itself at once {TRIES_UNTIL_HELD} times in a row, without computing"
         put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
@@ -85,8 +128,8 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
 def record_completion(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
     """Record that the workload exited: with 0 the job has succeeded, else it is tried again while it has a retry left.
 
-    A failure costs a retry unless its node is doubted (see `policy.blame`). After an exit code that is not to be tried
-    again, the job has failed at once. Return True if the report is news.
+    A failure costs a retry unless its node is suspect (see `policy.node_health`). After an exit code that is not to be
+    tried again, the job has failed at once. Return True if the report is news.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
     end = attempts.end_columns(
@@ -106,7 +149,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 sound_attempt=attempt,
                 **_output(report),
             )
-            blame.record_success(db, job, attempt, now_s=now_s)
+            node_health.record_job_success(db, job, attempt, now_s=now_s)
         else:
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Refused:
@@ -134,14 +177,14 @@ def _failed(
         _fail_for_good(db, lock(db, job), report, end=end, detail=report.reason, now_s=now_s)
         return
     made = attempts.find(db, job, attempt)
-    failed = blame.record_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
+    failed = node_health.record_job_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
     row = lock(db, job)  # retries that the node has cost it may have been returned
     is_its_last = row.failures >= row.retries or row.from_attempt is not None
     failures = row.failures
-    known = bool(pauses.unless_nowhere_else(db, job, blame.nodes_failed_on(db, job)))
+    known = bool(lanes.unless_nowhere_else(db, job, node_health.nodes_failed_on(db, job)))
     never = retries.refusal(report.exit_code, **codes_to_retry(db, row.spec))
     if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
-        failures += blame.charge_job(db, job, attempt)
+        failures += node_health.charge_job(db, job, attempt)
     detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
     if never or failures > row.retries:
         detail = f"{detail}; not tried again: {never}" if never else detail
@@ -165,9 +208,9 @@ def _failed(
             sound_attempt=attempt,
         )
         attempts.drop_all(db, job)
-    nodes = blame.nodes_failed_on(db, job)
-    elsewhere = pauses.unless_nowhere_else(db, job, nodes) or pauses.unless_nowhere_else(db, job, [made.node])
-    pauses.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
+    nodes = node_health.nodes_failed_on(db, job)
+    elsewhere = lanes.unless_nowhere_else(db, job, nodes) or lanes.unless_nowhere_else(db, job, [made.node])
+    lanes.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
 
 
 def _fail_for_good(
@@ -254,14 +297,14 @@ def _hold_if_unsavable(db: Connection, row: Any, line: str, now_s: float) -> boo
     tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
     node_of_each = [node for node, why in tries if why is ReturnReason.UNSAVABLE]
     nodes = list(dict.fromkeys(node_of_each))
-    elsewhere = pauses.unless_nowhere_else(db, row.id, nodes)
+    elsewhere = lanes.unless_nowhere_else(db, row.id, nodes)
     count = len(nodes) if elsewhere else len(node_of_each)
     if count >= FAILED_SAVES_UNTIL_HELD:
         reason = f"{line}; found {len(node_of_each)} times, on {', '.join(nodes)}"
         put_on_hold(db, row, reason=reason, now_s=now_s)
         return True
     if elsewhere:
-        pauses.keep_off(db, row.id, row.attempt, elsewhere, now_s=now_s)
+        lanes.keep_off_for_now(db, row.id, row.attempt, elsewhere, now_s=now_s)
     return False
 
 
@@ -291,11 +334,11 @@ def _ask_another_node(db: Connection, row: Any, line: str, now_s: float) -> None
     Where the others have no room for so long that the same nodes are asked again and again, hold the job for a person.
     """
     node_of_each = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
-    nodes = pauses.unless_nowhere_else(db, row.id, node_of_each)
+    nodes = lanes.unless_nowhere_else(db, row.id, node_of_each)
     if not nodes:
         lanes.open_to(db, row.id)
         return
-    pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
+    lanes.keep_off_for_now(db, row.id, row.attempt, nodes, now_s=now_s)
     if len(node_of_each) >= TRIES_UNTIL_BROKEN:
         where = f"{len(node_of_each)} times on {', '.join(nodes)}, and no other node has tried"
         put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {line}", now_s=now_s)
@@ -331,7 +374,7 @@ def _is_hopeless(db: Connection, row: Any) -> bool:
     nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
     if len(set(nodes)) >= NODES_UNTIL_BROKEN:
         return True
-    return len(nodes) >= TRIES_UNTIL_BROKEN and not pauses.unless_nowhere_else(db, row.id, nodes)
+    return len(nodes) >= TRIES_UNTIL_BROKEN and not lanes.unless_nowhere_else(db, row.id, nodes)
 
 
 def _break(db: Connection, row: Any, line: str, now_s: float) -> None:

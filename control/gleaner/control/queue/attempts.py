@@ -8,8 +8,9 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, sel
 
 from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
+from gleaner.control.models.jobs import Ending
 from gleaner.control.queue.errors import Invalid
-from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, JOB, Ending, Standing
+from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, JOB, Standing
 from gleaner.control.queue.transitions import run
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)

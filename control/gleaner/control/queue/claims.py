@@ -33,27 +33,17 @@ from sqlalchemy import (
 )
 
 from gleaner.agent.messages import Assignment, Assignments, Checkpoint, ClaimRequest, ComputeLimit, PushedImage
+from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy import fair_share
 from gleaner.control.policy.fair_share import Book, First
 from gleaner.control.policy.group_shares import Shares
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import attempts, blame, decisions, pauses
+from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.jobs import filled_in, self_save
 from gleaner.control.queue.lanes import NOWHERE, is_kept_off
-from gleaner.control.queue.schema import (
-    AGENT,
-    CHECKPOINT,
-    DOUBT,
-    JOB,
-    PAUSE,
-    SPEC,
-    STORED_IMAGE,
-    WAITS,
-    DecisionKind,
-    Phase,
-)
+from gleaner.control.queue.schema import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
 from gleaner.control.states import State
 
@@ -189,7 +179,7 @@ def _look() -> Select[*tuple[Any, ...]]:
             AGENT.c.phase,
             AGENT.c.node,
             exists().where(PAUSE.c.wakes_s <= bindparam("now_s")).label("somebody_wakes"),
-            exists().where(DOUBT.c.node == AGENT.c.node).label("is_doubted"),
+            exists().where(NODE.c.name == AGENT.c.node, NODE.c.failed_jobs > 0).label("has_failed_jobs"),
             _LANES,
             front,
         )
@@ -246,7 +236,7 @@ def claim(
     if not rows:
         raise Unknown(f"there is no agent {agent}")
     if rows[0].somebody_wakes:
-        pauses.wake(db, now_s)
+        lanes.wake(db, now_s)
         rows = db.execute(_LOOK, wish).all()
     asking = rows[0]
     if asking.phase not in {Phase.LIVE, Phase.SILENT}:
@@ -257,13 +247,13 @@ def claim(
     allowed = limits(db, {row.lane_group for row in welcome})
     welcome = [row for row in welcome if _is_allowed(row, allowed)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
-    allowance = blame.judge_at_claim(db, asking.node, now_s) if asking.is_doubted else None
+    allowance = node_health.judge_at_claim(db, asking.node, now_s) if asking.has_failed_jobs else None
     most = ask.most if allowance is None else min(allowance, ask.most)
     chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, most), book, allowed))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
     if chosen and allowance is not None:
-        blame.record_probe(db, asking.node, now_s)
+        node_health.record_canary(db, asking.node, now_s)
     if book is not None and book.starts and may_record():
         decisions.record(
             db,

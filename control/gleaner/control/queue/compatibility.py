@@ -29,7 +29,7 @@ def record_kind(db: Connection, facts: NodeFacts) -> int:
     )
     is_now = update(NODE).where(NODE.c.name == facts.node).values(kind=kind)
     if not db.execute(is_now).rowcount:
-        db.execute(insert_unless_there(db, NODE), {"name": facts.node, "failures": 0, "kind": kind})
+        db.execute(insert_unless_there(db, NODE), {"name": facts.node, "kind": kind})
     return kind
 
 

@@ -17,11 +17,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlmodel import create_engine
 
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
@@ -213,8 +212,8 @@ class _Revisions:
     head: str | None
 
 
-_RETIRED = frozenset(f"{number:04}" for number in range(1, 17))
-"""The versions that 0.1.0 had."""
+_RETIRED = frozenset(f"{number:04}" for number in range(1, 22))
+"""The versions of 0.1.0, and those from then until the first release with one migration."""
 
 
 @cache
@@ -226,8 +225,8 @@ def _known() -> _Revisions:
 def _refuse_newer(found: str | None, known: frozenset[str]) -> None:
     if found in _RETIRED:
         raise SchemaMismatch(
-            "the queue's database is of Gleaner 0.1.0, from which no way leads to this version: let its jobs end there,"
-            " and begin here with an empty database"
+            "the queue's database is of an earlier Gleaner, from which no way leads to this version: let its jobs end"
+            " there, and begin here with an empty database"
         )
     if found is not None and found not in known:
         raise SchemaMismatch(

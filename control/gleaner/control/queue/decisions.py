@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import zstandard
+from pydantic import Field
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
+from gleaner.control.models.decisions import DecisionKind, DecisionRow
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.schema import DECISION, SUBJECT, DecisionKind
+from gleaner.control.queue.schema import DECISION, SUBJECT
 
 BYTES_A_DECISION = 150
 BYTES_A_SUBJECT = 150
@@ -19,18 +20,10 @@ _ADD = insert(DECISION).returning(DECISION.c.id)
 _ADD_SUBJECTS = insert(SUBJECT).inline()
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDecision:
-    """One decision. `subjects` has the group of each, where it was known when the decision was recorded."""
+class StoredDecision(DecisionRow):
+    """One decision, with the group of each subject, where it was known when the decision was recorded."""
 
-    id: int
-    at_s: float
-    kind: DecisionKind
-    policy: str
-    given: Mapping[str, Any]
-    answer: Mapping[str, Any]
-    acted: bool
-    subjects: Mapping[str, str | None]
+    groups: dict[str, str | None] = Field(exclude=True)
 
 
 def record(
@@ -75,13 +68,15 @@ def latest(db: Connection, subject: str, limit: int) -> tuple[StoredDecision, ..
 
 
 def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
-    rows = db.execute(wanted.order_by(DECISION.c.id.desc())).all()
-    about: dict[int, dict[str, str | None]] = {row.id: {} for row in rows}
+    rows = db.execute(wanted.order_by(DECISION.c.id.desc())).mappings().all()
+    about: dict[int, dict[str, str | None]] = {row["id"]: {} for row in rows}
     found = select(SUBJECT).where(SUBJECT.c.decision.in_(about)).order_by(SUBJECT.c.decision, SUBJECT.c.subject)
-    for row in db.execute(found):
-        about[row.decision][row.subject] = row.group
+    for subject in db.execute(found):
+        about[subject.decision][subject.subject] = subject.group
     return tuple(
-        StoredDecision(row.id, row.at_s, row.kind, row.policy, *_unpacked(row.packed), row.acted, about[row.id])
+        StoredDecision.model_validate(
+            {**row, **_unpacked(row["packed"]), "subjects": tuple(about[row["id"]]), "groups": about[row["id"]]}
+        )
         for row in rows
     )
 
@@ -92,9 +87,9 @@ def packed(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
     return zstandard.ZstdCompressor().compress(content.encode())
 
 
-def _unpacked(content: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    found = json.loads(zstandard.ZstdDecompressor().decompress(content))
-    return found["given"], found["answer"]
+def _unpacked(content: bytes) -> dict[str, Any]:
+    """Return what was packed: `given` and `answer`."""
+    return dict(json.loads(zstandard.ZstdDecompressor().decompress(content)))
 
 
 def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
+from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.policy.draining import Deed, Kind, Spanning
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import DRAIN, OVER, DrainPhase, DrainTask
+from gleaner.control.queue.schema import DRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class DrainedJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredDrain:
-    """One request; see `schema.Drain`."""
+    """One request; see `schema.DRAIN`."""
 
     id: int
     task: DrainTask
@@ -173,23 +175,9 @@ def remove_old(db: Connection, *, before_s: float) -> int:
     return db.execute(delete(DRAIN).where(DRAIN.c.ended_s < before_s, not_(stands))).rowcount
 
 
+_STORED = TypeAdapter(StoredDrain)
+
+
 def _stored(row: Any) -> StoredDrain:
-    return StoredDrain(
-        id=row.id,
-        task=row.task,
-        phase=row.phase,
-        nodes=tuple(row.nodes),
-        by=row.by,
-        spanning=Spanning(row.spanning),
-        leaves_others=row.leaves_others,
-        asked_s=row.asked_s,
-        ended_s=row.ended_s,
-        said=row.said,
-        jobs=tuple(_stored_job(job) for job in row.jobs),
-    )
-
-
-def _stored_job(job: dict[str, Any]) -> DrainedJob:
-    """Return the job as it is stored. An unknown word is an error, and never taken for another."""
-    typed: dict[str, Any] = {"kind": Kind(job["kind"]), "deed": Deed(job["deed"]), "nodes": tuple(job["nodes"])}
-    return DrainedJob(**job | typed)
+    """Return the request. An unknown word is an error, and never taken for another."""
+    return _STORED.validate_python(row._asdict())

@@ -39,6 +39,10 @@ class Invalid(QueueError):
     """The input can never be right. Nothing was changed."""
 
 
+class NotYours(Invalid):
+    """The report is of another agent's attempt. Nothing was changed."""
+
+
 class QueueBusy(QueueError):
     """The database is locked or away. Nothing was changed; ask again later."""
 

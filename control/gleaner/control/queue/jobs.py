@@ -15,14 +15,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import SelfSave
-from gleaner.control.models.jobs import Submission, Submitted
+from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Invalid, Refused
 from gleaner.control.queue.quotas import check_submission
-from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC, Ending
+from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition
 
@@ -98,7 +98,7 @@ def submit(
             spec.cpus,
             memory_mib,
             saves_itself=spec.saves_itself is not None,
-            submitter=submitter if rules.quotas.of(group).user.limits_running else "",
+            submitter=submitter if rules.quotas.limits_running_users(group) else "",
             needs_s=stepped_s(spec.needs_at_least_s or 0, rules.longest_s),
         ),
         "state": State.NEW,

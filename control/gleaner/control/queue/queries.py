@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, func, select, text
+from sqlalchemy import Connection, RowMapping, case, func, select, text
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import ReturnReason
@@ -17,7 +17,7 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility
 from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.jobs import filled_in, self_save
+from gleaner.control.queue.jobs import filled_in
 from gleaner.control.queue.lanes import NOWHERE
 from gleaner.control.queue.schema import (
     AGENT,
@@ -91,11 +91,6 @@ JOB_ROWS = (  # what a list says of each job
 )
 
 
-_AGENT_OF = select(ATTEMPT.c.agent).where(
-    ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_")
-)
-
-
 def job_row(db: Connection, job: int) -> JobRow:
     """Return one job, as in a list. Raises `Unknown`."""
     row = db.execute(JOB_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
@@ -123,7 +118,7 @@ def job_list(db: Connection, wanted: JobFilter) -> JobList:
 def job_detail(db: Connection, job: int) -> JobDetail:
     """Return all that is known of one job. The caller adds `waits_because`. Raises `Unknown`."""
     row = job_row(db, job)
-    more = db.execute(
+    columns = (
         select(
             SPEC.c.image,
             SPEC.c.image_id,
@@ -141,50 +136,33 @@ def job_detail(db: Connection, job: int) -> JobDetail:
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
         .join(LANE, LANE.c.id == JOB.c.lane)
         .where(JOB.c.id == job)
-    ).one()
-    command, environment = filled_in(more.command, more.environment, row.index)
+    )
+    more = db.execute(columns).mappings().one()
+    command, environment = filled_in(more["command"], more["environment"], row.index)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
-    return JobDetail(
-        job=row,
-        image=more.image,
-        image_id=more.image_id,
-        command=command,
-        environment=environment,
-        retries=more.retries,
-        retry_on=more.retry_on,
-        never_retry_on=more.never_retry_on,
-        compute_limit_s=more.compute_limit_s,
-        needs_at_least_s=more.needs_s or None,
-        counted_s=attempts.counted_s(db, [job]).get(job, 0.0),
-        failed_because=next((event.detail for event in reversed(events) if event.what == "fail"), None),
-        saves_itself=self_save(more.saves_itself),
-        failures=more.failures,
-        waits_because=None,
-        unsaved_because=_unsaved_because(slices),
-        attempts=slices,
-        events=events,
-        checkpoints=tuple(_checkpoints(db, row)),
-        output_bytes=more.output_bytes,
+    return JobDetail.model_validate(
+        {
+            **more,
+            "job": row,
+            "command": command,
+            "environment": environment,
+            "needs_at_least_s": more["needs_s"] or None,
+            "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
+            "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
+            "waits_because": None,
+            "unsaved_because": _unsaved_because(slices),
+            "attempts": slices,
+            "events": events,
+            "checkpoints": tuple(_checkpoints(db, row)),
+        }
     )
 
 
 def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
-    for row in db.execute(found):
-        yield AttemptRow(
-            attempt=row.attempt,
-            agent=row.agent,
-            node=row.node,
-            claimed_s=row.claimed_s,
-            ended_s=row.ended_s,
-            ending=None if row.ending is None else row.ending.value,
-            detail=row.detail,
-            started_s=row.started_s,
-            restored_from=None if row.from_attempt is None else f"{row.from_attempt}/{row.from_number}",
-            restore_s=row.restore_s,
-            compute_s=row.compute_s,
-            save_s=row.save_s,
-        )
+    for row in db.execute(found).mappings():
+        start = None if row["from_attempt"] is None else f"{row['from_attempt']}/{row['from_number']}"
+        yield AttemptRow.model_validate({**row, "restored_from": start})
 
 
 def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
@@ -194,37 +172,25 @@ def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
 
 
 def _events(db: Connection, job: int) -> Iterator[EventRow]:
-    found = select(EVENT).where(EVENT.c.job == job).order_by(EVENT.c.id)
-    for row in db.execute(found):
-        yield EventRow(at_s=row.at_s, what=row.what, detail=row.detail)
+    found = select(EVENT.c.at_s, EVENT.c.what, EVENT.c.detail).where(EVENT.c.job == job).order_by(EVENT.c.id)
+    return (EventRow(**row) for row in db.execute(found).mappings())
 
 
 def _checkpoints(db: Connection, job: JobRow) -> Iterator[CheckpointRow]:
     if job.state is State.COMPLETE:
-        return
+        return iter(())
     found = (
-        select(CHECKPOINT)
+        select(CHECKPOINT.c.attempt, CHECKPOINT.c.number, CHECKPOINT.c.size_bytes, CHECKPOINT.c.published_s)
         .where(CHECKPOINT.c.job == job.id, CHECKPOINT.c.standing == Standing.NAMED)
         .order_by(CHECKPOINT.c.attempt, CHECKPOINT.c.number)
     )
-    for row in db.execute(found):
-        yield CheckpointRow(
-            attempt=row.attempt, number=row.number, size_bytes=row.size_bytes, published_s=row.published_s
-        )
+    return (CheckpointRow(**row) for row in db.execute(found).mappings())
 
 
 def hold_reason(db: Connection, job: int) -> str:
     """Return why the job is held; empty if it is not held."""
     found = db.execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
     return found or ""
-
-
-def attempt_agent(db: Connection, job: int, attempt: int) -> str:
-    """Return the agent whose attempt it is. Raises `Unknown`."""
-    agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
-    if agent is None:
-        raise Unknown(f"there is no attempt {attempt} of job {job}")
-    return str(agent)
 
 
 def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
@@ -307,37 +273,25 @@ def agent_rows(db: Connection, *, now_s: float, ended_at_most: int = 1000) -> tu
         jobs.setdefault(agent, []).append(job)
     here = select(AGENT).where(AGENT.c.phase != Phase.ENDED)
     ended = select(AGENT).where(AGENT.c.phase == Phase.ENDED).order_by(AGENT.c.submitted_s.desc()).limit(ended_at_most)
-    rows = [*db.execute(here), *db.execute(ended)]
-    rows.sort(key=lambda row: (-row.submitted_s, row.name))
-    return tuple(_agent_row(row, tuple(jobs.get(row.name, ())), now_s) for row in rows)
+    rows = [
+        AgentRow.model_validate({**row, "phase": _phase(row, now_s), "jobs": tuple(jobs.get(row["name"], ()))})
+        for wanted in (here, ended)
+        for row in db.execute(wanted).mappings()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.submitted_s, row.name)))
 
 
-def _agent_row(row: Any, jobs: tuple[int, ...], now_s: float) -> AgentRow:
-    return AgentRow(
-        name=row.name,
-        node=row.node,
-        phase=_phase(row, now_s).value,
-        scheduler_id=row.scheduler_id,
-        end_s=row.end_s,
-        submitted_s=row.submitted_s,
-        registered_s=row.registered_s,
-        ended_s=row.ended_s,
-        jobs=jobs,
-        reason=row.reason,
-    )
-
-
-def _phase(row: Any, now_s: float) -> Phase:
+def _phase(row: RowMapping, now_s: float) -> Phase:
     """Return the agent's phase. An agent past its lease is silent, even before `agents.expire` has seen it."""
-    phase: Phase = row.phase
-    return Phase.SILENT if phase is Phase.LIVE and row.lease_until_s < now_s else phase
+    phase: Phase = row["phase"]
+    return Phase.SILENT if phase is Phase.LIVE and row["lease_until_s"] < now_s else phase
 
 
 def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
     """Return how many agents are in each phase. Those that have ended are not counted."""
     here = select(AGENT.c.phase, AGENT.c.lease_until_s).where(AGENT.c.phase != Phase.ENDED)
     counts = {phase.value: 0 for phase in (Phase.SUBMITTED, Phase.LIVE, Phase.SILENT)}
-    for row in db.execute(here):
+    for row in db.execute(here).mappings():
         counts[_phase(row, now_s).value] += 1
     return counts
 

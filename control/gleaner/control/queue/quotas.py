@@ -17,13 +17,13 @@ from sqlalchemy import Connection, bindparam, func, select, text
 
 from gleaner.control.policy.quotas import (
     Allowance,
-    GroupMost,
-    Most,
+    Quantity,
     QuotaRules,
     Whose,
     cores_in_use,
     over_cores,
     over_jobs,
+    over_sizes,
     over_stored,
 )
 from gleaner.control.queue.errors import Refused
@@ -118,30 +118,23 @@ def check_submission(
     has_bytes: Mapping[Whose, int],
 ) -> None:
     """Raise `OverQuota` if so many jobs of that size (cores, memory) are more than the group or the user may have."""
-    most = rules.of(group)
-    limits = _limits(most, group, submitter)
-    for who, user, limit, key in limits:
-        has = has_bytes.get((group, user), 0)
-        if limit.stored_bytes is not None and has > limit.stored_bytes:
-            raise OverQuota(over_stored(who, has_bytes=has, most_bytes=limit.stored_bytes, key=f"{key}stored_gib"))
-        if limit.cores is not None and size[0] > limit.cores:
-            raise OverQuota(over_cores(who, cpus=size[0], most=limit.cores, key=f"{key}cores"))
-    if most.sizes is None and most.group.jobs is None and most.user.jobs is None:
-        return
-    _lock(db, group)
-    for who, user, limit, key in limits:
-        if limit.jobs is None:
-            continue
-        has = _unended(db, group, user, at_most=limit.jobs)
-        if has + jobs > limit.jobs:
-            raise OverQuota(over_jobs(who, has=has, more=jobs, most=limit.jobs, key=f"{key}jobs"))
-    if most.sizes is not None:
-        sizes = {(row.cpus, row.memory_mib) for row in db.execute(_SIZES, {"group_": group})}
-        if size not in sizes and len(sizes) >= most.sizes:
-            raise OverQuota(
-                f"group {group} has jobs of {len(sizes)} different sizes and may have {most.sizes}: give this one the"
-                " cores and memory of others, or ask an admin for more ([quotas] sizes)"
-            )
+    for limit, whose in rules.concerning(group, submitter, Quantity.STORED, Quantity.CORES):
+        if limit.of is Quantity.CORES and size[0] > limit.most:
+            raise OverQuota(over_cores(limit, whose, cpus=size[0]))
+        if limit.of is Quantity.STORED and has_bytes.get(whose, 0) > limit.most:
+            raise OverQuota(over_stored(limit, whose, has_bytes=has_bytes[whose]))
+    counted = tuple(rules.concerning(group, submitter, Quantity.JOBS, Quantity.SIZES))
+    if counted:
+        _lock(db, group)
+    for limit, whose in counted:
+        if limit.of is Quantity.JOBS:
+            has = _unended(db, *whose, at_most=limit.most)
+            if has + jobs > limit.most:
+                raise OverQuota(over_jobs(limit, whose, has=has, more=jobs))
+        else:
+            sizes = {(row.cpus, row.memory_mib) for row in db.execute(_SIZES, {"group_": group})}
+            if size not in sizes and len(sizes) >= limit.most:
+                raise OverQuota(over_sizes(limit, whose, has=len(sizes)))
 
 
 def _unended(db: Connection, group: str, user: str, *, at_most: int) -> int:
@@ -165,30 +158,29 @@ def allowance(
     Without `locks` it may have changed by the time it is read: that is enough for a caller that plans, and starts
     nothing.
     """
-    limited = sorted(group for group in groups if _limits_running(rules, group))
-    if not limited:
-        return Allowance()
     left: dict[Whose, int] = {}
     each_user: dict[str, int] = {}
-    for group in limited:
-        most = rules.of(group)
-        if most.group.cores is None and most.user.cores is None:
+    for group in sorted(groups):
+        limits = rules.limits(group, Quantity.CORES)
+        if not limits:
             continue
         if locks:
             _lock(db, group)
         running = {row.submitter: int(row.cpus) for row in db.execute(_RUNNING, {"group_": group})}
-        if most.group.cores is not None:
-            left[group, ""] = most.group.cores - sum(running.values())
-        if most.user.cores is not None:
-            each_user[group] = most.user.cores
-            left |= {(group, user): most.user.cores - cpus for user, cpus in running.items() if user}
-    if not any(most.stored_bytes is not None for group in limited for most in _both(rules, group)):
+        for limit in limits:
+            if limit.is_of_user:
+                each_user[group] = limit.most
+                left |= {(group, user): limit.most - cpus for user, cpus in running.items() if user}
+            else:
+                left[group, ""] = limit.most - sum(running.values())
+    stored_limits = {group: rules.limits(group, Quantity.STORED) for group in groups}
+    if not any(stored_limits.values()):
         return Allowance(left, each_user)
     full = [
-        (group, user)
-        for (group, user), has_bytes in stored_bytes().items()
-        for limit in [_of(rules, group, user).stored_bytes]
-        if limit is not None and has_bytes > limit
+        whose
+        for whose, has_bytes in stored_bytes().items()
+        for limit in stored_limits.get(whose[0], ())
+        if limit.is_of_user == bool(whose[1]) and has_bytes > limit.most
     ]
     return Allowance(left, each_user, frozenset(full))
 
@@ -196,46 +188,24 @@ def allowance(
 def obstacle(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
     """Return which quota keeps a waiting job from starting, for people; empty if none does."""
     row = db.execute(_WAITING, {"job_": job}).one()
-    limits = _limits(rules.of(row.group), row.group, row.submitter)
-    for who, _, limit, key in limits:
-        if limit.cores is not None and row.cpus > limit.cores:
-            return over_cores(who, cpus=row.cpus, most=limit.cores, key=f"{key}cores")
-    if row.state is not State.SAVED and any(limit.stored_bytes is not None for *_, limit, _ in limits):
+    of_cores = tuple(rules.concerning(row.group, row.submitter, Quantity.CORES))
+    for limit, whose in of_cores:
+        if row.cpus > limit.most:
+            return over_cores(limit, whose, cpus=row.cpus)
+    of_stored = tuple(rules.concerning(row.group, row.submitter, Quantity.STORED))
+    if row.state is not State.SAVED and of_stored:
         has_bytes = stored_bytes()
-        for who, user, limit, key in limits:
-            has = has_bytes.get((row.group, user), 0)
-            if limit.stored_bytes is not None and has > limit.stored_bytes:
-                return over_stored(who, has_bytes=has, most_bytes=limit.stored_bytes, key=f"{key}stored_gib")
-    if all(limit.cores is None for *_, limit, _ in limits):
+        for limit, whose in of_stored:
+            if has_bytes.get(whose, 0) > limit.most:
+                return over_stored(limit, whose, has_bytes=has_bytes[whose])
+    if not of_cores:
         return ""
     running = {each.submitter: int(each.cpus) for each in db.execute(_RUNNING, {"group_": row.group})}
-    for who, user, limit, key in limits:
-        has = running.get(user, 0) if user else sum(running.values())
-        if limit.cores is not None and has + row.cpus > limit.cores:
-            return cores_in_use(who, has=has, most=limit.cores, key=f"{key}cores")
+    for limit, whose in of_cores:
+        has = running.get(row.submitter, 0) if limit.is_of_user else sum(running.values())
+        if has + row.cpus > limit.most:
+            return cores_in_use(limit, whose, has=has)
     return ""
-
-
-def _limits(most: GroupMost, group: str, submitter: str) -> list[tuple[str, str, Most, str]]:
-    """Return the limits that count for a job: whose in words, the user or empty, the limit, its setting's prefix."""
-    found = [(f"group {group}", "", most.group, "")]
-    if submitter:
-        found.append((f"{submitter} of group {group}", submitter, most.user, "user."))
-    return found
-
-
-def _both(rules: QuotaRules, group: str) -> tuple[Most, Most]:
-    most = rules.of(group)
-    return most.group, most.user
-
-
-def _of(rules: QuotaRules, group: str, user: str) -> Most:
-    most = rules.of(group)
-    return most.user if user else most.group
-
-
-def _limits_running(rules: QuotaRules, group: str) -> bool:
-    return any(most.limits_running for most in _both(rules, group))
 
 
 def _lock(db: Connection, group: str) -> None:

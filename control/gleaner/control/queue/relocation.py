@@ -13,11 +13,12 @@ from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or
 
 from gleaner.agent.messages import NodeRates
 from gleaner.agent.timing.save_cost import fit
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
-from gleaner.control.queue import attempts, lanes, node_rates, pauses
+from gleaner.control.queue import attempts, lanes, node_rates
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Ending, Phase
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
 from gleaner.control.queue.transitions import lock, record
 from gleaner.control.states import State
 
@@ -204,7 +205,7 @@ def conclude(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, .
 
 def _open_to_all(db: Connection, job: int) -> None:
     """Let the job go on wherever it can be restored and has not been refused. A job that pauses does so to its end."""
-    if lock(db, job).state is not State.COMPLETE and pauses.until(db, job) is None:
+    if lock(db, job).state is not State.COMPLETE and lanes.paused_until(db, job) is None:
         lanes.open_to(db, job)
 
 

@@ -18,10 +18,11 @@ from functools import partial
 import structlog
 from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select
 
+from gleaner.control.models.tokens import Role
 from gleaner.control.queue import decisions, drains, tokens, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase, Role
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase
 from gleaner.control.settings import QueueSettings
 from gleaner.control.states import State
 

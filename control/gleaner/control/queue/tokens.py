@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
+from gleaner.control.models.tokens import Role, TokenIssued, TokenRow
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
-from gleaner.control.queue.schema import TOKEN, Role
+from gleaner.control.queue.schema import TOKEN
 
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12
@@ -40,32 +41,9 @@ class Identity:
     expires_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token as people see it. `expires_s` None: it does not end by itself; `revoked_s` None: nobody has ended it."""
-
-    id: str
-    role: str
-    name: str
-    group: str | None
-    manager: bool
-    issued_s: float
-    expires_s: float | None
-    revoked_s: float | None
-
-
-def lasts_s(token: Token) -> float:
+def lasts_s(token: TokenRow) -> float:
     """Return how long the token was meant to be good for; infinite for one that does not end by itself."""
     return math.inf if token.expires_s is None else token.expires_s - token.issued_s
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """A new token with its secret, which is stored nowhere."""
-
-    secret: str
-    id: str
-    expires_s: float | None
 
 
 def new_secret() -> str:
@@ -80,7 +58,7 @@ def digest(secret: str) -> str:
 
 def issue(db: Connection, *, role: str, name: str, group: str | None, now_s: float) -> str:
     """Make a token that does not end by itself. Return its secret, which is stored nowhere."""
-    return make(db, role=role, name=name, group=group, now_s=now_s).secret
+    return make(db, role=role, name=name, group=group, now_s=now_s).token
 
 
 def make(
@@ -92,7 +70,7 @@ def make(
     now_s: float,
     manager: bool = False,
     days: float | None = None,
-) -> Issued:
+) -> TokenIssued:
     """Make a token for a person, or for what reads the metrics. With `days` it ends by itself."""
     if role not in {member.value for member in Role}:
         raise Invalid(f"{role!r} is no role; there are {', '.join(Role)}")
@@ -112,7 +90,7 @@ def make(
         manager=manager,
         expires_s=expires_s,
     )
-    return Issued(secret, digest(secret)[:ID_LENGTH], expires_s)
+    return TokenIssued(token=secret, id=digest(secret)[:ID_LENGTH], expires_s=expires_s)
 
 
 def register(
@@ -156,21 +134,21 @@ def end_later(db: Connection, *, agent: str, now_s: float) -> None:
     db.execute(update(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, sooner).values(expires_s=until_s))
 
 
-def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> tuple[Token, ...]:
+def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> tuple[TokenRow, ...]:
     """Return all tokens but the agents', the newest first; those that have ended only if `everything` is wanted."""
     wanted = select(TOKEN).where(TOKEN.c.role != Role.AGENT).order_by(TOKEN.c.issued_s.desc(), TOKEN.c.hash)
     if not everything:
         good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
         wanted = wanted.where(TOKEN.c.revoked_s.is_(None), good)
-    return tuple(_token(row) for row in db.execute(wanted))
+    return tuple(_row(row) for row in db.execute(wanted))
 
 
-def one(db: Connection, token: str) -> Token:
+def one(db: Connection, token: str) -> TokenRow:
     """Return the token of a person by its id. Raises `Unknown`."""
-    return _token(_locked(db, token))
+    return _row(_locked(db, token))
 
 
-def end(db: Connection, token: str, *, now_s: float) -> Token:
+def end(db: Connection, token: str, *, now_s: float) -> TokenRow:
     """Revoke one token of a person. To revoke it once more is no error."""
     row = _locked(db, token)
     if row.revoked_s is None:
@@ -178,7 +156,7 @@ def end(db: Connection, token: str, *, now_s: float) -> Token:
     return one(db, token)
 
 
-def rotate(db: Connection, token: str, *, now_s: float) -> Issued:
+def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
     """Replace a token by a new one for the same owner, good for as long as the old one was meant to be."""
     row = _locked(db, token)
     if row.revoked_s is not None:
@@ -215,17 +193,8 @@ def has_id(token: str) -> ColumnElement[bool]:
     return (TOKEN.c.hash >= token) & (TOKEN.c.hash < token + "g")  # a range, which the key's index answers
 
 
-def _token(row: Any) -> Token:
-    return Token(
-        id=row.hash[:ID_LENGTH],
-        role=str(row.role.value),
-        name=row.name,
-        group=row.group,
-        manager=row.manager,
-        issued_s=row.issued_s,
-        expires_s=row.expires_s,
-        revoked_s=row.revoked_s,
-    )
+def _row(row: Any) -> TokenRow:
+    return TokenRow.model_validate(row._asdict() | {"id": row.hash[:ID_LENGTH]})
 
 
 GROUPS_NAMED_AT_MOST = 20

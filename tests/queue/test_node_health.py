@@ -1,6 +1,7 @@
 """One bad node cannot consume a queue, and one bad campaign makes no node bad."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,10 +12,11 @@ from tests.queue.agents_harness import AT_ONCE, CORES, WELL, Floor
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Completed, ReturnReason, Slice
-from gleaner.control.policy import blame as policy
-from gleaner.control.queue import attempt_reports, avoided_nodes, pauses, queries
+from gleaner.control.policy import node_health as policy
+from gleaner.control.policy.node_health import Blame
+from gleaner.control.queue import attempt_reports, lanes, node_health, queries
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, Blame
+from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, NODE
 from gleaner.control.states import Outcome, State
 
 MANY = examples(150)
@@ -53,7 +55,7 @@ def test_one_bad_node_cannot_eat_a_queue(long_harness: QueueHarness, takes_s: fl
     assert floor.quick["bad"] < 60
     counted = select(func.count()).where(JOB.c.failures > 0)
     with long_harness.engine.connect() as connection:
-        at_most = policy.MARGIN_UNTIL_BAD  # they had succeeded elsewhere before the node was found bad
+        at_most = policy.MARGIN_UNTIL_EXCLUDED  # they had succeeded elsewhere before the node was found bad
         assert connection.execute(counted).scalar_one() <= at_most
 
 
@@ -208,6 +210,37 @@ def test_a_quick_failure_does_not_cost_a_job_what_it_has_saved_until_another_nod
     assert (harness.row(job).state, harness.detail(job).failures) == (State.NEW, 2)
 
 
+FAULTS: dict[str, Any] = {"faults_until_excluded": 3, "excluded_s": 7200.0}
+
+
+def test_a_good_job_ends_the_row_of_failed_jobs_but_no_exclusion_for_faults(harness: QueueHarness) -> None:
+    _jobs(harness, 2)
+    harness.agent("n1", node="n1")
+    _fail(harness, "n1")
+    for _ in range(3):
+        harness.do(node_health.record_fault, "n1", now_s=harness.now_s, **FAULTS)
+    work = harness.claim_one("n1")
+    harness.record_completion(work.job, work.attempt)
+    with harness.engine.connect() as connection:
+        assert connection.execute(select(NODE.c.failed_jobs, NODE.c.faults)).all() == [(0, 3)]
+    assert harness.look(node_health.excluded, harness.now_s + 7199) == ("n1",)
+
+
+def test_a_sound_agent_ends_the_row_of_faults_but_no_exclusion_for_failed_jobs(harness: QueueHarness) -> None:
+    _jobs(harness, 3)
+    for node in ("bad", "good"):
+        harness.agent(node, node=node)
+    for _ in range(3):
+        _fail(harness, "bad")
+    harness.now_s += 16
+    for work in harness.claim("good", most=3):
+        harness.record_completion(work.job, work.attempt)
+    harness.do(node_health.record_fault, "bad", now_s=harness.now_s, **FAULTS)
+    harness.do(node_health.record_sound_agent, "bad")
+    found = harness.look(node_health.unhealthy, harness.now_s)["bad"]
+    assert (found.faults, found.excluded_until_s) == (0, harness.now_s + policy.FIRST_EXCLUSION_S)
+
+
 def test_failures_of_before_a_node_was_found_bad_are_refunded(harness: QueueHarness) -> None:
     jobs = _jobs(harness, 4)
     for node in ("bad", "good"):
@@ -218,16 +251,16 @@ def test_failures_of_before_a_node_was_found_bad_are_refunded(harness: QueueHarn
     done = harness.claim("good", most=3)
     for work in done[:2]:
         harness.record_completion(work.job, work.attempt)
-    assert harness.look(avoided_nodes.avoided, harness.now_s) == ()
+    assert harness.look(node_health.excluded, harness.now_s) == ()
     harness.record_save(done[2].job, done[2].attempt)
-    assert harness.look(avoided_nodes.avoided, harness.now_s) == ("bad",)
+    assert harness.look(node_health.excluded, harness.now_s) == ("bad",)
     assert harness.detail(done[2].job).failures == 0
     assert "retries refunded" in harness.events(done[2].job)
     with harness.engine.connect() as connection:
         blamed = connection.execute(select(FAILURE.c.blame).where(FAILURE.c.job == done[2].job)).scalars().all()
     assert blamed == [Blame.NODE]
-    found = harness.look(avoided_nodes.failures, now_s=harness.now_s)["bad"]
-    assert found.avoided_until_s == harness.now_s + policy.FIRST_AVOID_S
+    found = harness.look(node_health.unhealthy, harness.now_s)["bad"]
+    assert found.excluded_until_s == harness.now_s + policy.FIRST_EXCLUSION_S
     assert found.reason == "3 different jobs in a row failed within 30 s of their start, and run elsewhere"
 
 
@@ -238,14 +271,14 @@ def test_a_bad_node_is_probed_with_one_job_and_a_success_clears_it(long_harness:
     while not floor.avoided():
         floor.step()
     assert long_harness.claim("bad") == ()
-    long_harness.now_s += policy.FIRST_AVOID_S + 1
+    long_harness.now_s += policy.FIRST_EXCLUSION_S + 1
     assert floor.avoided() == ()
     _jobs(long_harness, 10)
     (probe,) = long_harness.claim("bad")
     assert long_harness.claim("bad") == ()
     long_harness.record_completion(probe.job, probe.attempt)
     assert len(long_harness.claim("bad")) > 1
-    assert long_harness.look(avoided_nodes.failures, now_s=long_harness.now_s) == {}
+    assert long_harness.look(node_health.unhealthy, long_harness.now_s) == {}
 
 
 @pytest.mark.slow
@@ -255,13 +288,13 @@ def test_a_probe_that_fails_leaves_the_node_alone_for_longer(long_harness: Queue
     while not floor.avoided():
         floor.step()
     before = floor.quick["bad"]
-    long_harness.now_s += policy.FIRST_AVOID_S + 1
+    long_harness.now_s += policy.FIRST_EXCLUSION_S + 1
     _jobs(long_harness, 10)
     while not floor.avoided():
         floor.step()
     assert floor.quick["bad"] == before + 1
-    until_s = long_harness.look(avoided_nodes.failures, now_s=long_harness.now_s)["bad"].avoided_until_s
-    assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_AVOID_S
+    until_s = long_harness.look(node_health.unhealthy, long_harness.now_s)["bad"].excluded_until_s
+    assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_EXCLUSION_S
 
 
 def test_a_job_that_runs_on_steadily_clears_a_doubted_node(harness: QueueHarness) -> None:
@@ -295,8 +328,8 @@ def test_an_admin_can_have_a_node_used_again_at_once(harness: QueueHarness) -> N
     for _ in range(5):
         _fail(harness, "bad")
     assert harness.claim("bad") == ()
-    assert harness.do(avoided_nodes.forget, "bad")
-    assert not harness.do(avoided_nodes.forget, "bad")
+    assert harness.do(node_health.forget, "bad")
+    assert not harness.do(node_health.forget, "bad")
     assert len(harness.claim("bad", cpus=3)) == 3
 
 
@@ -304,13 +337,13 @@ def test_a_pause_holds_up_nobody_else_and_grows_and_has_a_bound(harness: QueueHa
     first, second = _jobs(harness, 2, retries=20)
     harness.agent("only", node="only")
     assert _fail(harness, "only") == first
-    until_s = harness.look(pauses.until, first)
+    until_s = harness.look(lanes.paused_until, first)
     assert until_s is not None
     assert until_s - harness.now_s == 10
     assert [each.job for each in harness.claim("only")] == [second]
     paused: list[float] = []
     for _ in range(10):
-        until_s = harness.look(pauses.until, first)
+        until_s = harness.look(lanes.paused_until, first)
         assert until_s is not None
         paused.append(until_s - harness.now_s)
         harness.now_s = until_s - 0.1
@@ -369,10 +402,10 @@ def test_what_is_known_of_failures_outlives_a_restart_of_control(queue_engine: E
         harness.agent(node, node=node)
     for _ in range(5):
         _fail(harness, "bad")
-    waiting = harness.look(pauses.until, 1)
+    waiting = harness.look(lanes.paused_until, 1)
     again = QueueHarness(connect(queue_engine.url.render_as_string(hide_password=False)), now_s=harness.now_s)
     assert again.claim("bad") == ()
-    assert again.look(pauses.until, 1) == waiting
+    assert again.look(lanes.paused_until, 1) == waiting
     assert len(again.claim("good")) == 15
 
 
