@@ -1,17 +1,11 @@
 """Images that groups push: a job keeps the image that its name meant at the submission, and what is needed stays."""
 
-from typing import Any
-
 import pytest
-from alembic import command
-from sqlalchemy import Engine, insert, select
 from tests.queue.queue_harness import QueueHarness, digest
 
 from gleaner.control.models.images import ImageRow
-from gleaner.control.queue import database, images, queries
-from gleaner.control.queue.database import connect, migrate, snapshot, transaction
+from gleaner.control.queue import images, queries
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC
 
 OLD, NEW = digest(1), digest(2)
 
@@ -124,42 +118,3 @@ def test_images_are_listed_by_name_each_group_apart(harness: QueueHarness) -> No
     assert [row.name for row in harness.look(images.rows, "physics")] == ["a:1", "b:1"]
     assert [row.name for row in harness.look(images.rows, None)] == ["a:1", "b:1", "c:1"]
     assert harness.look(images.row, "chemistry", "c:1").image_id == NEW
-
-
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_the_jobs_of_the_first_version_are_there_after_the_migration(
-    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    engine = _of_the_first_version(kind, request, tmp_path_factory)
-    old: dict[str, Any] = {
-        "name": "old",
-        "image": "gleaner/pi",
-        "command": ["pi"],
-        "environment": {},
-        "saves_itself": None,
-    }
-    columns = [SPEC.c[name] for name in ("id", *old)]
-    with transaction(engine) as db:
-        db.execute(insert(SPEC).values(old).inline())
-        before = db.execute(select(*columns)).all()
-    migrate(engine)
-    with snapshot(engine) as db:
-        assert db.execute(select(*columns)).all() == before
-        assert db.execute(select(SPEC.c.image_id)).scalars().all() == [None]
-        assert db.execute(select(JOB.c.id, CAMPAIGN.c.id).select_from(JOB).join(CAMPAIGN)).all() == []
-    assert QueueHarness(engine).job(image="gleaner/pi") == 1
-
-
-def _of_the_first_version(
-    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Engine:
-    if kind == "sqlite":
-        engine = connect(f"sqlite:///{tmp_path_factory.mktemp('first') / 'queue.db'}")
-    else:
-        engine = connect(request.getfixturevalue("empty_postgres_url"))
-    config = database._alembic()
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0017")
-        connection.commit()
-    return engine
