@@ -13,7 +13,10 @@ from gleaner.control.queue.schema import LOG, LOGGED
 
 
 def _shown(harness: QueueHarness, job: int, *, first: int = 0, limit: int = 100) -> tuple[str, ...]:
-    return harness.look(logs.read, job, first, limit).lines
+    page = harness.look(logs.read, job, first, limit)
+    if page.lines and len(page.lines) < limit:  # nothing follows
+        assert harness.look(logs.last_number, job) == page.first + len(page.lines) - 1
+    return page.lines
 
 
 def test_lines_after_the_checkpoint_that_the_next_attempt_goes_on_from_are_superseded(harness: QueueHarness) -> None:

@@ -28,7 +28,9 @@ def test_a_code_is_good_once_and_its_session_is_of_whoever_asked_for_it(queue_en
         assert web_sessions.identify(db, code, now_s=START_S) is None
         secret = web_sessions.open_by_code(db, code, now_s=START_S + 59)
         assert secret is not None
-        assert web_sessions.open_by_code(db, code, now_s=START_S + 59) is None
+        for used in (code, secret):  # a session's secret is no code, either
+            assert not web_sessions.is_code(db, used, now_s=START_S + 59)
+            assert web_sessions.open_by_code(db, used, now_s=START_S + 59) is None
         found = web_sessions.identify(db, secret, now_s=START_S + 60)
         assert found == replace(alice, expires_s=START_S + 59 + web_sessions.SESSION_S)
         stored = str(db.execute(select(WEB_SESSION)).all())

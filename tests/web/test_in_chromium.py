@@ -80,10 +80,12 @@ def test_a_person_looks_at_everything_and_acts(browser: Browser, admin: CliHarne
         missing = [line for line in tab.complaints if "404" in line]
         assert (len(missing), tab.complaints) == (1, missing)  # /jobs/99 alone, which is not there
         assert [url for url in tab.asked if not url.startswith(f"http://127.0.0.1:{service.port}/")] == []
+        tab.page.get_by_role("button", name="Sign out").click()
+        expect(tab.page.get_by_role("heading", name="Sign in")).to_be_visible()
         tab.page.context.close()
 
 
-def test_a_job_is_cancelled_and_a_restart_of_control_is_said_and_outlived(
+def test_a_job_is_cancelled_and_a_restart_of_control_and_the_end_of_a_token_are_said(
     browser: Browser, admin: CliHarness, service: Service
 ) -> None:
     _fill(admin)
@@ -101,6 +103,6 @@ def test_a_job_is_cancelled_and_a_restart_of_control_is_said_and_outlived(
     service.start()
     expect(tab.page.locator("#away")).to_be_hidden(timeout=LATEST_MS)
     expect(tab.page.get_by_role("heading", name="Overview")).to_be_visible()
-    tab.page.get_by_role("button", name="Sign out").click()
-    expect(tab.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    admin.good("token", "revoke", "own")
+    expect(tab.page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=LATEST_MS)
     tab.page.context.close()

@@ -1,5 +1,6 @@
 """The pages, filled by a real queue: each shows what the API answers, to those whom the API answers."""
 
+import asyncio
 import hashlib
 import re
 import tomllib
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Message, Receive, Scope, Send
 from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import Browser, Shown, browser_of, markup
 
 from gleaner.agent.messages import LogLines
+from gleaner.control.api.instruments import Instruments
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.decisions import DecisionKind
@@ -24,6 +27,7 @@ from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import State
 from gleaner.control.web import rendering
+from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT, PageGate
 
 PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements", "/web/submit")
 STATIC = Path(rendering.__file__).parent / "static"
@@ -37,9 +41,9 @@ def _saw(state: ControlState, *names: str, now_s: float) -> None:
 def test_every_page_is_there_with_an_empty_queue_and_all_links_of_it_lead_somewhere(harness: ApiHarness) -> None:
     for caller, more in ((harness.user, ()), (harness.admin, ("/web/drains",))):
         browser = browser_of(harness, caller)
-        for path in (*PAGES, *more):
-            for link in browser.good(path).links():
-                assert link == "#main" or browser.get(link).status == 200, (path, link)
+        links = {link: path for path in (*PAGES, *more) for link in browser.good(path).links() if link != "#main"}
+        for link, path in links.items():
+            assert browser.get(link).status == 200, (path, link)
 
 
 def test_the_life_of_a_job_is_on_its_page(harness: ApiHarness) -> None:
@@ -64,6 +68,26 @@ def test_the_life_of_a_job_is_on_its_page(harness: ApiHarness) -> None:
     assert {attrs.get("class") for tag, attrs in shown.elements if tag == "rect"} >= {"compute", "save"}
     assert '"cores": 8' in browser.good(f"/web/decisions/{number}").text
     assert browser.good(f"/web/jobs/{job}/log?first=1").text.count("event") == 1
+
+
+def test_a_log_is_shown_from_its_end_and_turned_back_page_by_page(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
+    (claimed,) = agent.claim()
+    many = tuple(f"line {number};" for number in range(1200))
+    with transaction(harness.state.engine) as db:
+        logs.append(db, job, claimed["attempt"], LogLines(first=0, lines=many), most_bytes=10**6)
+    browser = browser_of(harness, harness.user)
+    on_job = browser.good(f"/web/jobs/{job}").text
+    assert ("line 1199;" in on_job, "line 1180;" in on_job, "line 1179;" in on_job) == (True, True, False)
+    shown, seen = browser.good(f"/web/jobs/{job}/log"), list[str]()
+    while True:
+        seen = re.findall(r"line \d+;", shown.text) + seen
+        before = [str(a["href"]) for tag, a in shown.elements if a.get("rel") == "prev"]
+        if not before:
+            break
+        shown = browser.good(before[0])
+    assert sorted(set(seen), key=many.index) == list(many)
 
 
 def test_a_user_sees_what_the_users_token_may_see(harness: ApiHarness) -> None:
@@ -143,14 +167,42 @@ def test_what_is_not_there_is_said_on_a_page(harness: ApiHarness) -> None:
     assert browser.get("/web/jobs/seven").status == 422
 
 
-def test_more_people_than_places_get_a_page_later_or_a_word(harness: ApiHarness) -> None:
-    from gleaner.control.web import gate
+def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word(harness: ApiHarness) -> None:
+    go, inside, most = asyncio.Event(), 0, 0
 
-    browser = browser_of(harness, harness.user)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "PAGES_WAIT", 0)
-        shown = browser.get("/web")
-    assert (shown.status, shown.answer.headers["retry-after"]) == (503, "2")
+    async def answer(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await go.wait()
+        inside -= 1
+
+    async def ask(pages: PageGate) -> list[Message]:
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/web/sign-in", "query_string": b"", "headers": []}
+        await pages(scope, _nothing, send)
+        return sent
+
+    async def crowd() -> list[Message]:
+        pages = PageGate(answer, state=harness.state, meters=Instruments())
+        waiting = [asyncio.create_task(ask(pages)) for _ in range(PAGES_WAIT)]
+        await asyncio.sleep(0)  # each task runs until it waits
+        refused = await ask(pages)
+        go.set()
+        assert all(sent == [] for sent in await asyncio.gather(*waiting))
+        return refused
+
+    begun, *_rest = asyncio.run(crowd())
+    assert (begun["status"], most) == (503, PAGES_AT_ONCE)
+    assert (b"retry-after", b"2") in begun["headers"]
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request"}
 
 
 def test_vendored_files_are_as_they_were_published_with_their_licence() -> None:

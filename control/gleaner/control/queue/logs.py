@@ -136,15 +136,10 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
         raise Unknown(f"there is no job {job}")
     shown = list(_shown(db.execute(_FROM, {"job_": job}).all()))
     first = max(first, _first_left(shown, _trimmed(db, job)))
-    parts = [
-        and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
-        for attempt, low, high in shown
-        if high is None or high > first
-    ]
     lines: list[str] = []
     more = False
-    if parts:
-        visible = and_(LOG.c.job == job, or_(*parts))
+    visible = _visible(job, shown, first)
+    if visible is not None:
         rows = select(LOG.c.number, LOG.c.line).where(visible).order_by(LOG.c.number).limit(limit)
         for number, line in db.execute(rows):
             gap = min(number - first, limit) - len(lines)
@@ -154,6 +149,25 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
         last = db.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
         more = last is not None and last >= first + len(lines)
     return LogPage(first=first, lines=tuple(lines), ended=state is State.COMPLETE and not more)
+
+
+def last_number(db: Connection, job: int) -> int | None:
+    """Return the number of the last line that `read` would show; None if there is none."""
+    visible = _visible(job, list(_shown(db.execute(_FROM, {"job_": job}).all())), 0)
+    if visible is None:
+        return None
+    found: int | None = db.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
+    return found
+
+
+def _visible(job: int, shown: Sequence[tuple[int, int, int | None]], first: int) -> ColumnElement[bool] | None:
+    """Return the condition that a line is shown and is not before `first`; None if no attempt has such lines."""
+    parts = [
+        and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
+        for attempt, low, high in shown
+        if high is None or high > first
+    ]
+    return and_(LOG.c.job == job, or_(*parts)) if parts else None
 
 
 def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:

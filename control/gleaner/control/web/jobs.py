@@ -7,13 +7,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.control.api import decisions, jobs
-from gleaner.control.api.access import User
+from gleaner.control.api.access import Caller, User
 from gleaner.control.api.jobs import JobPath
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.searches import ROWS_A_PAGE, JobSearch
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import searches
+from gleaner.control.queue import logs, searches
 from gleaner.control.states import Outcome, State
 from gleaner.control.validation_messages import one_line
 from gleaner.control.web.gate import ROOT
@@ -23,6 +23,7 @@ from gleaner.control.web.slice_chart import slice_chart
 router = APIRouter(prefix=f"{ROOT}/jobs")
 
 LINES_A_PAGE = 500
+LAST_LINES = 20
 DECISIONS = 20
 
 
@@ -56,9 +57,16 @@ def show_job(request: Request, caller: User, job: JobPath) -> Response:
         row=detail.job,
         chart=slice_chart(detail, now_s=caller.now_s),
         decisions=about,
-        last_lines=jobs.log(caller, job, 0, 20),
+        last_lines=jobs.log(caller, job, _begin_of_last(caller, job, LAST_LINES), LAST_LINES),
         because=_because(about, job_subject(job)),
     )
+
+
+def _begin_of_last(caller: Caller, job: int, lines: int) -> int:
+    """Return the number of the line with which the last `lines` of a log begin."""
+    with caller.reading() as db:
+        last = logs.last_number(db, job)
+    return 0 if last is None else max(0, last + 1 - lines)
 
 
 def _because(about: list[DecisionRow], subject: str) -> dict[int, str]:
@@ -77,10 +85,12 @@ def job_log(
     request: Request,
     caller: User,
     job: JobPath,
-    first: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
+    first: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
     everything: Annotated[bool, Query(alias="all")] = False,
 ) -> Response:
-    """Return a page of the lines that a job has written."""
+    """Return a page of the lines that a job has written: the last ones, unless the first line is named."""
+    if first is None:
+        first = 0 if everything else _begin_of_last(caller, job, LINES_A_PAGE)
     lines = jobs.log(caller, job, first, LINES_A_PAGE, everything)
     return page(
         request, "log.html", job=job, lines=lines, first=first, everything=everything, lines_a_page=LINES_A_PAGE

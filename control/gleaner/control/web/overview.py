@@ -45,19 +45,19 @@ class Attention:
 @router.get(ROOT)
 def overview(request: Request, caller: User) -> Response:
     """Return the first page."""
-    cluster = nodes.cluster(caller)
+    cluster, status = nodes.cluster(caller), campaigns.status(caller)
     phases: dict[str, int] = {}
     for agent in agents.list_agents(caller):
         phases[agent.phase] = phases.get(agent.phase, 0) + 1
     return page(
         request,
         "overview.html",
-        jobs=campaigns.status(caller),
+        jobs=status,
         cluster=cluster,
         uses=node_uses(cluster.nodes),
         phases=phases,
         groups=_groups(caller),
-        attention=needs_attention(cluster, caller.state.faults.now, held=campaigns.status(caller).held),
+        attention=needs_attention(cluster, caller.state.faults.now, held=status.held),
     )
 
 

@@ -57,9 +57,10 @@ def _bar(slice_: AttemptRow, begin_s: float, end_s: float, now_s: float) -> Bar:
         spent["compute"] = lasted_s - spent["restore"] - spent["save"]
     rest_s = max(0.0, lasted_s - sum(spent.values()))  # of it nobody has reported what it was spent on
     per_s = WIDTH / (end_s - begin_s)
-    at_s, parts = slice_.claimed_s - begin_s, list[Part]()
+    at_s, left_s, parts = slice_.claimed_s - begin_s, lasted_s, list[Part]()
     for what, seconds in (("other", rest_s), *spent.items()):
-        shown_s = min(max(0.0, seconds), lasted_s)
+        shown_s = min(max(0.0, seconds), left_s)  # a node's clock may be wrong
+        left_s -= shown_s
         if shown_s > 0:
             parts.append(Part(what, round(at_s * per_s, 2), round(max(shown_s * per_s, 0.5), 2), shown_s))
         at_s += shown_s

@@ -34,6 +34,8 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden || isBusy()) event.preventDefault();
 });
 document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.detail.successful) began.at = performance.now();
-  away.hidden = event.detail.successful || event.detail.xhr.status === 401;
+  const { successful, xhr } = event.detail;
+  if (successful) began.at = performance.now();
+  away.hidden = successful || (xhr.status >= 400 && xhr.status < 500);
+  if (xhr.status === 403 || xhr.status === 404) location.reload();  // gone meanwhile: the page says so itself
 });
