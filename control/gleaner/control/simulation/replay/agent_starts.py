@@ -1,4 +1,4 @@
-"""Agents on idle nodes: when agents start, end and are vacated. Compiled; the loop of every discipline calls this.
+"""Agents on idle nodes: when agents start, end and are vacated. Compiled; every discipline calls this.
 
 The live planner (`policy.provisioning`), compiled, answers how many agents start. A loop has to do the following:
 
@@ -9,7 +9,7 @@ The live planner (`policy.provisioning`), compiled, answers how many agents star
 - After all regular decisions of an instant, `decide` vacates agents for what is owed, and starts new agents where they
   delay no promise. With nothing promised, no agent should start where the first job waits for agents alone: agents that
   follow each other on the job's nodes would keep the job waiting for ever.
-- The loop calls `grown` at its top, and `close` behind its end.
+- The loop has the log enlarged before it is full (`is_full`), and calls `close` at its end.
 
 Agents that start together are one entry with a count, so that a machine full of agents costs what one agent costs. Both
 the starts and the ends of entries ascend: agents that started first end first. With a finite queue it matters what each

@@ -1,8 +1,8 @@
 """The layer of agents as arrays of records: its rules, the agents that hold nodes now, and the log of earlier agents.
 
 `agent_starts` decides, and `agent_slots` where the low-priority queue has an end; nothing here does. Both modules
-change the records in place. Only the log is replaced when it is full (`grown`). Compiled code takes every array of a
-tuple as an argument of its own, and more arguments take longer to compile: hence records.
+change the records in place. Only the log is replaced when it is full (`larger_log`). Compiled code takes every array of
+a tuple as an argument of its own, and more arguments take longer to compile: hence records.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.replay.compiler import inner, making
+from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, transfer_s
 from gleaner.control.simulation.workload import Counts, Seconds
@@ -202,19 +202,8 @@ def is_full(layer: AgentLog) -> bool:
     return bool(layer.log.shape[1] < state.logged + state.last - state.first + 4)
 
 
-@making
-def grown(layer: AgentLog) -> AgentLog:
-    """Return the same layer, with twice the room in its log."""
-    state = layer.state[0]
-    log = np.empty((5, 2 * layer.log.shape[1]))
-    for row in range(5):
-        for entry in range(state.logged):
-            log[row, entry] = layer.log[row, entry]
-    return AgentLog(layer.rules, layer.state, layer.entries, layer.leavings, layer.freed, log, layer.counts, layer.fits)
-
-
 def larger_log(layer: AgentLog) -> AgentLog:
-    """Return what `grown` returns, for a loop that stops where its log is full."""
+    """Return the same layer, with twice the room in its log."""
     there = layer.log.shape[1]
     log = np.empty((5, 2 * there))
     log[:, :there] = layer.log

@@ -40,13 +40,6 @@ def layer_on(machine: Machine, agents: AgentSettings | None) -> AgentLog | None:
 
 
 @inner
-def has_log_room(layer: AgentLog) -> bool:
-    """Return True if there is room for what one more instant may log."""
-    state = layer.state[0]
-    return bool(layer.log.shape[1] >= state.logged + state.last - state.first + 4)
-
-
-@inner
 def leave(book: Ledger, layer: AgentLog, now_s: float) -> bool:
     """Free the nodes of agents that ended by now, of one expected end the oldest first. Return True if any ended."""
     if release(layer, None, now_s) == 0:

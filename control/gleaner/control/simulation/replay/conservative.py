@@ -52,19 +52,18 @@ class ByPromise(NamedTuple):
     """One record."""
 
 
-def by_promise(ledger: UnitLedger, capacity: int, from_s: float, *, has_agents: bool) -> ByPromise:
+def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
     """Return the queue before anything was submitted, with a profile in which all units are free from `from_s` on.
 
     No array must grow. The operating system provides only the part of an array that is used.
     """
-    jobs = len(ledger.units)
-    most = min(jobs, capacity) + 1
-    most += capacity + 1 if has_agents else 0  # every unit may be an agent's
+    jobs, capacity = len(ledger.units), int(ledger.state["free"][0])
+    most = min(jobs, capacity) + 1 + capacity + 1  # every unit may be an agent's
     steps = 2 * (most + jobs) + 4
     state = np.zeros(1, _STATE)
     state["steps"], state["better_until_s"] = 1, -np.inf
     book = ByPromise(
-        ledger,
+        ledger._replace(limit_s=np.where(ledger.limit_s > 0, ledger.limit_s, 1.0)),  # a promise lasts for some time
         queue=np.empty(jobs, np.int64),
         units=np.empty(jobs, np.int64),
         limit_s=np.empty(jobs),

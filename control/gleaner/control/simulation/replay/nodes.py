@@ -1,10 +1,8 @@
 """Machines whose nodes matter: shared nodes, nodes of several classes, and jobs that migrate between nodes.
 
 The disciplines are first come first served and EASY backfilling. Each start chooses nodes by first fit (see
-`first_fit`). The rules for one instant are those of `queueing`: first what ends, then what is submitted, then one
-decision. Migration comes last.
-
-Agents start after the decision, on nodes that are wholly idle (see `agents_on_nodes`).
+`first_fit`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`). Migration
+comes last.
 
 A job runs at the speed of its slowest node. A migration takes a save, in which the job holds its old cores and the new
 cores are kept for the job, and then a restore on the new cores. The job computes in neither.
@@ -12,18 +10,17 @@ cores are kept for the job, and then a restore on the new cores. The job compute
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine
-from gleaner.control.simulation.replay import migration
-from gleaner.control.simulation.replay.agent_starts import close
-from gleaner.control.simulation.replay.agent_starts import next_s as next_of_agents
-from gleaner.control.simulation.replay.agents import AgentLog, larger_log
-from gleaner.control.simulation.replay.agents_on_nodes import AGENT, agents_told, come, has_log_room, layer_on, leave
+from gleaner.control.simulation.replay import ledger as ledgers
+from gleaner.control.simulation.replay import loop, migration
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents_on_nodes import AGENT, agents_told, come, layer_on, leave
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.first_fit import choose, first_with_room, idle_nodes, level_for
 from gleaner.control.simulation.replay.ledger import (
@@ -32,10 +29,8 @@ from gleaner.control.simulation.replay.ledger import (
     JOBS,
     Ledger,
     Table,
-    has_room,
     larger_book,
     new_book,
-    next_s,
     settle,
 )
 from gleaner.control.simulation.schedule import Parts, Schedule, Stretches
@@ -47,18 +42,12 @@ _MOVES = {
     Migration.COMPACTION: migration.COMPACTION,
     Migration.PRIORITIES: migration.PRIORITIES,
 }
-_STATE = np.dtype(
-    [(name, np.float64) for name in ("now_s", "decide_s", "look_s", "moved_s")]
-    + [(name, np.int64) for name in ("arrived", "first", "last", "refused", "waiting")]
-)
-"""The state of the loop. `decide_s`, `look_s`: when the next decision and the next look for a migration are due.
-`moved_s`: when the last migration is over. `arrived`: how many jobs were submitted. `first`, `last`: the first and the
-last job in the queue. `refused`: the last job that was refused since cores were freed (-1: none). `waiting`: how many
-jobs wait."""
+_STATE = np.dtype([("moved_s", "f8"), ("first", "i8"), ("last", "i8"), ("refused", "i8")])
+"""The state beside the clock. `moved_s`: when the last migration is over. `first`, `last`: the first and the last job
+in the queue. `refused`: the last job that was refused since cores were freed (-1: none)."""
 
-_ENDED, _FULL, _LOG_IS_FULL, _LOOKS = range(4)
-"""The reasons why the loop stopped: nothing is left, the book or the agents' log has no room, or a look for a migration
-is due."""
+# Imported by name: a compiled function cannot look into a Python module.
+book_has_room, next_of_book = ledgers.has_room, ledgers.next_s
 
 
 class Rules(NamedTuple):
@@ -67,11 +56,16 @@ class Rules(NamedTuple):
     whole: bool
     prefers_one: bool
     overtaking: bool
-    every_s: float
-    until_s: float
-    keep_waiting: int
     moves: int
     look_every_s: float
+
+
+class OnNodes(NamedTuple):
+    """The ledger, with the queue and the rules."""
+
+    book: Ledger
+    state: Table
+    rules: Rules
 
 
 def run(
@@ -93,31 +87,31 @@ def run(
         whole=machine.allocation is Allocation.NODES,
         prefers_one=machine.prefers_one,
         overtaking=scheduler.kind is Discipline.EASY,
-        every_s=float(scheduler.decide_every_s),
-        until_s=math.inf if until_s is None else float(until_s),
-        keep_waiting=keep_waiting,
         moves=_MOVES[scheduler.migration.kind],
         look_every_s=float(scheduler.migration.every_s),
     )
-    book = new_book(_jobs(workload, scheduler, is_kept_full=keep_waiting > 0), *idle_nodes(machine))
-    state = np.array([(0.0 if keep_waiting else -math.inf, math.inf, math.inf, -math.inf, 0, -1, -1, -1, 0)], _STATE)
-    while (step := _replayed(book, state, rules, layer)) != _ENDED:
-        if step == _FULL:
-            book = larger_book(book)
-        elif step == _LOG_IS_FULL and layer is not None:
-            layer = larger_log(layer)
-        else:
-            again_s = migration.migrate(book, float(state["now_s"][0]), rules.moves, rules.whole)
-            _look_again(state[0], again_s, rules)
-    stretches, parts, saves = _told(book, rules)
+    jobs = _jobs(workload, scheduler, is_kept_full=keep_waiting > 0)
+    state = np.array([(-math.inf, -1, -1, -1)], _STATE)
+    on, layer, stop_s = loop.run_loop(
+        _run_on_nodes,
+        OnNodes(new_book(jobs, *idle_nodes(machine)), state, rules),
+        jobs["submit_s"],
+        loop.rules_of(scheduler, until_s, keep_waiting),
+        layer,
+        None,
+        larger=lambda on: on._replace(book=larger_book(on.book)),
+        pause=_migrate,
+    )
+    book, until_s = on.book, math.inf if until_s is None else until_s
+    stretches, parts, saves = _told(book, until_s, whole=rules.whole)
     return Schedule(
         workload=replace(workload, submit_s=book.jobs["submit_s"].copy()) if keep_waiting else workload,
         machine=machine,
         scheduler=scheduler.kind.value,
         start_s=book.jobs["start_s"].copy(),
-        end_s=np.where(book.jobs["end_s"] <= rules.until_s, book.jobs["end_s"], math.nan),
+        end_s=np.where(book.jobs["end_s"] <= until_s, book.jobs["end_s"], math.nan),
         jobs=stretches,
-        agents=agents_told(book, layer, machine, _stopped(layer, state, rules)),
+        agents=agents_told(book, layer, machine, stop_s),
         saves=saves,
         parts=parts,
     )
@@ -157,131 +151,105 @@ def _jobs(workload: Workload, scheduler: SchedulerSettings, *, is_kept_full: boo
     return jobs
 
 
-def _stopped(layer: AgentLog | None, state: Table, rules: Rules) -> float:
-    """Put the agents that are left at the end of the replay into their log; return when the replay ended for agents."""
-    stop_s = rules.until_s if rules.until_s < math.inf else float(state["now_s"][0])
-    if layer is not None:
-        _closed(layer, stop_s)
-    return stop_s
-
-
-@compiled
-def _closed(layer: AgentLog, stop_s: float) -> None:
-    close(layer, None, stop_s)
-
-
-@compiled
-def _replayed(book: Ledger, state: Table, rules: Rules, layer: AgentLog | None) -> int:  # noqa: PLR0912 - one loop
-    """Run the loop and return the reason why it stopped. The next call goes on where the loop stopped.
-
-    Since the loop returns for a migration, migration is compiled only where it is used.
-    """
-    at = state[0]
-    while True:
-        if not has_room(book):
-            return _FULL
-        event_s = min(_arrival_s(book, state, rules), next_s(book))
-        agents_s = np.inf
-        if layer is not None:
-            if event_s == np.inf and at["waiting"] == 0 and rules.until_s == np.inf:
-                return _ENDED
-            if not has_log_room(layer):
-                return _LOG_IS_FULL
-            agents_s = next_of_agents(layer, None)
-        now_s = min(event_s, at["decide_s"], at["look_s"], agents_s)
-        if not now_s < rules.until_s:
-            return _ENDED
-        at["now_s"] = now_s
-        is_changed = _changed(book, state, rules)
-        if layer is not None and agents_s <= now_s:
-            leave(book, layer, now_s)
-            at["refused"] = -1
-            is_changed = True
-        if is_changed and at["decide_s"] > now_s:
-            at["decide_s"] = now_s if rules.every_s == 0 else np.ceil(now_s / rules.every_s) * rules.every_s
-        if is_changed and at["look_s"] > now_s and rules.moves != migration.NONE:
-            at["look_s"] = np.ceil(max(now_s, at["moved_s"]) / rules.look_every_s) * rules.look_every_s
-        if at["decide_s"] <= now_s:
-            at["decide_s"] = np.inf
-            _decide(book, state, rules)
-            if layer is not None:
-                _have_agents(book, state, rules, layer)
-        if at["look_s"] <= now_s:
-            at["look_s"] = np.inf
-            if at["waiting"] == 0:
-                return _LOOKS
+def _migrate(on: OnNodes, clock: Any) -> None:
+    """Start a migration if there is one. Look again when it is over, or without one when anything has changed."""
+    again_s = migration.migrate(on.book, float(clock["now_s"]), on.rules.moves, on.rules.whole)
+    if again_s < math.inf:
+        every_s = on.rules.look_every_s
+        on.state["moved_s"] = again_s
+        clock["wake_s"] = max(math.ceil(again_s / every_s), math.floor(clock["now_s"] / every_s) + 1) * every_s
 
 
 @inner
-def _have_agents(book: Ledger, state: Table, rules: Rules, layer: AgentLog) -> None:
+def _has_room(on: OnNodes) -> bool:
+    return book_has_room(on.book)
+
+
+@inner
+def _next_end_s(on: OnNodes) -> float:
+    return next_of_book(on.book)
+
+
+@inner
+def _free(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+    book, is_news = on.book, False
+    while next_of_book(book) <= clock.now_s:
+        stretch = book.running[BY_END, book.many[BY_END] - 1]["stretch"]
+        book.stretches[stretch]["is_over"] = 1
+        settle(book, stretch)
+        is_news = True
+    if layer is not None and clock.agents_s <= clock.now_s:
+        leave(book, layer, clock.now_s)
+        is_news = True
+    if is_news:
+        on.state[0]["refused"] = -1  # jobs that were refused may fit now
+    return is_news
+
+
+@inner
+def _enter(on: OnNodes, clock: Any, job: int, layer: AgentLog | None) -> bool:
+    at = on.state[0]
+    if clock.waiting == 0:
+        at["first"] = job
+    else:
+        on.book.jobs[at["last"]]["after"] = job
+    at["last"] = job
+    return True
+
+
+@inner
+def _decide(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
+    _start_jobs(on, clock)
+    if layer is not None:
+        _start_agents(on, clock, layer)
+
+
+@inner
+def _pauses(on: OnNodes, clock: Any, is_news: bool) -> bool:
+    """Return True if the policy is to look for a migration now.
+
+    Since the loop pauses for a migration, migration is compiled only where it is used.
+    """
+    if is_news and clock.wake_s > clock.now_s and on.rules.moves != migration.NONE:
+        every_s = on.rules.look_every_s
+        clock.wake_s = np.ceil(max(clock.now_s, on.state[0]["moved_s"]) / every_s) * every_s
+    if clock.wake_s > clock.now_s:
+        return False
+    clock.wake_s = np.inf
+    return bool(clock.waiting == 0)
+
+
+@inner
+def _stop(on: OnNodes, stop_s: float) -> None:
+    """Leave what runs as it is: the answer is cut at the end of the replay."""
+
+
+@inner
+def _start_agents(on: OnNodes, clock: Any, layer: AgentLog) -> None:
     """Start agents where they delay no promise.
 
     Without promises, start agents only where the first job does not wait for agents alone.
     """
-    at = state[0]
+    book = on.book
     shadow_s, reserved, extra = np.inf, -1, 0
-    if at["waiting"] > 0:
-        if rules.overtaking:
-            shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
+    if clock.waiting > 0:
+        if on.rules.overtaking:
+            shadow_s, reserved, extra = _reserved(book, int(book.jobs[on.state[0]["first"]]["processors"]))
         elif book.many[BY_END] == 0:
             return
-    come(book, layer, at["now_s"], shadow_s, reserved, extra)
-
-
-def _look_again(at: np.void, again_s: float, rules: Rules) -> None:
-    """Set the next look for a migration: when this migration is over, or without one when anything has changed."""
-    if again_s < math.inf:
-        at["moved_s"] = again_s
-        looks = max(math.ceil(again_s / rules.look_every_s), math.floor(at["now_s"] / rules.look_every_s) + 1)
-        at["look_s"] = looks * rules.look_every_s
+    come(book, layer, clock.now_s, shadow_s, reserved, extra)
 
 
 @inner
-def _arrival_s(book: Ledger, state: Table, rules: Rules) -> float:
-    at = state[0]
-    if at["arrived"] == len(book.jobs):
-        return np.inf
-    if rules.keep_waiting > 0:
-        return float(at["now_s"]) if at["waiting"] < rules.keep_waiting else np.inf
-    return float(book.jobs[at["arrived"]]["submit_s"])
-
-
-@inner
-def _changed(book: Ledger, state: Table, rules: Rules) -> bool:
-    """End what ends by now, which frees its cores, and enqueue what is submitted by now.
-
-    Return True if anything ended or was submitted.
-    """
-    at = state[0]
-    is_changed = False
-    while next_s(book) <= at["now_s"]:
-        stretch = book.running[BY_END, book.many[BY_END] - 1]["stretch"]
-        book.stretches[stretch]["is_over"] = 1
-        settle(book, stretch)
-        at["refused"] = -1  # jobs that were refused may fit now
-        is_changed = True
-    while _arrival_s(book, state, rules) <= at["now_s"]:
-        job = at["arrived"]
-        book.jobs[job]["submit_s"] = at["now_s"] if rules.keep_waiting > 0 else book.jobs[job]["submit_s"]
-        if at["waiting"] == 0:
-            at["first"] = job
-        else:
-            book.jobs[at["last"]]["after"] = job
-        at["last"] = job
-        at["waiting"] += 1
-        at["arrived"] += 1
-        is_changed = True
-    return is_changed
-
-
-@inner
-def _decide(book: Ledger, state: Table, rules: Rules) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
+def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
     """Start what may start now: the head of the queue while it fits, then the jobs that may overtake the head.
 
     With EASY, a job may overtake if it ends by the head's shadow time, or if it leaves the head enough cores on the
     level where the head will start.
     """
+    book, state, rules = on
     at = state[0]
+    now_s = clock.now_s
     everywhere = len(book.levels) - 1
     is_refused = at["refused"] >= 0  # then the head was refused, and all jobs up to that one
     before = at["refused"]
@@ -296,14 +264,14 @@ def _decide(book: Ledger, state: Table, rules: Rules) -> None:  # noqa: PLR0915 
             shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
         held, ranges_end, speed = 0, 0, 1.0
         while level >= 0:
-            is_late = at["now_s"] + row["limit_s"] / book.levels[level]["speed"] > shadow_s
+            is_late = now_s + row["limit_s"] / book.levels[level]["speed"] > shadow_s
             if is_late and processors > extra and (reserved in (level, everywhere)):
                 level = level_for(book.levels, processors, level)
                 continue
             on_one = first_with_room(book, level, processors) if rules.prefers_one else -1
             ranges_end, speed = choose(book, level, processors, rules.whole, on_one)
             held = 0
-            if at["now_s"] + row["limit_s"] / speed > shadow_s:
+            if now_s + row["limit_s"] / speed > shadow_s:
                 held = _cores(book, ranges_end, reserved)
             if held <= extra or not is_refused:
                 break
@@ -315,14 +283,14 @@ def _decide(book: Ledger, state: Table, rules: Rules) -> None:  # noqa: PLR0915 
             continue
         extra -= held
 
-        row["start_s"] = at["now_s"]
-        row["end_s"] = at["now_s"] + row["run_s"] / speed
+        row["start_s"] = now_s
+        row["end_s"] = now_s + row["run_s"] / speed
         stretch = book.many[3]
         new = book.stretches[stretch]
         new["job"] = job
-        new["start_s"] = at["now_s"]
+        new["start_s"] = now_s
         new["end_s"] = row["end_s"]
-        new["limit_s"] = at["now_s"] + row["limit_s"] / speed
+        new["limit_s"] = now_s + row["limit_s"] / speed
         book.many[3] += 1
         book.stretches[stretch + 1]["ranges"] = ranges_end
         settle(book, stretch)
@@ -333,7 +301,7 @@ def _decide(book: Ledger, state: Table, rules: Rules) -> None:  # noqa: PLR0915 
             book.jobs[before]["after"] = after
         if at["last"] == job:
             at["last"] = before
-        at["waiting"] -= 1
+        clock.waiting -= 1
         job = after
     at["refused"] = at["last"]
 
@@ -370,19 +338,33 @@ def _reserved(book: Ledger, processors: int) -> tuple[float, int, int]:
     return shadow_s, level, levels[level]["free"] - processors
 
 
-def _told(book: Ledger, rules: Rules) -> tuple[Stretches, Parts, int]:
+_loop = making(
+    loop.loop_of(
+        loop.Discipline[OnNodes](_has_room, _next_end_s, loop.is_any_waiting, _free, _enter, _decide, _pauses, _stop)
+    )
+)
+
+
+@compiled
+def _run_on_nodes(  # noqa: PLR0917 - numba takes no keywords
+    book: OnNodes, submit_s: Seconds, clocks: Records, rules: loop.Rules, layer: AgentLog | None, finite: Finite | None
+) -> int:
+    return _loop(book, submit_s, clocks, rules, layer, finite)
+
+
+def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Parts, int]:
     """Return the book's stretches, their parts, and the number of saves.
 
     The stretches are in order of their starts, and are cut at the replay's end.
     """
     told = book.stretches[: book.many[3]]
-    is_there = told["start_s"] < rules.until_s  # a job that migrates may be about to start
+    is_there = told["start_s"] < until_s  # a job that migrates may be about to start
     begins = np.flatnonzero(is_there & (told["job"] != AGENT))
     begins = begins[np.argsort(told["start_s"][begins], kind="stable")]
     rows = told[begins]
-    end_s = np.minimum(rows["end_s"], rules.until_s)
+    end_s = np.minimum(rows["end_s"], until_s)
     parts = _parts(book, begins)
-    weight = parts.nodes * (1 if rules.whole else parts.cores)
+    weight = parts.nodes * (1 if whole else parts.cores)
     ends = np.cumsum(np.bincount(parts.stretch, minlength=len(rows)))
     last = ends - 1
     has_one = (np.diff(ends, prepend=0) == 1) & (parts.nodes[last] == 1)

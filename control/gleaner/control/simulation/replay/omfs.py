@@ -7,9 +7,8 @@ A decision tries every waiting job, as in the listing's endless loop (lines 14 t
 came or ended, when units were freed, or when a job has run for a quantum while a claim waits. Between such instants no
 answer changes. A job that is preempted in a decision waits for its next try until the current walk over the queue ends.
 
-The rule for one instant is that of `queueing`. First, what ends frees its units. Then what is submitted joins the
-queue. Then one decision is taken with all of it known, or at the next multiple of `decide_every_s`. Units that were
-promised to a claim need no decision: the job starts when its units are free.
+The event loop is that of `loop`. Units that were promised to a claim need no decision: the job starts when its units
+are free.
 
 Agents (`agents`) start last. With preemption, agents are like jobs of an owner entitled to nothing, and are vacated
 before any job is preempted: a decision counts their nodes as idle, and a job that gets some of these nodes waits for
@@ -28,7 +27,8 @@ from gleaner.control.policy import omfs
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.replay import agent_starts as low
-from gleaner.control.simulation.replay.agents import Finite, grown, is_full, layer_of, stretches
+from gleaner.control.simulation.replay import loop
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.omfs_state import (
     CLAIMS,
@@ -63,13 +63,13 @@ from gleaner.control.simulation.replay.omfs_state import (
     USED,
     USED_FIXED,
     WAITING,
-    Rows,
     State,
     at_first,
     begin,
     begin_complete,
     end_due,
     grant,
+    has_room,
     hold,
     record,
     repay,
@@ -78,13 +78,12 @@ from gleaner.control.simulation.replay.omfs_state import (
 )
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, EntitlementSettings, SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Workload, refuse_strangers
+from gleaner.control.simulation.workload import Counts, Seconds, Workload, refuse_strangers
 
 decide = making(omfs.decide)
 is_claim, would_exceed = inner(omfs.is_claim), inner(omfs.would_exceed)
 # Imported by name: a compiled function cannot look into a Python module.
-next_agents_s, release_agents, decide_agents, held_by_agents = low.next_s, low.release, low.decide, low.held
-close_agents = low.close
+release_agents, decide_agents, held_by_agents = low.release, low.decide, low.held
 
 Asked, Owners, Running, Rules = omfs.Asked, omfs.Owners, omfs.Running, omfs.Rules
 _START = omfs.START
@@ -119,28 +118,25 @@ def run(
         state.job_s[SUBMIT] = math.nan
     _check(workload, state, settings)
     layer, finite = layer_of(agents, machine)
-    rows, log, stop_s = _replayed(
-        state,
-        Rules(float(settings.quantum_s), settings.quantum_protects, settings.literal),
-        float(scheduler.decide_every_s),
-        math.inf if until_s is None else float(until_s),
-        keep_waiting,
-        layer,
-        finite,
-    )
-    if stop_s == -math.inf:
-        raise BadScenario(
-            "scheduler.omfs: jobs vacate each other without end, before they have restored; "
-            "raise `quantum_s`, leave `literal` out, or set an end of the replay"
-        )
+
+    def larger(full: State) -> State:
+        if until_s is None and full.n[ROWS] > _STRETCHES * (len(workload) + 100):
+            raise BadScenario(
+                "scheduler.omfs: jobs vacate each other without end, before they have restored; "
+                "raise `quantum_s`, leave `literal` out, or set an end of the replay"
+            )
+        return full._replace(rows=np.concatenate([full.rows, np.empty_like(full.rows)]))
+
+    rules = loop.rules_of(scheduler, until_s, keep_waiting)
+    state, layer, stop_s = loop.run_loop(_run_omfs, state, state.job_s[SUBMIT], rules, layer, finite, larger)
     return Schedule(
         workload=replace(workload, submit_s=state.job_s[SUBMIT].copy()) if keep_waiting else workload,
         machine=machine,
         scheduler=scheduler.kind.value,
         start_s=state.job_s[START].copy(),
         end_s=state.job_s[END].copy(),
-        jobs=stretches_of(rows),
-        agents=stretches(None if layer is None else layer._replace(log=log), stop_s),
+        jobs=stretches_of(state),
+        agents=stretches(layer, stop_s),
         saves=int(state.n[SAVES]),
         agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )
@@ -164,104 +160,63 @@ def _check(workload: Workload, state: State, settings: EntitlementSettings) -> N
         )
 
 
-@compiled
-def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - numba takes no keywords
-    state: State,
-    rules: omfs.Rules,
-    every_s: float,
-    until_s: float,
-    keep_waiting: int,
-    layer: Any,
-    finite: Finite | None,
-) -> tuple[Rows, Any, float]:
-    """Return all stretches in the order of their ends, the log of agents, and when the replay stopped.
-
-    With `keep_waiting` the loop writes when each job entered the queue. Without a layer the code for agents is not
-    compiled. The replay's end is -inf where it was stopped because jobs preempt each other without end.
-    """
-    n, submit_s = state.n, state.job_s[SUBMIT]
-    jobs = len(submit_s)
-    room = 2 * state.run.shape[1]  # the most stretches that end at one instant
-    rows = np.empty((jobs + room, 7))
-    come = 0
-    now_s = 0.0 if keep_waiting > 0 else -np.inf
-    decide_s = np.inf  # when the decision is due for which the latest events asked
-    wake_s = np.inf  # when the next job has run for a quantum, while a claim waits for that
-    agents = layer
-    while True:
-        if keep_waiting > 0:
-            next_s = now_s if come < jobs and n[WAITING] < keep_waiting else np.inf
-        else:
-            next_s = submit_s[come] if come < jobs else np.inf
-        next_s = min(next_s, _next_end_s(state), wake_s, decide_s)
-        if layer is not None:
-            waits_for_none = (
-                agents.rules[0].preemption or held_by_agents(agents) == 0 or not _is_any_due(state, rules.literal)
-            )
-            if next_s == np.inf and until_s == np.inf and n[CLAIMS] == 0 and waits_for_none:
-                break
-            if is_full(agents):
-                agents = grown(agents)
-            next_s = min(next_s, next_agents_s(agents, finite))
-        now_s = next_s
-        if not now_s < until_s:
-            break
-        if n[ROWS] > _STRETCHES * (jobs + 100) and until_s == np.inf:
-            return rows[:0], None if layer is None else agents.log, -np.inf
-        if len(rows) < n[ROWS] + room:
-            rows = _grown(rows)
-
-        is_news = end_due(state, rows, now_s)
-        if layer is not None and next_agents_s(agents, finite) <= now_s:
-            repay(state, release_agents(agents, finite, now_s))
-            is_news = True
-        begin_complete(state, now_s)
-        wait_again(state)
-        if wake_s <= now_s:
-            is_news = True
-            wake_s = np.inf
-        while come < jobs and (n[WAITING] < keep_waiting if keep_waiting > 0 else submit_s[come] <= now_s):
-            submit_s[come] = now_s
-            state.queue[QUEUE, n[WAITING]] = come
-            n[WAITING] += 1
-            come += 1
-            is_news = True
-        if is_news and decide_s == np.inf:
-            decide_s = np.ceil(now_s / every_s) * every_s if every_s > 0 else now_s
-        if decide_s > now_s:
-            continue
-
-        decide_s = np.inf
-        decision = _Decision(state, rows, rules, now_s, agents)
-        is_claim_waiting = _walk(decision, rules.literal)
-        wait_again(state)
-        if is_claim_waiting:
-            wake_s = _next_quantum_s(state, rules.quantum_s, now_s)
-        if layer is not None:
-            _send_agents(state, agents, finite, now_s, is_claim_waiting, rules.literal)
-    _stop(state, rows, until_s)
-    stop_s = now_s if until_s == np.inf else until_s
-    if layer is None:
-        return rows[: n[ROWS]], None, stop_s
-    close_agents(agents, finite, stop_s)
-    return rows[: n[ROWS]], agents.log, stop_s
+@inner
+def _is_needed(state: State, clock: Any, layer: AgentLog) -> bool:
+    """Return True if a decision is due, or if jobs wait for agents."""
+    if min(clock.decide_s, clock.wake_s) < np.inf or state.n[CLAIMS] > 0:
+        return True
+    is_waiting = held_by_agents(layer) > 0 and not layer.rules[0].preemption
+    return is_waiting and _is_any_due(state)
 
 
 @inner
-def _is_any_due(state: State, literal: bool) -> bool:
+def _free(state: State, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+    now_s = float(clock.now_s)
+    is_news = end_due(state, now_s)
+    if layer is not None and clock.agents_s <= now_s:
+        repay(state, release_agents(layer, finite, now_s))
+        is_news = True
+    begin_complete(state, now_s)
+    wait_again(state)
+    if clock.wake_s <= now_s:  # a job has run for a quantum, for which a claim waits
+        clock.wake_s = np.inf
+        is_news = True
+    clock.waiting = state.n[WAITING]
+    return is_news
+
+
+@inner
+def _enter(state: State, clock: Any, job: int, layer: AgentLog | None) -> bool:
+    state.queue[QUEUE, state.n[WAITING]] = job
+    state.n[WAITING] += 1
+    return True
+
+
+@making
+def _decide(state: State, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
+    now_s = float(clock.now_s)
+    is_claim_waiting = _walk(_Decision(state, now_s, layer), state.rules.literal)
+    wait_again(state)
+    if is_claim_waiting:
+        clock.wake_s = _next_quantum_s(state, state.rules.quantum_s, now_s)
+    if layer is not None:
+        _send_agents(state, layer, finite, now_s, is_claim_waiting)
+    clock.waiting = state.n[WAITING]
+
+
+@inner
+def _is_any_due(state: State) -> bool:
     """Return True if a job waits that may ever start."""
     for place in range(state.n[WAITING]):
         job = state.queue[QUEUE, place]
         entitled = state.owner[ENTITLED, state.job[OWNER, job]]
-        if not would_exceed(state.job[UNITS, job], state.job[CLASS, job], 0, entitled, literal):
+        if not would_exceed(state.job[UNITS, job], state.job[CLASS, job], 0, entitled, state.rules.literal):
             return True
     return False
 
 
 @inner
-def _send_agents(  # noqa: PLR0917 - numba takes no keywords
-    state: State, layer: Any, finite: Finite | None, now_s: float, is_claim_waiting: bool, literal: bool
-) -> None:
+def _send_agents(state: State, layer: Any, finite: Finite | None, now_s: float, is_claim_waiting: bool) -> None:
     """Vacate agents for promised units, and start other agents on idle units, unless these are kept for a claim.
 
     No agent starts where only agents run and a job waits for them: agents would follow each other for ever.
@@ -269,7 +224,7 @@ def _send_agents(  # noqa: PLR0917 - numba takes no keywords
     n = state.n
     is_alone = n[RUNNING] + n[SAVING] == 0 and not layer.rules[0].preemption
     free = n[IDLE]
-    if is_claim_waiting or (is_alone and _is_any_due(state, literal)):
+    if is_claim_waiting or (is_alone and _is_any_due(state)):
         free = 0
     taken, _end_s = decide_agents(layer, finite, now_s, free, _owed(state), np.inf, free)
     n[IDLE] -= taken
@@ -295,15 +250,6 @@ def _owed(state: State) -> int:
     return owed
 
 
-@making
-def _grown(rows: Rows) -> Rows:
-    more = np.empty((2 * len(rows), rows.shape[1]))
-    for row in range(len(rows)):
-        for column in range(rows.shape[1]):
-            more[row, column] = rows[row, column]
-    return more
-
-
 @inner
 def _next_end_s(state: State) -> float:
     soonest_s = np.inf
@@ -327,8 +273,6 @@ class _Decision(NamedTuple):
     """All that the questions of one decision need."""
 
     state: State
-    rows: Rows
-    rules: omfs.Rules
     now_s: float
     layer: Any
 
@@ -363,7 +307,7 @@ def _take_others(decision: _Decision) -> None:
     state = decision.state
     for place in range(_places(decision)):
         units = state.job[UNITS, state.queue[QUEUE, place]]
-        if decision.rules.literal or units <= _there(state, decision.layer)[0]:
+        if state.rules.literal or units <= _there(state, decision.layer)[0]:
             _try(decision, place, decision.layer)
 
 
@@ -388,7 +332,7 @@ def _try(decision: _Decision, place: int, layer: Any) -> int:
 
     `layer` is the decision's own, once more: the compiler leaves out code for agents only if a parameter is None.
     """
-    state, rows, rules, now_s, _layer = decision
+    state, now_s, _layer = decision
     n = state.n
     job = state.queue[QUEUE, place]
     units = state.job[UNITS, job]
@@ -405,13 +349,13 @@ def _try(decision: _Decision, place: int, layer: Any) -> int:
     )
     owners = Owners(state.owner[USED], state.owner[USED_FIXED], state.owner[PROMISED], state.owner[ENTITLED])
     asked = Asked(units, state.job[OWNER, job], state.job[CLASS, job])
-    answer, many = decide(asked, running, owners, idle, coming, now_s, rules, state.victims)
+    answer, many = decide(asked, running, owners, idle, coming, now_s, state.rules, state.victims)
     if answer == _START and units <= n[IDLE]:
         n[IDLE] -= units
         hold(state, job, units)
         begin(state, job, now_s)
     elif answer in (_START, _VACATE):  # _START: on agents' nodes, once the agents are saved
-        grant(state, rows, job, state.victims[:many], idle - n[IDLE], now_s, rules.literal)
+        grant(state, job, state.victims[:many], idle - n[IDLE], now_s, state.rules.literal)
     if answer in (_START, _VACATE):
         state.queue[QUEUE, place] = TAKEN
     return answer
@@ -421,13 +365,25 @@ _walk = inner(omfs.walk_of(_places, _take_claim, _take_others))
 
 
 @inner
-def _stop(state: State, rows: Rows, until_s: float) -> None:
+def _stop(state: State, stop_s: float) -> None:
     """Stop the replay. What ends at that instant has ended; what goes on has a stretch up to then and no end."""
-    end_due(state, rows, until_s)
+    end_due(state, stop_s)
     for at in range(state.n[RUNNING]):
         since_s = state.run_s[SINCE, at]
-        restore_s = min(state.run_s[RESTORING, at], until_s - since_s)
-        record(state, rows, state.run[JOB, at], since_s, until_s, restore_s, 0.0, 0.0)
+        restore_s = min(state.run_s[RESTORING, at], stop_s - since_s)
+        record(state, state.run[JOB, at], since_s, stop_s, restore_s, 0.0, 0.0)
     for at in range(state.n[SAVING]):
-        since_s, save_s = state.save_s[SINCE, at], until_s - state.save_s[SAVED_FROM, at]
-        record(state, rows, state.save[JOB, at], since_s, until_s, state.save_s[RESTORING, at], save_s, 0.0)
+        since_s, save_s = state.save_s[SINCE, at], stop_s - state.save_s[SAVED_FROM, at]
+        record(state, state.save[JOB, at], since_s, stop_s, state.save_s[RESTORING, at], save_s, 0.0)
+
+
+_loop = making(
+    loop.loop_of(loop.Discipline[State](has_room, _next_end_s, _is_needed, _free, _enter, _decide, loop.never, _stop))
+)
+
+
+@compiled
+def _run_omfs(  # noqa: PLR0917 - numba takes no keywords
+    book: State, submit_s: Seconds, clocks: Records, rules: loop.Rules, layer: AgentLog | None, finite: Finite | None
+) -> int:
+    return _loop(book, submit_s, clocks, rules, layer, finite)

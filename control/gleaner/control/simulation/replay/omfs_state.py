@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gleaner.control.policy import omfs
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.replay.compiler import inner
@@ -49,6 +50,9 @@ class State(NamedTuple):
     claim: Whole
     victims: Counts
     """Room for the running entries that a decision preempts."""
+    rows: Rows
+    """The stretches, in the order of their ends."""
+    rules: omfs.Rules
 
 
 # n: the idle units, the number of entries in each list, the number of saves of jobs so far, and the units of the
@@ -93,7 +97,15 @@ def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings
         save_s=np.empty((4, room)),
         claim=np.empty((4, room), np.int64),
         victims=np.empty(room, np.int64),
+        rows=np.empty((count + 2 * room, 7)),
+        rules=omfs.Rules(float(settings.quantum_s), settings.quantum_protects, settings.literal),
     )
+
+
+@inner
+def has_room(state: State) -> bool:
+    """Return True if the stretches of one more instant have room: as many as run or are being saved may end."""
+    return bool(len(state.rows) >= state.n[ROWS] + 2 * state.run.shape[1])
 
 
 def _cost(cost: CostSettings, workload: Workload) -> list[Seconds]:
@@ -106,8 +118,9 @@ def _cost(cost: CostSettings, workload: Workload) -> list[Seconds]:
     ]
 
 
-def stretches_of(rows: Rows) -> Stretches:
-    """Return the rows as stretches, in order of starts."""
+def stretches_of(state: State) -> Stretches:
+    """Return the stretches, in order of starts."""
+    rows = state.rows[: state.n[ROWS]]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
     job, start_s, end_s, units, restore_s, save_s, lost_s = (np.ascontiguousarray(column) for column in rows.T)
     nowhere = np.full(len(rows), -1, np.int32)
@@ -160,10 +173,10 @@ def moved(whole: Whole, times_s: Times, to: int, at: int) -> None:
 
 @inner
 def record(  # noqa: PLR0917 - numba takes no keywords
-    state: State, rows: Rows, job: int, since_s: float, end_s: float, restore_s: float, save_s: float, lost_s: float
+    state: State, job: int, since_s: float, end_s: float, restore_s: float, save_s: float, lost_s: float
 ) -> None:
-    """Record one more stretch. `rows` must have room for it."""
-    at = state.n[ROWS]
+    """Record one more stretch."""
+    rows, at = state.rows, state.n[ROWS]
     state.n[ROWS] += 1
     rows[at, 0] = job
     rows[at, 1] = since_s
@@ -202,7 +215,7 @@ def repay(state: State, units: int) -> None:
 
 @inner
 def vacate(  # noqa: PLR0917 - numba takes no keywords
-    state: State, rows: Rows, at: int, now_s: float, at_once: int, claimant: int, drops: bool
+    state: State, at: int, now_s: float, at_once: int, claimant: int, drops: bool
 ) -> None:
     """Preempt the running entry `at` for the job `claimant`. With `drops` a job that cannot be saved never returns."""
     n = state.n
@@ -229,7 +242,7 @@ def vacate(  # noqa: PLR0917 - numba takes no keywords
         state.job[IMAGE, job] = 1
         return
     if now_s > since_s:
-        record(state, rows, job, since_s, now_s, restored_s, 0.0, computed_s)
+        record(state, job, since_s, now_s, restored_s, 0.0, computed_s)
     elif state.job_s[START, job] == now_s:
         state.job_s[START, job] = np.nan
     if can_be_saved or not drops:
@@ -240,7 +253,7 @@ def vacate(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def grant(  # noqa: PLR0917 - numba takes no keywords
-    state: State, rows: Rows, job: int, victims: Counts, lent: int, now_s: float, drops: bool
+    state: State, job: int, victims: Counts, lent: int, now_s: float, drops: bool
 ) -> None:
     """Promise a job its units: idle units, coming units, and the units that the victims (running entries) free.
 
@@ -267,7 +280,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     for at in range(n[RUNNING] - 1, -1, -1):  # the last entry takes the place of an entry that leaves
         for victim in victims:
             if victim == at:
-                vacate(state, rows, at, now_s, at_once, job, drops)
+                vacate(state, at, now_s, at_once, job, drops)
     begin_complete(state, now_s)
 
 
@@ -311,14 +324,14 @@ def wait_again(state: State) -> None:
 
 
 @inner
-def end_due(state: State, rows: Rows, now_s: float) -> bool:
+def end_due(state: State, now_s: float) -> bool:
     """Free the units of jobs and saves that end by now; a saved job is to wait again. Return True if any ended."""
     n = state.n
     was = n[ROWS]
     for at in range(n[RUNNING] - 1, -1, -1):
         job, end_s = state.run[JOB, at], state.run_s[UNTIL, at]
         if end_s <= now_s:
-            record(state, rows, job, state.run_s[SINCE, at], end_s, state.run_s[RESTORING, at], 0.0, 0.0)
+            record(state, job, state.run_s[SINCE, at], end_s, state.run_s[RESTORING, at], 0.0, 0.0)
             state.job_s[END, job] = end_s
             hold(state, job, -state.job[UNITS, job])
             n[RUNNING] -= 1
@@ -329,7 +342,7 @@ def end_due(state: State, rows: Rows, now_s: float) -> bool:
         job, end_s = state.save[JOB, at], state.save_s[UNTIL, at]
         if end_s <= now_s:
             save_s = end_s - state.save_s[SAVED_FROM, at]
-            record(state, rows, job, state.save_s[SINCE, at], end_s, state.save_s[RESTORING, at], save_s, 0.0)
+            record(state, job, state.save_s[SINCE, at], end_s, state.save_s[RESTORING, at], save_s, 0.0)
             state.queue[AGAIN, n[BACK]] = job
             n[BACK] += 1
             give(state, state.job[UNITS, job], state.save[FOR, at])

@@ -51,9 +51,7 @@ class Queue(Protocol):
     def ledger(self) -> UnitLedger: ...
 
 
-def new_ledger(
-    run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool, has_promises: bool
-) -> UnitLedger:
+def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool) -> UnitLedger:
     """Return the ledger before anything has started. Its arrays never need to grow."""
     jobs = len(units)
     room = min(jobs, capacity) + 1
@@ -70,7 +68,7 @@ def new_ledger(
         heap_job=np.empty(room, np.int64),
         ends_s=np.empty(most_ends),
         ends_units=np.empty(most_ends, np.int64),
-        starts=np.empty(jobs if has_promises else room, np.int64),  # due jobs that wait for agents may ask for more
+        starts=np.empty(jobs, np.int64),  # due jobs that wait for agents may ask for more than all units
         state=state,
     )
 
