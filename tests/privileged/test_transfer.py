@@ -169,7 +169,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
         return 0
 
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
-    monkeypatch.setattr(transfer, "_relayed", lambda *_, **_named: (relay, socket.socket()))
+    monkeypatch.setattr(transfer, "_make_relay", lambda *_, **_named: (relay, socket.socket()))
     monkeypatch.setattr(transfer, "_run", save)
     monkeypatch.setattr(transfer, "_root_of_state", lambda _: "/")
     monkeypatch.setattr(written_layer, "layers", lambda *_: None)
