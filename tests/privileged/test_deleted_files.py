@@ -164,6 +164,42 @@ def test_a_file_that_was_received_is_looked_at_again(tmp_path: Path) -> None:
         assert unsavable.refused_files(pid) is None
 
 
+HALF = "[open(f'{d}/{n}' + 'n' * 200, 'w').close() for n in range(500)]; held = os.scandir(d); next(held)"
+
+
+@only_root
+def test_a_folder_that_is_read_in_part_is_refused_and_stays_where_it_is_read(tmp_path: Path) -> None:
+    with holding(tmp_path, HALF, "pass") as pid:
+        before = _positions(pid)
+        why = unsavable.refused_files(pid)
+        assert _positions(pid) == before
+    assert why is not None
+    assert f"it is reading the folder {shown(f'{tmp_path}/a/d')} and has not come to its end" in why.text
+    assert not why.lasts
+
+
+@only_root
+@pytest.mark.parametrize(
+    "then",
+    [
+        "held.close()",
+        "[os.unlink(f'{d}/{name}') for name in os.listdir(d)]",
+        "import shutil; shutil.rmtree(d)",
+        "held.close(); held = [os.open(one, os.O_RDONLY) for one in ('/proc', '/sys/kernel')];"
+        " [os.lseek(one, 2, os.SEEK_SET) for one in held]",
+        "held.close(); [os.unlink(f'{d}/{name}') for name in os.listdir(d)[9:]]; held = os.scandir(d); next(held)",
+    ],
+    ids=["closed", "no names left", "deleted", "of the kernel", "short"],
+)
+def test_a_folder_that_has_no_more_names_may_be_saved(tmp_path: Path, then: str) -> None:
+    with holding(tmp_path, HALF, then) as pid:
+        assert unsavable.refused_files(pid) is None
+
+
+def _positions(pid: int) -> list[str]:
+    return [file.read_text() for file in sorted(Path(f"/proc/{pid}/fdinfo").iterdir())]
+
+
 @only_root
 def test_a_process_that_cannot_be_looked_at_is_not_saved() -> None:
     assert "cannot be looked at" in str(unsavable.refused_files(2**22 + 1))

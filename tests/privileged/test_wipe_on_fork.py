@@ -4,9 +4,13 @@ import ctypes
 import mmap
 import os
 import struct
+import subprocess
+import sys
+
+from tests.privileged.root import only_root
 
 from gleaner.agent.privileged.shim.criu_messages import field
-from gleaner.agent.privileged.shim.wipe_on_fork import areas_of, marked
+from gleaner.agent.privileged.shim.wipe_on_fork import areas_of, marked, pids_by_inner_pid
 
 MADV_WIPEONFORK, MADV_DONTDUMP = 18, 16
 HEAD = b"12345678"
@@ -32,9 +36,22 @@ def test_the_mark_comes_to_its_mapping_alone_and_all_else_stays() -> None:
 def test_the_kernel_tells_where_such_memory_is() -> None:
     memory = mmap.mmap(-1, 3 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
-    pid = str(os.getpid())
     area = start, start + mmap.PAGESIZE
-    assert area not in areas_of(os.getpid(), pid)
+    assert area not in areas_of(os.getpid())
     memory.madvise(MADV_WIPEONFORK, mmap.PAGESIZE, mmap.PAGESIZE)
-    assert area in areas_of(os.getpid(), pid)
-    assert areas_of(os.getpid(), "1") == set()
+    assert area in areas_of(os.getpid())
+
+
+@only_root
+def test_a_process_is_found_by_its_number_in_the_container() -> None:
+    words = [sys.executable, "-c", "import os, time; os.fork() or print(os.getppid(), flush=True); time.sleep(60)"]
+    inside = ["unshare", "--pid", "--fork", "--kill-child", *words]
+    with subprocess.Popen(inside, stdout=subprocess.PIPE) as one:
+        try:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"1\n"
+            found = pids_by_inner_pid(one.pid)
+        finally:
+            one.kill()
+    assert found.pop(str(one.pid)) == one.pid
+    assert sorted(found) == ["1", "2"]

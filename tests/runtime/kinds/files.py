@@ -149,6 +149,38 @@ assert os.path.exists("/job/d/x")
 """,
     ),
     Kind(
+        "folders that are read to their end, and one that is read again",
+        """
+places = ("/job/d", "/var/tmp/d", "/dev/shm/d")
+for place in places:
+    os.mkdir(place)
+    for number in range(500):
+        open(f"{place}/{number}", "w").close()
+read = [os.scandir(place) for place in places]
+got = [{next(one).name} for one in read]
+again = os.open("/job/d", os.O_RDONLY)
+os.listdir(again)
+rest()
+for names, one in zip(got, read):
+    names |= {entry.name for entry in one}
+assert got == [set(map(str, range(500)))] * 3 and len(os.listdir(again)) == 500
+""",
+    ),
+    Kind(
+        "a folder of thousands of files that is read half way (`os.scandir`)",
+        """
+os.mkdir("/job/d")
+for number in range(5000):
+    open(f"/job/d/{number}", "w").close()
+read = os.scandir("/job/d")
+names = [next(read).name for _ in range(100)]
+rest()
+names += [entry.name for entry in read]
+assert sorted(map(int, names)) == list(range(5000))
+""",
+        refused="is reading the folder '/job/d' and has not come to its end",
+    ),
+    Kind(
         "files without rights to read them",
         """
 held, inside = file("/job/x", b"abc"), (os.mkdir("/job/d"), file("/job/d/x", b"abc"))[1]

@@ -10,6 +10,7 @@ that CRIU itself reads as root (`vdso`). Those are looked at in every restore.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import functools
 import hashlib
 import hmac
 import itertools
@@ -137,8 +138,15 @@ class Relay:
                 else:
                     self._give(criu, streamer, name, self._guard)
 
+    @functools.cached_property
+    def _pids(self) -> dict[str, int]:
+        """One look for all images: the processes stand still in a save, and there may be thousands."""
+        return wipe_on_fork.pids_by_inner_pid(self._saved)
+
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
         """Relay an image that CRIU writes."""
+        mappings = wipe_on_fork.IMAGE.match(name)
+        pid = self._pids.get(mappings.group(1)) if mappings else None
         source = criu_messages.receive_pipe(criu)
         criu_messages.send_request(streamer, name)
         if _PAGES.match(name):
@@ -151,7 +159,7 @@ class Relay:
         ours, theirs = os.pipe()[::-1]
         with openat.closing_fd(theirs):
             criu_messages.send_pipe(streamer, theirs)
-        self._pump(_pass_and_note, source, ours, digests, name, self._saved)
+        self._pump(_pass_and_note, source, ours, digests, name, pid)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
         """Relay an image that CRIU reads, if there is one. Raises `Broken`."""
@@ -187,15 +195,15 @@ class Relay:
         thread.start()
 
 
-def _pass_and_note(source: int, sink: int, digests: list[str], name: str, saved: int) -> None:
+def _pass_and_note(source: int, sink: int, digests: list[str], name: str, pid: int | None) -> None:
     """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails.
 
-    In an image of mappings, some get a mark that CRIU leaves out. `saved` is the pid of the container's first process.
+    In an image of mappings, some get a mark that CRIU leaves out. `pid` is their process; None for other images.
     """
     with openat.closing_fd(source), openat.closing_fd(sink):
         blocks = iter(lambda: _block(source), b"")
-        if mappings := wipe_on_fork.IMAGE.match(name):
-            whole = wipe_on_fork.marked(_whole(blocks, name), wipe_on_fork.areas_of(saved, mappings.group(1)))
+        if pid is not None:
+            whole = wipe_on_fork.marked(_whole(blocks, name), wipe_on_fork.areas_of(pid))
             blocks = iter([whole[at : at + BLOCK_BYTES] for at in range(0, len(whole), BLOCK_BYTES)])
         for block in blocks:
             digests.append(hashlib.sha256(block).hexdigest())

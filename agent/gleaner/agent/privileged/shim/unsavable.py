@@ -13,6 +13,10 @@ each folder that is there counts. A container that holds a file with such a link
 A file that has lost this name and has another one (a hard link) gets a third one from CRIU (--link-remap), under which
 CRIU looks for it when it restores. That name travels with the checkpoint only where CRIU itself saves the files: in
 /dev/shm, where Python's multiprocessing keeps its semaphores. Elsewhere the container is not saved.
+
+Folders: CRIU keeps the position in an open folder as a number. What the number means is up to the file system. The
+folder that the job gets on another node is a copy, and there the same number leads to other names: some come twice and
+some never. So a container that has read a part of a folder is not saved. /proc and /sys are no copies.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -31,6 +35,7 @@ _LONGEST_PATH = 80
 _EVENTS = "anon_inode:[eventfd]"
 _DELETED = " (deleted)"
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_COPIES = ("/proc", "/sys")
 _NAMELESS = ("/[aio]", "/secretmem")
 """Files of the kernel's own, which count as having a name and never had one."""
 
@@ -217,13 +222,19 @@ def refused_files(init_pid: int) -> Reason | None:
                         " link): it can be saved when the job has closed the file",
                         lasts=True,
                     )
+            for folder in _half_read(pid):
+                return Reason(
+                    f"it is reading the folder {shown(folder)} and has not come to its end: it can be saved when it has"
+                    " read it (os.listdir reads at once) or closed it",
+                    lasts=False,
+                )
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return Reason(
                 "it has a file or folder open whose path is too long (4096 bytes): it can be saved without that",
                 lasts=True,
             )
-        return Reason(f"its deleted files cannot be looked at, so it is not saved: {error}", lasts=False)
+        return Reason(f"its open files cannot be looked at, so it is not saved: {error}", lasts=False)
     return None
 
 
@@ -253,6 +264,38 @@ def holds_sent_files(about: str, name: str) -> bool:
     """Return True if files are on their way in the socket `fd/NAME` below `/proc/PID` (unix(7), SCM_RIGHTS)."""
     with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
         return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file)
+
+
+def _half_read(pid: int) -> Iterator[str]:
+    """Yield the path of each folder that a process has read in part: names follow at its position."""
+    about = f"/proc/{pid}"
+    for name in os.listdir(f"{about}/fd"):
+        entry = f"{about}/fd/{name}"
+        with suppress(FileNotFoundError):
+            path = os.readlink(entry)
+            position = _position_in_folder(entry, f"{about}/fdinfo/{name}")
+            is_no_copy = path.startswith(tuple(f"{one}/" for one in _NO_COPIES)) or path in _NO_COPIES
+            if position and not is_no_copy and _has_names_from(entry, position):
+                yield path
+
+
+def _position_in_folder(entry: str, facts: str) -> int:
+    """Return the position in an open folder; 0 for what is no folder."""
+    if not stat.S_ISDIR(os.stat(entry).st_mode):
+        return 0
+    with open(facts, encoding="ascii", errors="replace") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("pos:"))
+
+
+def _has_names_from(entry: str, position: int) -> bool:
+    """Return True if names follow at this position of a folder. The process's own position stays."""
+    folder = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME | os.O_CLOEXEC)
+    try:
+        os.lseek(folder, position, os.SEEK_SET)
+        with os.scandir(folder) as names:  # it asks the kernel for a few names at a time
+            return next(names, None) is not None
+    finally:
+        os.close(folder)
 
 
 def _deleted(entry: str, root: str) -> Iterator[tuple[str, bool]]:

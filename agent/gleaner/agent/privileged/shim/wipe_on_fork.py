@@ -23,16 +23,15 @@ _MAPPINGS, _START, _END, _ADVICES = 14, 1, 2, 9
 _AREA = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ")
 
 
-def areas_of(init_pid: int, inner_pid: str) -> set[tuple[int, int]]:
-    """Return the start and end of each such mapping of the process that has this number in its container.
+def pids_by_inner_pid(init_pid: int) -> dict[str, int]:
+    """Return the pids of a container's processes by the numbers that they have in there. Raises `OSError`."""
+    return {status(f"/proc/{pid}/status")["NSpid"][-1]: pid for pid in family(init_pid)}
 
-    Raises `OSError`.
-    """
-    for pid in family(init_pid):
-        if status(f"/proc/{pid}/status")["NSpid"][-1] == inner_pid:
-            with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
-                return areas(file.read())
-    return set()
+
+def areas_of(pid: int) -> set[tuple[int, int]]:
+    """Return the start and end of each such mapping of a process. Raises `OSError`."""
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
+        return areas(file.read())
 
 
 def areas(smaps: str) -> set[tuple[int, int]]:
