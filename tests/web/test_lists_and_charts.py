@@ -1,4 +1,4 @@
-"""Pages compute the order and the pages of lists, and the picture of a job's slices."""
+"""The computations of pages themselves: the order and the pages of lists, and the picture of a job's slices."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,15 +7,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fastapi import HTTPException
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message, Receive, Scope, Send
 from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import Browser, Shown, browser_of, markup
 
 from gleaner.agent.messages import LogLines
-from gleaner.control.api.instruments import Instruments
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.decisions import DecisionKind
@@ -27,7 +26,7 @@ from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import State
 from gleaner.control.web import rendering
-from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT, PageGate
+from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT, Places
 
 PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements", "/web/submit")
 STATIC = Path(rendering.__file__).parent / "static"
@@ -167,42 +166,30 @@ def test_what_is_not_there_is_said_on_a_page(harness: ApiHarness) -> None:
     assert browser.get("/web/jobs/seven").status == 422
 
 
-def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word(harness: ApiHarness) -> None:
-    go, inside, most = asyncio.Event(), 0, 0
+def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word() -> None:
+    inside, most = 0, 0
 
-    async def answer(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    async def make_page(places: Places, go: asyncio.Event) -> None:
         nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await go.wait()
-        inside -= 1
+        async with places.one():
+            inside += 1
+            most = max(most, inside)
+            await go.wait()
+            inside -= 1
 
-    async def ask(pages: PageGate) -> list[Message]:
-        sent: list[Message] = []
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": "GET", "path": "/web/sign-in", "query_string": b"", "headers": []}
-        await pages(scope, _nothing, send)
-        return sent
-
-    async def crowd() -> list[Message]:
-        pages = PageGate(answer, state=harness.state, meters=Instruments())
-        waiting = [asyncio.create_task(ask(pages)) for _ in range(PAGES_WAIT)]
+    async def crowd() -> HTTPException:
+        places, go = Places(), asyncio.Event()
+        waiting = [asyncio.create_task(make_page(places, go)) for _ in range(PAGES_WAIT)]
         await asyncio.sleep(0)  # each task runs until it waits
-        refused = await ask(pages)
+        with pytest.raises(HTTPException) as refused:
+            await make_page(places, go)
         go.set()
-        assert all(sent == [] for sent in await asyncio.gather(*waiting))
-        return refused
+        await asyncio.gather(*waiting)
+        await make_page(places, go)
+        return refused.value
 
-    begun, *_rest = asyncio.run(crowd())
-    assert (begun["status"], most) == (503, PAGES_AT_ONCE)
-    assert (b"retry-after", b"2") in begun["headers"]
-
-
-async def _nothing() -> Message:
-    return {"type": "http.request"}
+    refused = asyncio.run(crowd())
+    assert (refused.status_code, refused.headers, most) == (503, {"Retry-After": "2"}, PAGES_AT_ONCE)
 
 
 def test_vendored_files_are_as_they_were_published_with_their_licence() -> None:

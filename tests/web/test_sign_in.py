@@ -9,6 +9,7 @@ from tests.web.web_harness import HERE, Browser, browser_of
 
 from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.database import transaction
+from gleaner.control.queue.schema import WEB_SESSION
 from gleaner.control.settings import AuditSettings
 
 
@@ -163,6 +164,15 @@ def test_signing_in_is_in_the_audit_log_and_the_token_is_not(harness: ApiHarness
     assert '"call":"POST /web/jobs/1/hold"' in text
     assert harness.user.headers["Authorization"].split()[1] not in text
     assert browser.client.cookies["gleaner_session"] not in text
+
+
+def test_a_database_that_fails_is_said_on_a_page(harness: ApiHarness) -> None:
+    browser = browser_of(harness, harness.user)
+    WEB_SESSION.drop(harness.state.engine)
+    shown = browser.get("/web")
+    assert (shown.status, shown.answer.headers["retry-after"]) == (503, "5")
+    assert "run `glean control migrate`" in shown.text
+    assert Browser(harness).sign_in(harness.user).status_code == 503
 
 
 def test_every_answer_keeps_browsers_from_loading_anything_from_elsewhere(harness: ApiHarness) -> None:

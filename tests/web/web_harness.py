@@ -64,7 +64,7 @@ class Browser:
 
     def __init__(self, harness: ApiHarness) -> None:
         app = with_pages(create_app(harness.state))
-        self.client = TestClient(app, raise_server_exceptions=False, follow_redirects=False)
+        self.client = TestClient(app, follow_redirects=False)
         self.client.portal = harness.client.portal  # one event loop for all clients of a test
 
     def get(self, path: str) -> Shown:

@@ -8,8 +8,8 @@ that agents find threads free however many people look.
 
 import asyncio
 import hmac
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -36,6 +36,7 @@ LARGEST_FORM_BYTES = 2**20
 PAGES_AT_ONCE = 8
 """The most pages that are answered at once; a page takes one of the threads that answer agents, too."""
 PAGES_WAIT = 256
+"""The most pages that are made or wait for a place."""
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -43,6 +44,26 @@ _READS = frozenset({"GET", "HEAD"})
 def is_page(path: str) -> bool:
     """Return True if the path is that of a page, and not of the API."""
     return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
+
+
+class Places:
+    """The places of pages that are made now."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._there = 0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[None]:
+        """Wait for a place, and keep it. Raises 503 if too many wait."""
+        if self._there >= PAGES_WAIT:
+            raise HTTPException(503, "too many pages are asked for at once: try again", {"Retry-After": "2"})
+        self._there += 1
+        try:
+            async with self._free:
+                yield
+        finally:
+            self._there -= 1
 
 
 class PageGate:
@@ -53,28 +74,22 @@ class PageGate:
         self._state = state
         self._meters = meters
         self._lookups = Strangers()
-        self._places = asyncio.Semaphore(PAGES_AT_ONCE)
-        self._waiting = 0
+        self._places = Places()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass that may, and answer all others."""
         try:
-            with self._waits():
-                async with self._places:
-                    answer = await self._answer(scope)
-                    await (answer or self._app)(scope, receive, send)
+            answer = await self._answer(scope)
+        except Exception as error:
+            answer = problem_page(Request(scope), error)
+        if answer is not None or "caller" not in scope.get("state", {}):
+            await (answer or self._app)(scope, receive, send)  # a stranger takes no place, however slow
+            return
+        try:
+            async with self._places.one():
+                await self._app(scope, receive, send)
         except HTTPException as error:
             await problem_page(Request(scope), error)(scope, receive, send)
-
-    @contextmanager
-    def _waits(self) -> Generator[None]:
-        if self._waiting >= PAGES_WAIT:
-            raise HTTPException(503, "too many pages are asked for at once: try again", {"Retry-After": "2"})
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
 
     async def _answer(self, scope: Scope) -> Response | None:
         """Return None for a request that may pass, with its `Caller` in the scope, and else the answer to it."""
