@@ -73,8 +73,10 @@ lock:  ## resolve the dependencies anew, into locks/
 	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \
 	done
 
-diagrams: venv  ## docs/diagrams.md, drawn from the tables of states and steps
+diagrams: venv  ## the pages and pictures of docs/ that are drawn from the code
 	@$(BIN)/python docs/diagrams.py
+	@$(BIN)/python docs/figures.py
+	@$(BIN)/python docs/settings.py
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py

@@ -1,5 +1,6 @@
 """Draw docs/diagrams.md from the code: `make diagrams`. `tests/test_docs.py` compares the page with the code."""
 
+import ast
 import dataclasses
 import enum
 import itertools
@@ -11,6 +12,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
+import gleaner
 from gleaner.agent.job import lifecycle
 from gleaner.control.queue.schema import Ending
 from gleaner.control.states import State, Transition
@@ -22,13 +24,14 @@ _NUMBERS = (0, 1, 2, 3, 85)
 _INTRODUCTION = """# Diagrams
 
 `make diagrams` draws this page from the code; a test compares the two. The words are in the
-[glossary](glossary.md), the reasons in [design.md](design.md). A diagram is source text for
+[words](words.md), the reasons in [design.md](design.md). A diagram is source text for
 Mermaid, which GitHub and many editors show as a picture.
 
 - [The states of a job](#the-states-of-a-job)
 - [The states of an attempt](#the-states-of-an-attempt)
 - [The lifecycle of a job on an agent](#the-lifecycle-of-a-job-on-an-agent)
 - [Each step of the lifecycle](#each-step-of-the-lifecycle)
+- [The packages and their imports](#the-packages-and-their-imports)
 """
 
 Step = tuple[str, str, str, tuple[str, ...]]
@@ -189,10 +192,92 @@ Some events change nothing, since what they ask for is under way or over. All ot
 """
 
 
+def imports() -> dict[str, set[str]]:
+    """Return which packages each package of Gleaner imports, such as `control.api` of `control.queue`."""
+    found: dict[str, set[str]] = {}
+    for root in map(Path, gleaner.__path__):
+        for file in root.rglob("*.py"):
+            package = _package(("gleaner", *file.relative_to(root).with_suffix("").parts))
+            targets = found.setdefault(package, set())
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gleaner."):
+                    modules = [f"{node.module}.{alias.name}" for alias in node.names]
+                elif isinstance(node, ast.Import):
+                    modules = [alias.name for alias in node.names if alias.name.startswith("gleaner.")]
+                else:
+                    continue
+                targets.update(_package(tuple(module.split("."))) for module in modules)
+            targets.discard(package)
+    return found
+
+
+def _package(parts: tuple[str, ...]) -> str:
+    return ".".join(parts[1:3])
+
+
+def without_detours(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the edges that no longer way replaces. Raises `ValueError` if packages import each other.
+
+    >>> without_detours({"a": {"b", "c"}, "b": {"c"}})
+    {'a': {'b'}, 'b': {'c'}}
+    """
+    below: dict[str, set[str]] = {}
+
+    def reached(package: str, path: tuple[str, ...]) -> set[str]:
+        if package in path:
+            raise ValueError(f"packages import each other: {', '.join((*path, package))}")
+        if package not in below:
+            targets = edges.get(package, set())
+            below[package] = targets.union(*(reached(target, (*path, package)) for target in targets))
+        return below[package]
+
+    for package in edges:
+        reached(package, ())
+    return {
+        package: {target for target in targets if not any(target in below[other] for other in targets)}
+        for package, targets in edges.items()
+    }
+
+
+def _packages() -> str:
+    edges = imports()
+
+    def drawn(tops: tuple[str, ...]) -> str:
+        """Draw the packages below `tops`; all others are one box for each of the three parts."""
+
+        def box(package: str) -> str:
+            return package if package.partition(".")[0] in tops else package.partition(".")[0]
+
+        merged: dict[str, set[str]] = {}
+        for package, targets in sorted(edges.items()):
+            if package.partition(".")[0] in tops:
+                merged.setdefault(box(package), set()).update(map(box, targets))
+        lines = [
+            f"    {package} --> {target}"
+            for package, targets in without_detours(merged).items()
+            for target in sorted(targets)
+        ]
+        return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+
+    return f"""## The packages and their imports
+
+From the `import` lines of all modules. A line that a longer way replaces is left out: where A
+imports B and C, and B imports C, only A to B and B to C are drawn. All lines lead downward.
+
+The agent:
+
+{drawn(("agent",))}
+
+Control and the lab; the agent is one box:
+
+{drawn(("control", "lab"))}
+"""
+
+
 def page() -> str:
     """Return the whole page."""
     steps = lifecycle_steps()
-    return "\n".join((_INTRODUCTION, _job(), _attempt(), _lifecycle(steps), _table(steps)))
+    return "\n".join((_INTRODUCTION, _job(), _attempt(), _lifecycle(steps), _table(steps), _packages()))
 
 
 if __name__ == "__main__":

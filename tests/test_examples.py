@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import typer
 import typer.main
+from tests import doc_pages
 
 from gleaner.agent.user_job import main as user_job
 from gleaner.control.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "deploy" / "INSTALL.md", *sorted((ROOT / "docs").glob("*.md"))]
 TREES = (("agent", "agent/gleaner"), ("control", "control/gleaner"), ("lab", "lab/gleaner"), (".", "demo"))
 """Folders with modules, each with the folder in which the modules' names begin."""
 TESTS = (".", "tests")
@@ -58,13 +58,6 @@ def test_the_examples_of_a_module_give_what_they_say(module: str, written: int) 
     assert result.attempted == written, "some of the examples are not run"
 
 
-def _commands(page: Path, program: str) -> Iterator[str]:
-    """Yield what a page says is typed: in blocks of code and between backticks, lines that go on put together."""
-    text = re.sub(r"\\\n\s*", " ", page.read_text())
-    yield from re.findall(rf"^ *(?:\$ )?(?:exec )?({program} .*)$", text, re.MULTILINE)
-    yield from (re.sub(r"\s+", " ", inline) for inline in re.findall(rf"`({program} [^`]+)`", text))
-
-
 @functools.cache
 def _parser(of: typer.Typer) -> Any:
     return typer.main.get_command(of)
@@ -74,7 +67,7 @@ def _complaint(command: str) -> str:
     """Return what is wrong with a `glean` command in one line, or nothing."""
     words = shlex.split(re.split(r" (?:>|\||&&|\.\.\.)(?: |$)", command)[0].replace("...", ""), comments=True)[1:]
     here: Any = _parser(app)
-    while words and hasattr(here, "commands"):
+    while words and hasattr(here, "commands") and not words[0].startswith("--"):
         if words[0] not in here.commands:
             return f"{command}: no verb {words[0]!r}"
         here = here.commands[words.pop(0)]
@@ -90,9 +83,9 @@ def _complaint(command: str) -> str:
     return f"{command}: no option {', '.join(unknown)}" if unknown else ""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.NAMES)
 def test_commands_of_a_page_name_verbs_and_options_that_exist(page: Path) -> None:
-    assert [wrong for command in _commands(page, "glean") if (wrong := _complaint(command))] == []
+    assert [wrong for command in doc_pages.commands(page.read_text(), "glean") if (wrong := _complaint(command))] == []
 
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:
@@ -102,7 +95,7 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
     assert _complaint("glean run --nosuch a -- pi") == "glean run --nosuch a -- pi: no option --nosuch"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.NAMES)
 def test_targets_of_make_that_a_page_names_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {command.split()[1] for command in _commands(page, "make")} - targets == set()
+    assert {command.split()[1] for command in doc_pages.commands(page.read_text(), "make")} - targets == set()

@@ -1,4 +1,4 @@
-"""The words of docs/glossary.md hold: one thing has one word, and what changes something begins with a verb."""
+"""The words of docs/words.md hold: one thing has one word, and what changes something begins with a verb."""
 
 import ast
 import functools
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TREES = ("agent", "control", "lab", "demo", "deploy", "docs", "images", "tests")
 KINDS = {".py", ".md", ".toml", ".lua", ".sh", ".service", ".timer", ".js", ".html", ".conf", ".yaml", ".json", ".mako"}
-NAME_OLD_WORDS = {"docs/glossary.md", "docs/changes.md", "tests/test_words.py"}
+NAME_OLD_WORDS = {"docs/words.md", "CHANGELOG.md", "tests/test_words.py"}
 """These pages say what was called how before."""
 
 
@@ -76,7 +76,7 @@ VERBS = _listed(
 
 def _files() -> Iterator[tuple[str, str, Path]]:
     """Yield each file's folder and path, relative to the root and without the packages' folder `gleaner`."""
-    found = [ROOT / "README.md", ROOT / "pyproject.toml", ROOT / "Makefile"]
+    found = [*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"]
     for tree in TREES:
         found += [file for file in (ROOT / tree).rglob("*") if file.suffix in KINDS and file.is_file()]
     for file in sorted(found):
@@ -90,6 +90,7 @@ def _words(text: str) -> str:
     >>> _words("TransitionRefused: given_back  is GIVEN-BACK")
     'transition refused given back is given back'
     """
+    text = re.sub(r"\s+", " ", text)
     for name in EXCUSED:
         text = text.replace(name, " ")
     text = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", text)

@@ -6,7 +6,7 @@ A job's class is a word of its comment: sbatch --comment=gleaner:preemptible
   gleaner:non-preemptible   is left alone once it runs; also what a job is that declares nothing
   gleaner:preemptible       may be requeued: it begins anew
   gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`; only the job's steps
-                            get the signal, so any other script starts its program with srun (docs/user.md)
+                            get the signal, so any other script starts its program with srun (docs/user/user-jobs.md)
 
 /etc/gleaner/slurm-admin.conf, read each time, says which partitions have entitlements; the heartbeat that it names says
 whether control enforces them now. Without a fresh heartbeat every job passes untouched; so it does after any error in

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Accounts of the demo's cluster. The last block is what a real site adds for Gleaner (deploy/INSTALL.md).
+# Accounts of the demo's cluster. The last block is what a real site adds for Gleaner (docs/admin/install.md).
 set -e
 sacctmgr -i add cluster gleaner
 sacctmgr -i add account physics chemistry biology Description=group Organization=demo

@@ -73,7 +73,7 @@ def live() -> None:
         agent.outbox = StuckOutbox(agent.client.report)
         agent._context = replace(agent._context, outbox=agent.outbox)
     threading.Thread(target=end_soon, args=(agent, runtime), daemon=True).start()
-    main.run_to_its_end(agent)
+    main.run_to_end(agent)
 
 
 def end_soon(agent: Agent, runtime: PretendedRuntime) -> None:

@@ -218,7 +218,7 @@ class PretendedRuntime:
                 return
             self._clock.wait(process.ended, LOOKS_EVERY_S)
 
-    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
+    def live_output(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
         process, at = self._processes[container], 0
         while not process.catch_up().ended.is_set():
             new = process.written[at:]
@@ -270,13 +270,13 @@ class PretendedRuntime:
     def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
         return {c: Usage(self.memory_bytes, 0.0) for c in containers if self._processes[c].catch_up().exited is None}
 
-    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
+    def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
         return dict(self.left_over)
 
-    def places(self) -> Sequence[str]:
+    def data_folders(self) -> Sequence[str]:
         return ()
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+    def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         return self.has_written
 
     def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:

@@ -12,7 +12,7 @@ from tests.agent.control_harness import FAR_S, Control
 from tests.privileged import slurm
 
 from gleaner.agent.agent import TICK_S, Agent
-from gleaner.agent.messages import Farewell
+from gleaner.agent.messages import Deregistration
 from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.control.daemon.report_spool import take_spooled_reports
@@ -299,7 +299,8 @@ def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> N
 
     def close() -> None:
         with transaction(control.state.engine) as db:
-            agents.record_farewell(db, "a1", Farewell(ended_s=control.now_s, reason="by an admin"), now_s=control.now_s)
+            last = Deregistration(ended_s=control.now_s, reason="by an admin")
+            agents.record_deregistration(db, "a1", last, now_s=control.now_s)
 
     control.once_it_counts(close)
     control.live(control.agent("a1", lives_s=FAR_S))

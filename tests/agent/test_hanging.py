@@ -22,7 +22,7 @@ from tests.privileged.waiting import wait_until
 from gleaner.agent import main
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.checkpoints.probe import PATIENCE_S, Probe
+from gleaner.agent.checkpoints.storage_probe import PATIENCE_S, StorageProbe
 from gleaner.agent.reporting.client import Outbox
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
@@ -58,7 +58,7 @@ def test_an_agent_leaves_a_storage_that_hangs_in_time_and_says_why(control: Cont
     control.storage = HangingStorage(control.folder / "storage", control.clock)
     agent = control.brief("a1", kill_wait_s=KILL_WAIT_S)
     assert control.live(agent) == 1
-    assert control.now_s <= agent.gone_s == agent.end_s - KILL_WAIT_S
+    assert control.now_s <= agent.exit_by_s == agent.end_s - KILL_WAIT_S
     assert reason(control.state) == "storage hangs"
     detail = control.job(job)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
@@ -84,7 +84,7 @@ def test_an_agent_of_which_all_hangs_is_gone_in_time_too(control: Control, monke
     agent.outbox = StuckOutbox(agent.client.report)
     agent._context = replace(agent._context, outbox=agent.outbox)
     monkeypatch.setattr(os, "_exit", leave)
-    control.clock.start(main._leave_in_time, agent)
+    control.clock.start(main._exit_in_time, agent)
     with pytest.raises(RunIsOver):
         control.live(agent)
     assert left_s == [pytest.approx(agent.end_s - KILL_WAIT_S, abs=0.001)]
@@ -93,20 +93,21 @@ def test_an_agent_of_which_all_hangs_is_gone_in_time_too(control: Control, monke
 def test_a_probe_tells_a_storage_that_hangs_from_one_that_says_no(tmp_path: Path) -> None:
     clock, storage = FakeClock(), FolderStorage(tmp_path / "storage")
     no_storage, good, hanging = (
-        Probe(one, "agents/a1/probe", clock) for one in (storage, storage, HangingStorage(tmp_path / "storage", clock))
+        StorageProbe(one, "agents/a1/probe", clock)
+        for one in (storage, storage, HangingStorage(tmp_path / "storage", clock))
     )
-    no_storage.look()
+    no_storage.start()
     clock.pause(0)
-    assert no_storage.out_for_s == 0
+    assert no_storage.waits_s == 0
     storage.prepare()
-    good.look()
-    hanging.look()
+    good.start()
+    hanging.start()
     clock.pause(PATIENCE_S / 2)
-    assert good.out_for_s == 0
+    assert good.waits_s == 0
     assert not good.hangs
     assert not hanging.hangs
     clock.pause(PATIENCE_S / 2)
-    assert hanging.out_for_s == PATIENCE_S > 0
+    assert hanging.waits_s == PATIENCE_S > 0
     assert hanging.hangs
     assert storage.keys("") == []
 

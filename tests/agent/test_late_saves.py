@@ -66,7 +66,7 @@ def test_on_a_node_whose_saves_are_known_only_what_was_never_saved_is_saved_earl
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first save writes all that a job has: where all that was measured had shared, it would come too late."""
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s)
     old = control.submit("100000")
     control.live(control.brief("a1", early_saves=True, periodic_saves=False))
     new = control.submit("100000")
@@ -84,7 +84,7 @@ def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_a
     job = control.submit("100000")
     agent = control.brief("a1", kill_wait_s=8)
     control.live(agent)
-    assert agent.gone_s < control.now_s <= agent.end_s
+    assert agent.exit_by_s < control.now_s <= agent.end_s
     assert control.job(job).job.state is State.SAVED
 
 
@@ -99,7 +99,7 @@ def test_a_save_that_fails_when_the_agent_planned_to_be_gone_is_tried_again_in_t
     def fail_late(container: ContainerId, draft: Draft) -> None:
         tries.append(control.now_s)
         if len(tries) == 1:
-            control.clock.pause(max(0.0, agent.gone_s - agent._last_words_s - control.now_s) + 0.2)
+            control.clock.pause(max(0.0, agent.exit_by_s - agent._shutdown_grace_s - control.now_s) + 0.2)
             raise CannotCheckpoint("it did not stand still in time")
         checkpoint(container, draft)
 
@@ -266,7 +266,7 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
         raise RunIsOver
 
     monkeypatch.setattr(os, "_exit", leave)
-    control.clock.start(main._leave_in_time, agent)
+    control.clock.start(main._exit_in_time, agent)
     control.live(agent)
     assert not left
     assert control.job(job).job.state is State.SAVED
@@ -278,8 +278,8 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
 def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the lane."""
-    control.clock.threads_come_first = True  # the first try comes before the save has the lane
+    """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the slot."""
+    control.clock.threads_come_first = True  # the first try comes before the save has the slot
     bad, good = control.submit("100000"), control.submit("100000")
     given: dict[str, Any] = {
         "margin_s": 10.0,
@@ -317,11 +317,11 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
 @pytest.mark.parametrize(
     "event", [lifecycle.DropAsked(), lifecycle.LimitPassed("it has written 3 TiB")], ids=["drop", "limit"]
 )
-def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
+def test_a_job_that_waits_for_its_early_save_is_killed_before_a_slot_is_free(
     control: Control, monkeypatch: pytest.MonkeyPatch, event: lifecycle.Event
 ) -> None:
     """It would write on past its limit for as long as the saves before it take."""
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s + 0.2)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s + 0.2)
     for _ in range(2):
         control.submit("100000")
     agent = control.agent("a1", lives_s=FAR_S, early_saves=True, periodic_saves=False, saves_at_once=1)
@@ -329,7 +329,7 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
     saving = hanging(control, over)
 
     def waiting() -> list[Executor]:
-        return [job for job in agent._jobs if job.is_saving and job._saving is None]
+        return [job for job in agent._jobs if job.is_saving and job._save_under_way is None]
 
     async def live() -> None:
         living = asyncio.create_task(agent.live())
@@ -417,7 +417,7 @@ def test_control_learns_nothing_from_a_last_save_of_all_that_a_job_has(
     saving, report = hanging(control, over), ControlReporter._report
 
     def listen(self: ControlReporter, verb: str, message: Message) -> None:
-        if isinstance(message, Saved) and self.stored.assignment.job == job:
+        if isinstance(message, Saved) and self.checkpoints.assignment.job == job:
             heard.append(message)
         report(self, verb, message)
 

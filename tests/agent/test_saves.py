@@ -114,7 +114,7 @@ def test_what_is_to_be_written_as_a_whole_once_more_is_saved_before_the_end_and_
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_checkpoints, "LONGEST_CHAIN", 2)
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s)
     job = control.submit("100000")
     chains: list[list[object]] = []
     for attempt in (1, 2, 3):
@@ -266,7 +266,7 @@ def test_a_save_of_all_that_a_job_has_is_told_but_not_learnt_from(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes longer than the next, which writes what has changed."""
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s)
     told: list[Checkpointed] = []
     report = ControlReporter._report
 

@@ -20,7 +20,7 @@ from gleaner.agent.agent import REGISTER_AGAIN_S, REGISTER_FOR_S, Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.randomness import JITTER, Randomness
-from gleaner.agent.messages import Ask, Assignments, Farewell, Message, Orders, Registration, Welcome
+from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, Message, Orders, Registration, Welcome
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.settings import AgentSettings
@@ -92,7 +92,7 @@ def test_an_agent_without_work_beats_and_claims_in_its_own_time_and_ends(tmp_pat
     assert control.times_s("register") == [0]
     assert control.times_s("beat")[:6] == [0, 10, 20, 30, 40, 50]
     assert control.times_s("claim")[:12] == [5.0 * number for number in range(12)]
-    told = Farewell.model_validate_json(control.last("farewell"))
+    told = Deregistration.model_validate_json(control.last("farewell"))
     assert (told.reason, told.ended_s) == ("no work", clock.began_s + 60)
 
 
@@ -101,7 +101,7 @@ def test_an_agent_says_in_each_claim_for_how_long_a_job_may_compute_there(tmp_pa
     control = ControlInMemory(clock)
     agent = an_agent(tmp_path, clock, control)
     clock.run(agent.live())
-    asked = [(at_s, Ask.model_validate_json(body)) for at_s, verb, body in control.heard if verb == "claim"]
+    asked = [(at_s, ClaimRequest.model_validate_json(body)) for at_s, verb, body in control.heard if verb == "claim"]
     margin_s = agent.settings.margin_s
     assert [(round(at_s), ask.left_s and round(ask.left_s)) for at_s, ask in asked] == [
         (5 * number, round(3600 - margin_s) - 5 * number) for number in range(len(asked))
@@ -113,7 +113,7 @@ def test_an_agent_that_control_asks_to_vacate_ends_with_its_next_look_at_the_clo
     control = ControlInMemory(clock)
     control.vacates_at_s = 20
     clock.run(an_agent(tmp_path, clock, control).live())
-    assert Farewell.model_validate_json(control.last("farewell")).reason == "control asked"
+    assert Deregistration.model_validate_json(control.last("farewell")).reason == "control asked"
     assert 20 <= clock.passed_s <= 20.5
 
 

@@ -1,6 +1,7 @@
 """Agents and control of different versions understand each other: what is not known is passed over, on both sides."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from tests.golden import check_golden
 
 from gleaner.agent import messages
-from gleaner.agent.messages import MAJOR, Ask, Message, Orders, VersionedMessage
+from gleaner.agent.messages import MAJOR, ClaimRequest, Message, Orders, VersionedMessage
 from gleaner.agent.reporting.client import ControlClient, ControlSilent
 
 SECOND = 1_800_000_000.0
@@ -34,14 +36,14 @@ LEAST: dict[str, dict[str, Any]] = {
     "Checkpoint": CHECKPOINT,
     "ComputeLimit": LIMIT,
     "PushedImage": PUSHED,
-    "Ask": {"cpus": 1, "memory_mib": 1},
+    "ClaimRequest": {"cpus": 1, "memory_mib": 1},
     "Assignment": ASSIGNMENT,
     "Assignments": {},
     "AttemptRef": {"job": 1, "attempt": 1},
     "Heartbeat": {},
     "Orders": {},
-    "RestoreMeasured": {"stored_bytes": 1, "took_s": 1.0, "way": "shim"},
-    "Measured": MEASURED,
+    "RestoreMeasurement": {"stored_bytes": 1, "took_s": 1.0, "way": "shim"},
+    "SaveMeasurement": MEASURED,
     "Slice": SLICE,
     "Checkpointed": {"checkpoint": CHECKPOINT, "slice": SLICE},
     "Saved": {"checkpoint": CHECKPOINT, "slice": SLICE},
@@ -49,7 +51,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "Completed": {"exit_code": 0, "slice": SLICE},
     "Returned": {"why": "unstarted"},
     "LogLines": {"first": 0, "lines": []},
-    "Farewell": {"ended_s": SECOND},
+    "Deregistration": {"ended_s": SECOND},
 }
 """Each message with what it must have, and no more: as an older sender says it."""
 NESTED: dict[str, dict[str, Any]] = {
@@ -88,6 +90,12 @@ def test_each_message_is_looked_at_here() -> None:
         if isinstance(each, type) and issubclass(each, BaseModel) and each not in {Message, VersionedMessage, BaseModel}
     }  # fmt: skip
     assert there == set(LEAST)
+
+
+def test_the_messages_are_written_as_before() -> None:
+    """An agent and a control of different versions meet, so no field of a message gets another name or form."""
+    written = {name: json.loads(message(name).model_validate(said(name)).model_dump_json()) for name in LEAST}
+    check_golden(Path(__file__).parent / "golden" / "messages.json", written)
 
 
 @names
@@ -140,8 +148,8 @@ def test_a_version_that_is_none_is_refused(name: str, version: object) -> None:
 def test_whoever_is_asked_is_a_letter_and_so_is_every_answer() -> None:
     """The parts of messages have no version of their own; all that is sent as a whole has."""
     parts = {name for name in LEAST if not issubclass(message(name), VersionedMessage)}
-    inner = {"NodeFacts", "NodeRates", "SelfSave", "Checkpoint", "Assignment", "AttemptRef", "RestoreMeasured"}
-    assert parts == inner | {"Measured", "Slice", "Output", "ComputeLimit", "PushedImage"}
+    inner = {"NodeFacts", "NodeRates", "SelfSave", "Checkpoint", "Assignment", "AttemptRef", "RestoreMeasurement"}
+    assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage"}
 
 
 def test_an_agent_says_in_one_line_that_control_is_too_new() -> None:
@@ -150,5 +158,5 @@ def test_an_agent_says_in_one_line_that_control_is_too_new() -> None:
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))
     client._http = httpx.Client(base_url="http://control/v1", transport=transport)
     with pytest.raises(ControlSilent, match="upgrade this side") as silent:
-        client.claim(Ask(cpus=1, memory_mib=1))
+        client.claim(ClaimRequest(cpus=1, memory_mib=1))
     assert "\n" not in str(silent.value)

@@ -2,11 +2,11 @@
 
 import pytest
 from tests.api.api_harness import FACTS, SLICE, START_S, ApiHarness, detail
+from tests.slurm.records import node, seen
 
 from gleaner.agent.messages import NodeRates
 from gleaner.control.queue import agents, attempt_reports
 from gleaner.control.queue.database import transaction
-from gleaner.control.slurm.agents_view import ClusterView, Node
 
 
 def _metrics(harness: ApiHarness) -> dict[str, float]:
@@ -64,6 +64,19 @@ def test_a_repeated_report_is_no_error_and_a_different_one_is_refused(harness: A
     assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["exit_code"] == 0
 
 
+def test_a_job_is_shown_whatever_times_its_agent_has_reported(harness: ApiHarness) -> None:
+    job, agent = harness.user.submit(), harness.agent()
+    agent.claim()
+    for number in (1, 2):
+        published = harness.publish_checkpoint(job, 1, number)
+        checkpoint = {"attempt": 1, "number": number, "digest": published.digest, "log_lines": 0, "size_bytes": 5}
+        for longest in (1.7e308, 2.0**53 - 1):
+            spent = SLICE | {"compute_s": longest, "restore_s": longest, "save_s": longest}
+            answer = agent.report(job, 1, "checkpointed", {"checkpoint": checkpoint, "slice": spent})
+            assert answer.status_code == (204 if longest < 1e300 else 422), answer.text
+            assert harness.user.get(f"/v1/jobs/{job}").status_code == 200
+
+
 def test_an_older_attempts_report_is_refused_and_changes_nothing(harness: ApiHarness) -> None:
     job = harness.user.submit()
     slow, quick = harness.agent("n1"), harness.agent("n2")
@@ -96,8 +109,8 @@ def test_a_beat_hears_of_cancelling_holding_and_vacating(harness: ApiHarness) ->
 
 
 def test_a_clock_that_is_wrong_is_named_and_counted_until_it_is_mended(harness: ApiHarness) -> None:
-    nodes = tuple(Node(name, 8, 16384, idle=True, state="IDLE") for name in ("n1", "n2", "n3"))
-    harness.state.cluster = ClusterView(harness.now_s, nodes, ())
+    nodes = [node(name, 8, 16384) for name in ("n1", "n2", "n3")]
+    harness.state.cluster = seen(harness.now_s, *nodes)
     first, second, third = (harness.agent(node.name) for node in nodes)
 
     def wrong() -> tuple[list[list[str]], float]:
@@ -257,7 +270,7 @@ def test_a_save_that_the_storage_did_not_take_is_counted_and_a_beginning_is_none
 
 def test_how_long_agents_last_is_learnt_from_their_ends(harness: ApiHarness) -> None:
     agent = harness.agent()
-    harness.now_s += 86_400  # the farewell of one that was to last an hour
+    harness.now_s += 86_400  # the deregistration of one that was to last an hour
     for _ in range(2):
         agent.ask("farewell", {"ended_s": harness.now_s})
     assert _metrics(harness)["gleaner_node_mtbf_seconds"] == 30 * 86_400 + 3600

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 from tests.api.api_harness import ApiHarness, detail
+from tests.slurm.records import node, seen
 
 from gleaner.control.queue import drains
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.schema import DrainPhase
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm.agents_view import ClusterView, Node
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: A
         drains.record_progress(db, dataclasses.replace(drains.one(db, number), phase=DrainPhase.EMPTYING))
 
     def shown(state: str) -> str:
-        slurm.state.cluster = ClusterView(slurm.now_s, (Node("n1", 8, 16384, idle=False, state=state),), ())
+        slurm.state.cluster = seen(slurm.now_s, node("n1", state=state))
         return str(slurm.user.get("/v1/nodes").json()["nodes"][0]["drained"])
 
     assert shown("draining") == "by root"

@@ -2,19 +2,19 @@
 
 import pytest
 from tests.api.api_harness import START_S, ApiHarness, detail
+from tests.slurm.records import agent, node, seen
 
 from gleaner.control.policy.blame import JOBS_UNTIL_DOUBTED
 from gleaner.control.queue import avoided_nodes, jobs
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import RoundSettings
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, Node, QueuedAgent
-from gleaner.control.slurm.interface import SchedulerId
+from gleaner.control.slurm.snapshot import SlurmNode
 
 SPEC = {"name": "pi", "image": "gleaner/pi"}
 
 
-def _cluster(harness: ApiHarness, *nodes: Node, regular: tuple[str, ...] = ()) -> None:
-    harness.state.cluster = ClusterView(harness.now_s, nodes, (), frozenset(regular))
+def _cluster(harness: ApiHarness, *nodes: SlurmNode) -> None:
+    harness.state.cluster = seen(harness.now_s, *nodes)
     rounds = RoundSettings(length_s=3600, origin_s=harness.now_s)
     harness.state.settings = harness.state.settings.model_copy(update={"rounds": rounds})
 
@@ -94,7 +94,7 @@ def test_a_body_beyond_the_limit_is_refused_in_one_line(harness: ApiHarness) -> 
 
 
 def test_a_job_larger_than_any_node_is_refused_with_both_sizes(harness: ApiHarness) -> None:
-    _cluster(harness, Node("n1", 4, 2048, idle=True), Node("n2", 2, 4096, idle=False))
+    _cluster(harness, node("n1", 4, 2048), node("n2", 2, 4096, "ALLOCATED"))
     line = detail(harness.user.post("/v1/jobs", {"job": SPEC | {"cpus": 4, "memory_mib": 4096}}), 422)
     assert line == "larger than any node: it needs 4 cores and 4096 MiB, the largest node has 4 cores and 2048 MiB"
     harness.user.submit(spec={"cpus": 2, "memory_mib": 4096})
@@ -107,7 +107,7 @@ def test_a_job_is_not_rounded_beyond_a_node_that_control_has_not_seen_yet(harnes
 
 
 def test_a_job_is_not_rounded_beyond_what_agents_leave_of_a_node_for_jobs(harness: ApiHarness) -> None:
-    _cluster(harness, Node("n1", 8, 16_384, idle=True))
+    _cluster(harness, node("n1", 8, 16_384))
     agent = harness.agent(memory_mib=15_500)
     job = harness.user.submit(spec={"memory_mib": 15_400})
     assert agent.ask("claim", {"cpus": 8, "memory_mib": 15_500, "most": 1}).json()["jobs"][0]["job"] == job
@@ -188,13 +188,13 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
         return line
 
     assert says() == "the cluster is not read yet"
-    _cluster(harness, Node("n1", 4, 2048, idle=False))
+    _cluster(harness, node("n1", 4, 2048, "ALLOCATED"))
     assert says() == "no node is idle"
-    _cluster(harness, Node("n1", 4, 2048, idle=True))
+    _cluster(harness, node("n1", 4, 2048))
     assert says() == "nothing is in its way: the next free agent takes it"
-    _cluster(harness, Node("n1", 4, 2048, idle=True, planned=True))
+    _cluster(harness, node("n1", 4, 2048, "IDLE", "PLANNED"))
     assert says() == "no node is idle"
-    _cluster(harness, Node("n1", 4, 2048, idle=True))
+    _cluster(harness, node("n1", 4, 2048))
     with transaction(harness.state.engine) as db:
         avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=1, avoid_s=600)
     assert "left alone" in says()
@@ -215,13 +215,13 @@ def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
         line: str = harness.user.get(f"/v1/jobs/{job}").json()["waits_because"]
         return line
 
-    _cluster(harness, Node("n1", 8, 16384, idle=True))
+    _cluster(harness, node("n1", 8, 16384))
     assert says() == "nothing is in its way: the next free agent takes it"  # nobody knows n1 yet
     poor = harness.agent("n1", criu="4.1", cpu_features=["avx"])
     assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
     assert poor.claim() == []
     rich = harness.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"])
-    _cluster(harness, Node("n1", 8, 16384, idle=True), Node("n2", 8, 16384, idle=False))
+    _cluster(harness, node("n1", 8, 16384), node("n2", 8, 16384, "ALLOCATED"))
     assert says().startswith("no idle node can restore it: waits for a node with CRIU >= 4.2")
     (given,) = rich.claim()
     assert rich.report(job, 2, "return", {"why": "incompatible", "detail": "the manifest demands sse9"}).is_success
@@ -251,14 +251,14 @@ def test_log_lines_of_all_slices_are_one_text(harness: ApiHarness) -> None:
 
 def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) -> None:
     assert harness.user.get("/v1/nodes").json()["read_s"] is None
-    seen = (Node("n1", 4, 2048, idle=False, state="MIXED"), Node("n2", 4, 2048, idle=True, state="IDLE"))
-    ours = (QueuedAgent(SchedulerId("7"), "agent-x", AgentPhase.RUNNING, harness.now_s, node="n1"),)
-    harness.state.cluster = ClusterView(harness.now_s, seen, ours, frozenset({"n1"}))
+    nodes = (node("n1", 4, 2048, "MIXED"), node("n2", 4, 2048), node("n3", 4, 2048, "MIXED"))
+    harness.state.cluster = seen(harness.now_s, *nodes, jobs=(agent("agent-x", "n1"),))
     with transaction(harness.state.engine) as db:
         avoided_nodes.record_failure(db, "n2", now_s=harness.now_s, failures_until_avoided=1, avoid_s=600)
     status = harness.user.get("/v1/nodes").json()
-    first, second = status["nodes"]
-    assert (first["agent"], first["regular"], first["state"]) == ("agent-x", True, "MIXED")
+    first, second, third = status["nodes"]
+    assert (first["agent"], first["regular"], first["state"]) == ("agent-x", False, "MIXED")
+    assert (third["agent"], third["regular"]) == (None, True)
     assert (second["failures"], second["avoided_until_s"]) == (1, harness.now_s + 600)
     assert not status["stale"]
     harness.now_s += 601
@@ -271,8 +271,7 @@ def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) 
 def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin_forgets_it(
     harness: ApiHarness,
 ) -> None:
-    seen = tuple(Node(name, 8, 16384, idle=True, state="IDLE") for name in ("n1", "n2"))
-    harness.state.cluster = ClusterView(harness.now_s, seen, (), frozenset())
+    harness.state.cluster = seen(harness.now_s, node("n1", 8, 16384), node("n2", 8, 16384))
     bad = harness.agent("n1")
     harness.agent("n2")
     jobs = [harness.user.submit() for _ in range(7)]

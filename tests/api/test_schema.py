@@ -17,19 +17,19 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.api.api_harness import ApiHarness, Caller
 from tests.databases import new_sqlite
 from tests.effort import examples
+from tests.slurm.records import node, seen
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.app import create_app, described
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue.database import connect
 from gleaner.control.settings import RoundSettings, Settings
-from gleaner.control.slurm.agents_view import ClusterView, Node
 
 pytestmark = pytest.mark.slow
 
 AGENT = "agent-1"
 NOWHERE = "sqlite:////tmp/never-opened.db"
-HUGE = Node("huge", cpus=4096, memory_mib=16 * 2**20, idle=True)
+HUGE = node("huge", cpus=4096, memory_mib=16 * 2**20)
 """So that no job that the document allows is larger than any node."""
 BEYOND_A_SCHEMA = {
     "POST /v1/images",  # the layers are those that the configuration names, and their pieces were sent
@@ -67,7 +67,7 @@ def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
     storage.prepare()
     state.engine, state.storage = connect(new_sqlite(tmp_path)), storage
     harness = ApiHarness(state, storage)
-    state.cluster = ClusterView(harness.now_s, (HUGE,), ())
+    state.cluster = seen(harness.now_s, HUGE)
     agent = harness.agent()
     assert agent.name == AGENT
     jobs = [harness.user.submit() for _ in range(5)]

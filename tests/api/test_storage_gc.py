@@ -16,7 +16,7 @@ from tests.api.api_harness import ApiHarness, detail
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
-from gleaner.agent.messages import Farewell, Heartbeat
+from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import (
@@ -144,13 +144,15 @@ def test_a_broken_checkpoint_does_not_take_the_one_before_with_it(harness: ApiHa
 
 def test_what_the_queue_does_not_know_is_left_alone(harness: ApiHarness) -> None:
     """A queue that was set up anew next to an old storage folder does not empty it."""
-    job = harness.user.submit()
-    harness.user.post(f"/v1/jobs/{job}/cancel")
+    job, agent = harness.user.submit(), harness.agent()
+    agent.claim()
+    agent.completed(job, 1)
     harness.publish_checkpoint(999, 1)
     harness.publish_output(999, 1)
     harness.publish_checkpoint(job, 5)
-    with harness.storage.draft("jobs/strange") as draft:
-        draft.publish({})
+    for key in ("jobs/strange", f"jobs/0{job}/attempt-1/checkpoint-1"):
+        with harness.storage.draft(key) as draft:
+            draft.publish({})
     assert _collect(harness) == []
 
 
@@ -185,7 +187,8 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
     assert sorted(harness.storage.writers()) == sorted([live.name, "not-known"])
     assert len(list((folder / ".drafts").iterdir())) == 3
     with transaction(harness.state.engine) as db:
-        agents.record_farewell(db, live.name, Farewell(ended_s=harness.now_s, reason="bye"), now_s=harness.now_s)
+        last = Deregistration(ended_s=harness.now_s, reason="bye")
+        agents.record_deregistration(db, live.name, last, now_s=harness.now_s)
     assert swept(harness.now_s) == 1, "it has said so itself"
     for draft in drafts:
         draft.__exit__(None, None, None)
@@ -211,6 +214,20 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
     nothing = {"event": "garbage collected", "log_level": "info", "archives": 0, "drafts": 0, "tokens": 0, "logs": 0}
     assert said == [nothing | {"tokens": 1, "logs": 1}, nothing | {"drafts": 1}]
     assert [file.exists() for file in (token, of_the_living, old, young)] == [False, True, False, True]
+
+
+def test_what_else_is_among_the_agents_files_keeps_no_old_file_there(harness: ApiHarness) -> None:
+    now_s, agents_folder = time.time(), harness.state.settings.storage.folder / "agents"
+    (agents_folder / "folder.log").mkdir(parents=True)
+    for link, target in (("a-link", "."), ("nowhere", "gone"), ("nowhere.log", "gone"), ("link.log", "old.log")):
+        (agents_folder / link).symlink_to(target)
+    token, old = agents_folder / "gone-agent" / "token", agents_folder / "old.log"
+    token.parent.mkdir()
+    for file in (token, old):
+        file.write_text("")
+    os.utime(old, (now_s, now_s - LOG_AGE_S - 60))
+    remove_garbage(harness.state, now_s)
+    assert [file.exists() for file in (token, old)] == [False, False]
 
 
 def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiHarness) -> None:

@@ -35,7 +35,7 @@ from tests.benchmarks.http_load import FACTS, measure
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.postgres import running
 
-from gleaner.agent.messages import Ask, Completed, Registration, Slice
+from gleaner.agent.messages import ClaimRequest, Completed, Registration, Slice
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.policy.group_shares import ShareRules
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, leader, tokens
@@ -161,7 +161,7 @@ def _let_hold(engine: Engine, groups: Sequence[str], *, cpus: int) -> None:
         for group in groups:
             spec = _spec().model_copy(update={"cpus": cpus})
             jobs.submit(db, Submission(job=spec), group=group, rules=jobs.SubmissionRules(0), now_s=0)
-            ask = Ask(cpus=cpus, memory_mib=MEMORY_MIB)
+            ask = ClaimRequest(cpus=cpus, memory_mib=MEMORY_MIB)
             assert len(claims.claim(db, "holder", ask, now_s=0).jobs) == 1
 
 
@@ -255,7 +255,7 @@ def _in_process(work: Callable[[Engine, UsageCache, str], Work], url: str, agent
 def _work(
     engine: Engine, usage_cache: UsageCache, agent: str, *, begin_s: float, seconds: float, jobs_a_claim: int, most: int
 ) -> Work:
-    ask = Ask(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
+    ask = ClaimRequest(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
     claims_s: list[float] = []
     completes_s: list[float] = []
     term = _lead(engine)
@@ -287,7 +287,7 @@ def _cycle(
     term: Term,
     usage_cache: UsageCache,
     agent: str,
-    ask: Ask,
+    ask: ClaimRequest,
     claims_s: list[float],
     completes_s: list[float],
 ) -> None:

@@ -16,6 +16,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def storage(root: Path) -> FolderStorage:
     """An empty storage."""
-    made = FolderStorage(root)
-    made.prepare()
-    return made
+    walk_and_make = FolderStorage(root)
+    walk_and_make.prepare()
+    return walk_and_make

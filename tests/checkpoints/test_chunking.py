@@ -38,8 +38,8 @@ def published(
     with storage.draft(key, before) as draft:
         for name, content in parts.items():
             draft.add(name, [content])
-        made = draft.publish({})
-    return storage.open(key, made.digest), made.stored_bytes
+        walk_and_make = draft.publish({})
+    return storage.open(key, walk_and_make.digest), walk_and_make.stored_bytes
 
 
 def read(archive: Archive) -> dict[str, bytes]:
@@ -241,9 +241,9 @@ def test_more_is_compressed_on_a_disk_that_is_slow(storage: Storage, monkeypatch
     with storage.draft(KEY) as draft:
         draft.add("text", [text])
         go_on.set()
-        made = draft.publish({})
-    assert made.stored_bytes < 0.8 * len(text)
-    assert read(storage.open(KEY, made.digest))["text"] == text
+        walk_and_make = draft.publish({})
+    assert walk_and_make.stored_bytes < 0.8 * len(text)
+    assert read(storage.open(KEY, walk_and_make.digest))["text"] == text
 
 
 def test_a_lost_write_that_shows_in_an_early_sync_fails_the_draft(
@@ -403,9 +403,9 @@ def test_an_older_pack_that_cannot_even_be_opened_costs_no_save(
         patched.setattr(os, "open", open_)
         with storage.draft("jobs/2", before) as draft:
             draft.add("memory", [content])
-            made = draft.publish({})
-    assert made.stored_bytes > len(content)
-    assert read(storage.open("jobs/2", made.digest)) == {"memory": content}
+            walk_and_make = draft.publish({})
+    assert walk_and_make.stored_bytes > len(content)
+    assert read(storage.open("jobs/2", walk_and_make.digest)) == {"memory": content}
 
 
 def test_what_rots_between_the_look_and_the_copy_fails_the_save_and_nothing_is_published(

@@ -180,7 +180,7 @@ def test_drafts_of_writers_that_have_ended_go_at_once_and_no_others(root: Path, 
     for draft in drafts:
         draft.__enter__().add("memory.tar", [b"memory" * 100_000])
     assert sorted(storage.writers()) == ["a-1", "a-2"]
-    assert storage.sweep(before_s=0, ended={"a-1", "a-3"}) == 1
+    assert storage.sweep(before_s=0, ended_writers={"a-1", "a-3"}) == 1
     with pytest.raises(StorageError, match="the draft was removed"):
         drafts[0].publish({})  # type: ignore[attr-defined]  # it wakes up late
     for draft in drafts[1:]:
@@ -207,7 +207,7 @@ def test_what_is_published_while_its_writer_is_swept_away_stays_whole(root: Path
 
     def sweep() -> None:
         while not ended.is_set():
-            storage.sweep(before_s=0, ended={"a-1"})
+            storage.sweep(before_s=0, ended_writers={"a-1"})
 
     published: dict[str, str] = {}
     with ThreadPoolExecutor(1) as beside:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.checkpoints.chunking import FOOTER_BYTES, index_of, parsed_index
+from gleaner.agent.checkpoints.chunking import FOOTER_BYTES, index_of, parse_index
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
 
 KEY = "jobs/7/attempt-3/checkpoint-2"
@@ -18,7 +18,7 @@ def test_a_forged_index_that_leads_out_of_its_pack_is_broken(storage: Storage, r
     pack = root / KEY / "blocks.pack"
     whole = pack.read_bytes()
     start = whole.index(len(whole).to_bytes(8, "little"))
-    pack_bytes, (part,) = parsed_index(whole[start:-FOOTER_BYTES], whole[-FOOTER_BYTES:], [1])
+    pack_bytes, (part,) = parse_index(whole[start:-FOOTER_BYTES], whole[-FOOTER_BYTES:], [1])
     part.replace(0, part[0]._replace(offset=offset))
     pack.write_bytes(whole[:start] + b"".join(index_of(pack_bytes, [part])))
     with pytest.raises(ArchiveBroken):

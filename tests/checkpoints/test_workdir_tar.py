@@ -188,9 +188,9 @@ def member(name: str, kind: bytes, link: str = "", content: bytes = b"") -> tupl
 
 def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as made:
+    with tarfile.open(fileobj=packed, mode="w") as walk_and_make:
         for info, content in members:
-            made.addfile(info, io.BytesIO(content))
+            walk_and_make.addfile(info, io.BytesIO(content))
     return packed.getvalue()
 
 

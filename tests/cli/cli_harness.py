@@ -22,8 +22,8 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import output_key
 from gleaner.agent.checkpoints.workdir_tar import pack
 from gleaner.agent.messages import (
-    Ask,
     Assignment,
+    ClaimRequest,
     Completed,
     LogLines,
     NodeFacts,
@@ -64,7 +64,7 @@ class Node:
             agents.expect(db, name=name, end_s=now_s + 3600, token_hash=hashed, now_s=now_s)
             agents.register(db, name, Registration(facts=facts, end_s=now_s + 3600), lease_s=3600, now_s=now_s)
         with transaction(self.engine) as db:
-            return claims.claim(db, name, Ask(cpus=64, memory_mib=65536, most=most), now_s=now_s).jobs
+            return claims.claim(db, name, ClaimRequest(cpus=64, memory_mib=65536, most=most), now_s=now_s).jobs
 
     def write(self, job: Assignment, first: int, *lines: str) -> None:
         """Lines of the job's output."""

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.cli.cli_harness import CliHarness
+from tests.slurm.records import node, seen
 
 from gleaner.agent.messages import Completed, Slice
 from gleaner.control.queue import attempt_reports, retention
 from gleaner.control.queue.database import transaction
-from gleaner.control.slurm.agents_view import ClusterView
-from gleaner.control.slurm.agents_view import Node as ClusterNode
 
 pytestmark = pytest.mark.slow
 
@@ -165,6 +164,7 @@ def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
         (["none.yaml"], "none.yaml: No such file or directory"),
         (["--", "run", "it"], "say what to submit"),
         (["--", "true"], "say what to submit: --image IMAGE is missing before -- true"),
+        (["--", "true " * 1000], "say what to submit: --image IMAGE is missing before -- 'true true"),
         (["--cpus", "2", "--", "sh", "-c", "a b"], "--image IMAGE is missing before -- sh -c 'a b'"),
     ],
 )
@@ -333,8 +333,7 @@ def test_agents_and_nodes_are_listed(harness: CliHarness) -> None:
 
 
 def test_a_node_that_slurm_conf_gives_no_memory_is_named_with_what_to_do(harness: CliHarness) -> None:
-    seen = (ClusterNode("n1", 4, 1, idle=True, state="IDLE"), ClusterNode("n2", 2, 2048, idle=True, state="IDLE"))
-    harness.state.cluster = ClusterView(time.time(), seen, ())
+    harness.state.cluster = seen(time.time(), node("n1", 4, 1), node("n2", 2, 2048))
     _, first, second, _ = harness.good("nodes").splitlines()
     assert first.endswith("slurm.conf has no RealMemory for it: set what `slurmd -C` prints on the node")
     assert second.rstrip().endswith("2048")
@@ -343,7 +342,7 @@ def test_a_node_that_slurm_conf_gives_no_memory_is_named_with_what_to_do(harness
 
 
 def test_a_node_whose_clock_is_wrong_is_named_until_its_agent_says_that_it_is_mended(harness: CliHarness) -> None:
-    harness.state.cluster = ClusterView(time.time(), (ClusterNode("n1", 4, 2048, idle=True, state="IDLE"),), ())
+    harness.state.cluster = seen(time.time(), node("n1", 4, 2048))
     harness.state.wrong_clocks = {"n1": -2.5}
     _, row, _ = harness.good("nodes").splitlines()
     assert "its clock is 2.5 s or more behind control's: let both follow one time server" in row

@@ -101,6 +101,13 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
             "[[munge.allow]]\nusr = 'ada'\n",
             "{file}: [munge.allow.0] unknown key 'usr', did you mean 'user'? Allowed here: group, role, unix_group,",
         ),
+        ("[rounds]\npoll_s = inf\n", "{file}, line 2: [rounds] poll_s must be a finite number"),
+        ("[rounds]\norigin_s = nan\n", "{file}, line 2: [rounds] origin_s must be a finite number"),
+        ("[rounds]\npoll_s = 1e10\n", "{file}, line 2: [rounds] poll_s must be at most 5,000,000,000"),
+        ("[cluster]\ntimeout_s = 1e7\n", "{file}, line 2: [cluster] timeout_s must be at most 86400, found 1"),
+        ("[queue]\nlog_mib_per_job = 9223372036854775807\n", "{file}, line 2: [queue] log_mib_per_job must be at most"),
+        ("[images]\ngroup_gib = 1e300\n", "{file}, line 2: [images] group_gib must be at most"),
+        ("[groups.multiplier]\natlas = 1e300\n", "{file}: [groups] multiplier.atlas must be at most"),
         (
             "[rounds]\nlength_s = 5\npoll_s = 0\n",
             "{file}, line 2: [rounds] length_s must be at least 30, found 5 (and 1",
@@ -137,8 +144,9 @@ def test_what_is_wrong_in_the_environment_is_named_by_its_variable(
 def test_a_table_that_is_not_json_in_the_environment_is_refused(
     settings_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GLEANER_ROUNDS", "long")
-    assert refusal(capsys).startswith("environment: ")
+    for text in ("long", "[" * 100_000):
+        monkeypatch.setenv("GLEANER_ROUNDS", text)
+        assert refusal(capsys).startswith("environment: ")
 
 
 def test_a_named_file_that_is_not_there_is_an_error(settings_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from tests.cli.cli_harness import CliHarness
+from tests.slurm.records import node, seen
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.policy.entitlements_view import Decision, Verdict, as_answer
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.schema import DecisionKind
-from gleaner.control.slurm.agents_view import ClusterView, Node
 
 GIVEN: dict[str, Any] = {
     "capacity_cpus": 4,
@@ -88,7 +88,7 @@ def test_a_job_that_runs_says_which_decision_started_it(admin: CliHarness, harne
 def test_a_job_that_waits_says_for_what(harness: CliHarness) -> None:
     job = submit(harness)
     assert harness.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"
-    harness.state.cluster = ClusterView(time.time(), (Node("n1", cpus=64, memory_mib=65536, idle=False),), ())
+    harness.state.cluster = seen(time.time(), node("n1", 64, 65536, "ALLOCATED"))
     assert harness.good("why", str(job)) == f"job {job} is New and waits: no node is idle.\n"
     harness.good("hold", str(job))
     said = harness.good("why", str(job))

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 from tests.cli.cli_harness import CliHarness
-from tests.drains.made_nodes import OTHERS_IN, OWNERS_IN, MadeNodes
+from tests.slurm.fake_cluster import OTHERS_IN, OWNERS_IN, FakeCluster
 
 from gleaner.control.daemon.drains import Drains
 from gleaner.control.policy.job_class import JobClass
@@ -17,14 +17,14 @@ from gleaner.control.settings import ClusterSettings, EntitlementSettings
 
 
 @pytest.fixture
-def nodes(admin: CliHarness) -> Generator[MadeNodes]:
+def nodes(admin: CliHarness) -> Generator[FakeCluster]:
     """Nodes that control drains, as its own part does it."""
     changes = {
         "cluster": ClusterSettings(backend="slurm"),
         "entitlements": EntitlementSettings(partitions=(OWNERS_IN,)),
     }
     admin.state.settings = admin.state.settings.model_copy(update=changes)
-    made = MadeNodes()
+    made = FakeCluster()
     drainer, over = Drains(admin.state, made, made), threading.Event()
 
     def live() -> None:
@@ -39,7 +39,7 @@ def nodes(admin: CliHarness) -> Generator[MadeNodes]:
 
 
 @pytest.mark.slow
-def test_a_drain_says_what_happened_to_what_was_there(admin: CliHarness, nodes: MadeNodes) -> None:
+def test_a_drain_says_what_happened_to_what_was_there(admin: CliHarness, nodes: FakeCluster) -> None:
     nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
     out = admin.good("drain", "n[1-2]")
     assert "is asked to save itself" in out
@@ -50,7 +50,7 @@ def test_a_drain_says_what_happened_to_what_was_there(admin: CliHarness, nodes: 
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: CliHarness, nodes: MadeNodes) -> None:
+def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: CliHarness, nodes: FakeCluster) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN)
     out = admin.good("drain", "--dry-run", "n1")
     assert "is not touched" in out
@@ -59,7 +59,7 @@ def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: CliHa
 
 
 @pytest.mark.slow
-def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: CliHarness, nodes: MadeNodes) -> None:
+def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: CliHarness, nodes: FakeCluster) -> None:
     nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
     code, out, _ = admin.run("drain", "n1")
     assert (code, nodes.reasons) == (1, {})
@@ -70,7 +70,7 @@ def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: CliHarness
 
 
 @pytest.mark.slow
-def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: CliHarness, nodes: MadeNodes) -> None:
+def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: CliHarness, nodes: FakeCluster) -> None:
     code, out, _ = admin.run("drain", "nodeX")
     assert code == 1
     assert out == "nodeX: not drained: the scheduler knows no node nodeX\n"
@@ -80,14 +80,14 @@ def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: CliH
     assert "n1: empty after" in admin.good("drain", "n1")
 
 
-def test_without_waiting_it_only_asks(admin: CliHarness, nodes: MadeNodes) -> None:
+def test_without_waiting_it_only_asks(admin: CliHarness, nodes: FakeCluster) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN)
     row = json.loads(admin.good("drain", "--no-wait", "--json", "n1"))
     assert row["phase"] == "asked"
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: CliHarness, nodes: MadeNodes) -> None:
+def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: CliHarness, nodes: FakeCluster) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN, until_s=None)
     program = admin.start("drain", "n1")
     assert program.stderr is not None
@@ -99,7 +99,7 @@ def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: CliHarness, nodes: Mad
     assert nodes.marked == {"n1"}
 
 
-def test_a_user_may_not_drain(harness: CliHarness, nodes: MadeNodes) -> None:
+def test_a_user_may_not_drain(harness: CliHarness, nodes: FakeCluster) -> None:
     assert harness.refused("drain", "n1", code=3) == "not allowed: this needs an admin's token"
     assert nodes.acts == []
 

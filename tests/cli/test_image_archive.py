@@ -127,9 +127,9 @@ def test_more_than_one_image_is_refused() -> None:
 def test_of_several_platforms_the_wanted_one_is_taken() -> None:
     mine, other = MadeImage(), MadeImage(architecture="arm64")
     indices = [json.loads(image.oci_files()["index.json"])["manifests"] for image in (mine, other)]
-    files = (
-        mine.oci_files() | other.oci_files() | {"index.json": json.dumps({"manifests": list(chain(*indices))}).encode()}
-    )
+    windows = {"digest": digest(b"not in it"), "platform": {"architecture": "amd64", "os": "windows"}}
+    listed = {"manifests": [windows, *chain(*indices)]}
+    files = mine.oci_files() | other.oci_files() | {"index.json": json.dumps(listed).encode()}
     assert is_whole(opened(tar(files)), mine)
     assert is_whole(opened(tar(files), "arm64"), other)
 

@@ -52,6 +52,12 @@ def refusal(glean: Glean, *arguments: str) -> str:
     return err.removeprefix("glean: ").rstrip()
 
 
+def test_a_name_that_no_file_can_have_is_one_line(glean: Glean, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert "symbolic links" in refusal(glean, "run", "loop")
+    assert "too long" in refusal(glean, "run", "trace.swf", "--json", "x" * 300)
+
+
 @pytest.mark.slow
 def test_a_run_writes_the_schedule_with_whole_numbers_as_such(glean: Glean, tmp_path: Path) -> None:
     code, out, err = glean("run", "trace.swf", "--scheduler", "easy", "--schedule", "s.csv")

@@ -1,56 +1,114 @@
-"""The user's page says nothing that does not work: its commands are run, its campaign file is submitted."""
+"""The users' pages say nothing that does not work: their commands are run, their campaign file is submitted."""
 
+import json
+import os
 import re
 import shlex
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.cli.cli_harness import CliHarness
+from tests import doc_pages
+from tests.cli.cli_harness import GLEAN, CliHarness
+
+from gleaner.agent.messages import Assignment
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parents[2] / "docs" / "user.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+README = (DOCS.parent / "README.md").read_text()
+QUICK_START = (DOCS / "quickstart.md").read_text()
+PAGES = (QUICK_START, *((DOCS / "user" / name).read_text() for name in ("campaigns.md", "scripts.md")))
+"""The later pages go on from the earlier ones."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+def typed(page: str) -> list[tuple[str, str]]:
+    """Return each command of a page's transcripts with the lines that are printed."""
+    found = [
+        part for block in doc_pages.blocks(page, "console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)
+    ]
+    return [(command, printed) for command, _, printed in (part.partition("\n") for part in found) if command]
 
 
-def test_every_command_of_the_users_page_works_in_order(harness: CliHarness) -> None:
-    (harness.folder / "zmumu.yaml").write_text(blocks("yaml")[0])
-    commands = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
-    assert len(commands) > 15
-    for command in commands:
+def test_every_command_of_the_users_pages_works_in_order_and_prints_what_they_say(harness: CliHarness) -> None:
+    assert type_all(harness, *PAGES) > 20
+    names = {path.name for path in (harness.folder / "output" / "campaign-1").iterdir()}
+    assert names == {f"zmumu-{index}" for index in range(1, 13)}
+    assert (harness.folder / "output" / "job-1" / "result.txt").read_text() == "1"
+
+
+def test_the_commands_of_the_readme_work_and_print_what_it_says(harness: CliHarness) -> None:
+    assert type_all(harness, README) == 4
+    assert len(list((harness.folder / "output" / "campaign-1").iterdir())) == 12
+
+
+def type_all(harness: CliHarness, *pages: str) -> int:
+    """Type every command of the pages, with the first page's campaign file. Return the number of commands."""
+    (harness.folder / "zmumu.yaml").write_text(doc_pages.blocks(pages[0], "yaml")[0])
+    commands = [command for page in pages for command in typed(page)]
+    begun: list[Assignment] = []
+    for command, printed in commands:
         program, *arguments = shlex.split(command)
         assert program == "glean"
         if arguments[0] in {"show", "wait"}:
-            work(harness)
-        harness.good(*arguments)
-    names = {path.name for path in (harness.folder / "output" / "campaign-1").iterdir()}
-    assert names == {f"zmumu-{index}" for index in range(12)}
-    assert (harness.folder / "output" / "job-13" / "result.txt").read_text() == "13"
+            work(harness, [*begun, *harness.node.claim()])
+            begun.clear()
+        if arguments[0] == "status":
+            begun += harness.node.claim(most=3)
+        answer = harness.good(*arguments)
+        if printed.strip():
+            assert [line.split() for line in answer.splitlines()] == [line.split() for line in printed.splitlines()]
+    return len(commands)
 
 
-def work(harness: CliHarness) -> None:
-    """Run everything that waits."""
-    for claimed in harness.node.claim():
+def work(harness: CliHarness, jobs: Iterable[Assignment]) -> None:
+    """Run these jobs to their end."""
+    for claimed in jobs:
         harness.node.write(claimed, 0, "start")
         harness.node.complete(claimed, files={"result.txt": str(claimed.job).encode()})
 
 
-def test_the_numbers_in_the_users_page_are_those_that_the_program_prints(harness: CliHarness) -> None:
-    (harness.folder / "zmumu.yaml").write_text(blocks("yaml")[0])
-    assert harness.good("submit", "zmumu.yaml") == "campaign 1: jobs 1 to 12\n"
-    assert "campaign 1: jobs 1 to 12" in PAGE
-    harness.node.claim(most=3)
-    printed = harness.good("status", "--campaign", "1").splitlines()
-    assert [line.split() for line in printed] == [
-        line.split() for line in PAGE.splitlines() if line.startswith(("NEW ", "9 "))
-    ]
+def test_the_script_of_the_failed_jobs_submits_these_and_no_other(harness: CliHarness) -> None:
+    (harness.folder / "zmumu.yaml").write_text(doc_pages.blocks(QUICK_START, "yaml")[0])
+    harness.good("submit", "zmumu.yaml", "--retries", "0")
+    for claimed in harness.node.claim():
+        harness.node.complete(claimed, exit_code=1 if claimed.job in {3, 7} else 0)
+    script = doc_pages.blocks((DOCS / "user" / "failures.md").read_text(), "sh")[0]
+    path = f"{Path(GLEAN).parent}:{os.environ['PATH']}"
+    printed = subprocess.run(
+        ["sh", "-ec", script], cwd=harness.folder, env=os.environ | harness.environment | {"PATH": path},
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert printed == "campaign 2: jobs 13 to 14\n"
+    again = json.loads(harness.good("list", "--campaign", "2", "--json"))["jobs"]
+    assert [row["index"] for row in again] == [3, 7]
 
 
-def test_every_verb_has_a_help_text_of_its_own(harness: CliHarness) -> None:
-    listed = re.findall(r"^  ([a-z]+) +\S", harness.good("--help").partition("Commands:")[2], flags=re.MULTILINE)
+def test_every_verb_has_a_help_text_of_its_own_that_fits_its_line(harness: CliHarness) -> None:
+    printed = harness.good("--help").partition("\nJobs:")[2]
+    listed = re.findall(r"^  ([a-z]+) +\S", printed, flags=re.MULTILINE)
     assert len(listed) == 26
-    for verb in set(listed) - {"agent", "run"}:
-        assert harness.good(verb, "--help").startswith("Usage: glean ")
+    pages = [printed, *(harness.good(verb, "--help") for verb in listed if verb not in {"agent", "run"})]
+    assert [page for page in pages[1:] if not page.startswith("Usage: glean ")] == []
+    assert [line for page in pages for line in page.splitlines() if re.match(r"  [a-z]+ .*\.\.\.$", line)] == []
+    groups = re.findall(r"^([A-Z]\w+):$", f"Jobs:\n{printed}", flags=re.MULTILINE)
+    assert groups == ["Jobs", "Campaigns", "Cluster", "Admin", "Simulation"]
+
+
+def test_glean_alone_says_what_a_newcomer_types_first(harness: CliHarness) -> None:
+    code, printed, said = harness.run()
+    assert (code, printed) == (2, "")
+    commands = re.findall(r"^  glean ([a-z]+)", said, flags=re.MULTILINE)
+    assert commands == ["submit", "submit", "status", "why", "logs", "results"]
+
+
+def test_the_shell_completes_commands_and_options(harness: CliHarness) -> None:
+    for typed_so_far, completed in (("glean subm", "submit"), ("glean submit --im", "--image")):
+        asked = {
+            "_GLEAN_COMPLETE": "complete_bash",
+            "COMP_WORDS": typed_so_far,
+            "COMP_CWORD": str(typed_so_far.count(" ")),
+        }
+        answer = subprocess.run([GLEAN], env=os.environ | asked, capture_output=True, text=True, check=True, timeout=60)
+        assert answer.stdout.split() == [completed]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.messages import Ask, Assignments, Farewell, NodeFacts, Registration
+from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.provisioning import Provisioning
@@ -100,12 +100,12 @@ class DaemonHarness:
     def claim(self, name: str) -> Assignments:
         """Speak for an agent: it takes what fits."""
         with transaction(self.state.engine) as db:
-            return claims.claim(db, name, Ask(cpus=6, memory_mib=4000), now_s=self.now_s)
+            return claims.claim(db, name, ClaimRequest(cpus=6, memory_mib=4000), now_s=self.now_s)
 
     def farewell(self, name: str) -> None:
         """Speak for an agent: it ends well."""
         with transaction(self.state.engine) as db:
-            agents.record_farewell(db, name, Farewell(ended_s=self.now_s), now_s=self.now_s)
+            agents.record_deregistration(db, name, Deregistration(ended_s=self.now_s), now_s=self.now_s)
 
 
 def end_jobs(bin_folder: Path, *names: str) -> None:

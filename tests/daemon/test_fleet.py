@@ -2,25 +2,28 @@
 
 from dataclasses import replace
 
+from tests.slurm.records import agent, node, seen
+
 from gleaner.control.daemon.provisioning import Fleet, Unstarted, fleet, idle_nodes
 from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningAgent
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue.queries import AgentHere
 from gleaner.control.queue.schema import Phase
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, Node, QueuedAgent
-from gleaner.control.slurm.interface import SchedulerId
+from gleaner.control.slurm.snapshot import Snapshot
 
 NOTHING = Fleet((), (), (), (), (), ())
 SUBMITTED = AgentHere("a", Phase.SUBMITTED, "7", 5000, 900, None, None, None)
 LIVE = AgentHere("a", Phase.LIVE, "7", 5000, 900, "n1", 2, 300)
-IN_SLURM = QueuedAgent(SchedulerId("7"), "a", AgentPhase.RUNNING, 900, "n1", 901, 5050)
-VIEW = ClusterView(1000, (Node("n1", 6, 4000, idle=False), Node("n2", 6, 4000, idle=True)), (IN_SLURM,))
-WITHOUT = replace(VIEW, agents=())
+USED, IDLE = node("n1", 6, 4000, "ALLOCATED"), node("n2")
+VIEW = seen(1000, USED, IDLE, jobs=(agent("a", "n1"),))
+ENDING = replace(VIEW, jobs=(agent("a", "n1", state="COMPLETING"),))
+PENDING = replace(VIEW, jobs=(agent("a", state="PENDING"),))
+WITHOUT = seen(1000, node("n1"), IDLE)
 
 
 def together(
     *here: AgentHere,
-    view: ClusterView = VIEW,
+    view: Snapshot = VIEW,
     closed: frozenset[str] = frozenset(),
     ran_on: dict[str, str] | None = None,
 ) -> Fleet:
@@ -36,21 +39,18 @@ def test_one_that_has_not_registered_yet_offers_its_whole_node() -> None:
 
 
 def test_one_that_is_ending_or_silent_or_unknown_offers_nothing_but_counts() -> None:
-    ending = replace(VIEW, agents=(replace(IN_SLURM, phase=AgentPhase.ENDING),))
-    assert together(LIVE, view=ending).running == (RunningAgent(5000, Resources(0, 0)),)
+    assert together(LIVE, view=ENDING).running == (RunningAgent(5000, Resources(0, 0)),)
     assert together(replace(LIVE, phase=Phase.SILENT)).running == (RunningAgent(5000, Resources(0, 0)),)
     assert together().running == (RunningAgent(0.0, Resources(0, 0)),)
 
 
 def test_a_pending_agent_is_pending() -> None:
-    pending = replace(VIEW, agents=(replace(IN_SLURM, phase=AgentPhase.PENDING, node=None),))
-    assert together(SUBMITTED, view=pending) == replace(NOTHING, pending=(PendingAgent("a", 900, 5000),))
+    assert together(SUBMITTED, view=PENDING) == replace(NOTHING, pending=(PendingAgent("a", 900, 5000),))
 
 
 def test_a_pending_agent_that_is_closed_for_us_is_withdrawn_and_a_strangers_is_left_alone() -> None:
-    pending = replace(VIEW, agents=(replace(IN_SLURM, phase=AgentPhase.PENDING, node=None),))
-    assert together(view=pending, closed=frozenset({"a"})).useless == ("7",)
-    assert together(view=pending) == NOTHING
+    assert together(view=PENDING, closed=frozenset({"a"})).useless == ("7",)
+    assert together(view=PENDING) == NOTHING
 
 
 def test_a_submission_that_was_never_answered_counts_as_pending_until_it_is_found_or_the_doubt_ends() -> None:
@@ -62,12 +62,12 @@ def test_a_submission_that_was_never_answered_counts_as_pending_until_it_is_foun
 
 
 def test_one_that_died_unregistered_counts_against_its_node_unless_it_had_to_leave() -> None:
-    def unstarted(view: ClusterView, **ran_on: str) -> Unstarted:
+    def unstarted(view: Snapshot, **ran_on: str) -> Unstarted:
         return together(SUBMITTED, view=view, ran_on=ran_on).unstarted[0]
 
     assert unstarted(WITHOUT).node is None
     assert unstarted(WITHOUT, a="n1").node == "n1"
-    assert unstarted(replace(WITHOUT, regular_nodes=frozenset({"n1"})), a="n1").node is None
+    assert unstarted(seen(1000, USED, IDLE), a="n1").node is None
     assert unstarted(replace(WITHOUT, read_s=5000), a="n1").node is None
 
 
@@ -77,5 +77,5 @@ def test_a_registered_agent_that_slurm_no_longer_names_is_closed_only_once_it_is
 
 
 def test_idle_nodes_keep_the_mark_that_they_are_kept_for_somebody() -> None:
-    view = replace(VIEW, nodes=(*VIEW.nodes, Node("n3", 6, 4000, idle=True, planned=True)))
+    view = seen(1000, USED, IDLE, node("n3", 6, 4000, "IDLE", "PLANNED"))
     assert idle_nodes(view) == (IdleNode("n2", Resources(6, 4000)), IdleNode("n3", Resources(6, 4000), planned=True))

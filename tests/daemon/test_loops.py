@@ -3,7 +3,6 @@
 import math
 import random
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from sqlalchemy import literal
 from structlog.testing import capture_logs
 from tests.databases import new_sqlite
-from tests.slurm.unasked_cluster import UnaskedCluster
+from tests.slurm.fake_cluster import FakeCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
@@ -40,47 +39,9 @@ from gleaner.control.settings import (
     Settings,
     StorageSettings,
 )
-from gleaner.control.slurm.interface import AgentRequest, ClusterUnavailable, SchedulerId
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm.interface import ClusterUnavailable
 
 START_S = 1_000_000.0
-
-
-@dataclass
-class MadeSlurm(UnaskedCluster):
-    """Three nodes in memory, on which agents start at once and end when their time is up."""
-
-    jobs: dict[str, SlurmJob] = field(default_factory=dict[str, SlurmJob])
-    submitted: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-    read_s: list[float] = field(default_factory=list[float])
-
-    def read(self, now_s: float) -> Snapshot:
-        self.read_s.append(now_s)
-        self.jobs = {id_: job for id_, job in self.jobs.items() if job.end_s is None or job.end_s > now_s}
-        used = {node for job in self.jobs.values() for node in job.nodes}
-        nodes = {name: node(name, used=name in used) for name in ("n1", "n2", "n3")}
-        return Snapshot(now_s, nodes, tuple(self.jobs.values()))
-
-    def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        used = {node for job in self.jobs.values() for node in job.nodes}
-        free = next(name for name in ("n1", "n2", "n3") if name not in used)
-        id_ = str(len(self.submitted) + 1)
-        self.submitted.append((now_s, request.name))
-        self.jobs[id_] = SlurmJob(
-            id=id_, name=request.name, is_own=True, partitions=("gleaner",), states=frozenset({"RUNNING"}),
-            nodes=(free,), submitted_s=now_s, start_s=now_s, end_s=request.end_s,
-        )  # fmt: skip
-        return SchedulerId(id_)
-
-    def check_owners(self, owners: Sequence[str]) -> None:
-        return
-
-
-def node(name: str, *, used: bool) -> SlurmNode:
-    return SlurmNode(
-        name=name, partitions=frozenset({"gleaner", "shared"}), cpus=6, idle_cpus=0 if used else 6, memory_mib=4000,
-        states=frozenset({"ALLOCATED" if used else "IDLE"}), allocated_mib=4000 if used else 0,
-    )  # fmt: skip
 
 
 @dataclass
@@ -90,7 +51,7 @@ class VirtualControl:
     folder: Path
     mode: str = "off"
     now_s: float = START_S
-    slurm: MadeSlurm = field(default_factory=MadeSlurm)
+    slurm: FakeCluster = field(default_factory=FakeCluster)
     done: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
 
     def __post_init__(self) -> None:
@@ -172,7 +133,7 @@ def test_with_entitlements_provisioning_asks_slurm_nothing_of_its_own(tmp_path: 
 def test_the_settings_decide_which_loops_there_are(tmp_path: Path, settings: dict[str, bool], more: set[str]) -> None:
     state = VirtualControl(tmp_path / "control").state
     state.settings = state.settings.model_copy(update={"groups": GroupSettings.model_validate(settings)})
-    loops = control_loops(state, Leadership(state, this_program()), MadeSlurm())
+    loops = control_loops(state, Leadership(state, this_program()), FakeCluster())
     assert {loop.name for loop in loops} == more | {
         "leader", "provisioning", "report spool", "drafts", "checkpoint gc", "rebalancer", "retention", "drains",
     }  # fmt: skip

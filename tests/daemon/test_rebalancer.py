@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.messages import Measured, Order, RestoreMeasured, Saved, Slice, Way
+from gleaner.agent.messages import Order, RestoreMeasurement, Saved, SaveMeasurement, Slice, Way
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.rebalancer import Rebalancer
@@ -150,12 +150,12 @@ def test_migratable_is_what_has_settled_and_can_be_saved_and_its_cost_is_what_wa
 def learn(queue: QueueHarness, job: int) -> None:
     """A save of 256 MiB took 4 s on the job's node, and a restore of as much 2 s."""
     made = {"attempt": 1, "number": 1, "digest": f"sha256:{1:064x}", "size_bytes": 2**28, "log_lines": 0}
-    restored = RestoreMeasured(stored_bytes=2**28, took_s=2.0, way=Way.SHIM)
+    restored = RestoreMeasurement(stored_bytes=2**28, took_s=2.0, way=Way.SHIM)
     report = Saved.model_validate(
         {
             "checkpoint": made,
             "slice": Slice(started_s=1.0, restored=restored),
-            "measured": Measured(memory_bytes=2**28, stored_bytes=2**28, took_s=4.0, way=Way.SHIM),
+            "measured": SaveMeasurement(memory_bytes=2**28, stored_bytes=2**28, took_s=4.0, way=Way.SHIM),
         }
     )
     queue.do(node_rates.record_report, job, 1, report, now_s=queue.now_s)

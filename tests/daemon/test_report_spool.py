@@ -17,7 +17,7 @@ from gleaner.agent.messages import (
     Checkpoint,
     Checkpointed,
     Completed,
-    Farewell,
+    Deregistration,
     LogLines,
     Message,
     Saved,
@@ -61,7 +61,7 @@ def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_n
     wrong = leave(harness, agent, 0, f"{attempt}/saved", Saved(checkpoint=of_another, slice=SLICE)).read_text()
     leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
     (harness.folder / "agents" / "a-stranger").mkdir()
-    strange = leave(harness, "a-stranger", 0, "/agents/a-stranger/farewell", Farewell(ended_s=1.0)).read_text()
+    strange = leave(harness, "a-stranger", 0, "/agents/a-stranger/farewell", Deregistration(ended_s=1.0)).read_text()
     assert take_spooled_reports(harness.state, harness.now_s) == 1
     assert harness.state_of(given.job) == "Complete"
     assert not list((harness.folder / "agents").glob("*/reports"))
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_set_aside_as_it_is_and_what_comes_after_it_count
 ) -> None:
     agent, given = an_agent_with_a_job(harness)
     attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
-    file = leave(harness, agent, 0, "", Farewell(ended_s=1.0))
+    file = leave(harness, agent, 0, "", Deregistration(ended_s=1.0))
     file.write_bytes(content)
     leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
     assert take_spooled_reports(harness.state, harness.now_s) == 1
@@ -125,7 +125,7 @@ def test_a_report_that_came_too_late_is_dropped(harness: DaemonHarness) -> None:
 
 def test_a_report_is_in_its_new_place_with_the_reason_before_it_leaves_the_old_one(harness: DaemonHarness) -> None:
     agent, _ = an_agent_with_a_job(harness)
-    leave(harness, agent, 0, "/painted", Farewell(ended_s=1.0))
+    leave(harness, agent, 0, "/painted", Deregistration(ended_s=1.0))
     with recording() as calls:
         take_spooled_reports(harness.state, harness.now_s)
     place = harness.folder / "agents" / agent / "unread"
@@ -140,7 +140,7 @@ def test_periodic_saves_that_waited_on_the_storage_count(harness: DaemonHarness)
         made = Checkpoint(attempt=given.attempt, number=number, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
         path = f"/jobs/{given.job}/attempts/{given.attempt}/checkpointed"
         leave(harness, agent, number, path, Checkpointed(checkpoint=made, slice=SLICE))
-    leave(harness, agent, 3, f"/agents/{agent}/farewell", Farewell(ended_s=1.0))
+    leave(harness, agent, 3, f"/agents/{agent}/farewell", Deregistration(ended_s=1.0))
     assert take_spooled_reports(harness.state, harness.now_s) == 3
     assert harness.state_of(given.job) == "Saved"
 
@@ -202,7 +202,7 @@ def test_any_file_and_any_name_of_a_folder_is_a_report_or_is_set_aside(
 ) -> None:
     made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
     good = [
-        ("/agents/caf\udce9/farewell", Farewell(ended_s=1.0)),
+        ("/agents/caf\udce9/farewell", Deregistration(ended_s=1.0)),
         ("/jobs/1/attempts/1/log", LogLines(first=0, lines=())),
     ]
     good += [("/jobs/1/attempts/1/saved", Saved(checkpoint=made, slice=SLICE))]

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Callable
 
-from tests.entitlements.made_cluster import MadeCluster
+from tests.slurm.fake_cluster import FakeCluster
 
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.slurm.snapshot import Snapshot
 
 
-class Counted(MadeCluster):
+class Counted(FakeCluster):
     """A cluster that counts how often it is read; `meanwhile` happens during that."""
 
     count = 0

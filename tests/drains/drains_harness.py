@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.databases import new_sqlite
-from tests.drains.made_nodes import AGENTS_IN, OWNERS_IN, MadeNodes
 from tests.queue.queue_harness import QueueHarness
+from tests.slurm.fake_cluster import AGENTS_IN, OWNERS_IN, FakeCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
@@ -28,7 +28,7 @@ class DrainsHarness:
 
     folder: Path
     changes: dict[str, Any] = field(default_factory=dict[str, Any])
-    nodes: MadeNodes = field(default_factory=MadeNodes)
+    nodes: FakeCluster = field(default_factory=FakeCluster)
     now_s: float = 1000.0
     queue: QueueHarness = field(init=False)
     state: ControlState = field(init=False)

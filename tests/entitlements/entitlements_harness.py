@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.databases import new_sqlite
-from tests.entitlements.made_cluster import AGENTS_PARTITION, PARTITION, Died, MadeCluster
+from tests.slurm.fake_cluster import AGENTS_IN, OWNERS_IN, Died, FakeCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
@@ -23,6 +23,7 @@ from gleaner.control.settings import ClusterSettings, EntitlementSettings, Queue
 SHARES = {"physics": 50.0, "chemistry": 30.0, "biology": 20.0}
 """Of 18 CPUs: 9, 5 and 3."""
 POLL_S = 5.0
+NODES = ("node1", "node2", "node3")
 
 
 @dataclass
@@ -31,7 +32,7 @@ class EntitlementsHarness:
 
     folder: Path
     changes: dict[str, Any] = field(default_factory=dict[str, Any])
-    cluster: MadeCluster = field(default_factory=MadeCluster)
+    cluster: FakeCluster = field(default_factory=lambda: FakeCluster(NODES, patience_s=10))
     state: ControlState = field(init=False)
     loop: Loop = field(init=False)
 
@@ -44,13 +45,13 @@ class EntitlementsHarness:
         self.changes |= changes
         told: dict[str, Any] = {
             "mode": "on",
-            "partitions": (PARTITION,),
+            "partitions": (OWNERS_IN,),
             "entitled": SHARES,
             "grace_s": 60,
         } | self.changes
         settings = Settings(
             queue=QueueSettings(url=f"sqlite:///{self.folder}/queue.db"),
-            cluster=ClusterSettings(partition=AGENTS_PARTITION),
+            cluster=ClusterSettings(partition=AGENTS_IN),
             storage=StorageSettings(folder=self.folder),
             entitlements=EntitlementSettings(**told),
         )
@@ -85,7 +86,7 @@ class EntitlementsHarness:
     @property
     def runs(self) -> set[str]:
         """The owners' jobs that are on nodes."""
-        return {job.id for job in self.cluster.jobs.values() if job.holds and job.partition == PARTITION}
+        return {job.id for job in self.cluster.jobs.values() if job.nodes and job.partitions == (OWNERS_IN,)}
 
 
 def chemistry_over_its_share(harness: EntitlementsHarness, kind: JobClass = JobClass.CHECKPOINTABLE) -> None:

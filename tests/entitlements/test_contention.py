@@ -53,16 +53,16 @@ class Contention:
             self._submit(stays, upto=3, mean_s=900)
             self._round()
             for job in list(cluster.jobs.values()):
-                if job.holds and job.id not in cluster.goes_s:
+                if job.nodes and job.id not in cluster.goes_s:
                     self.left_s[job.id] -= POLL_S
-                    self.computed_cpu_s += POLL_S * sum(room.cpus for room in job.holds.values())
+                    self.computed_cpu_s += POLL_S * job.cpus
                     if self.left_s[job.id] <= 0:
                         cluster.end(job.id)
 
     def _submit(self, account: str, *, upto: int, mean_s: float) -> None:
         """Submit jobs until `upto` jobs of this account wait."""
         cluster = self.harness.cluster
-        waiting = sum(1 for job in cluster.jobs.values() if job.account == account and not job.holds)
+        waiting = sum(1 for job in cluster.jobs.values() if job.account == account and not job.nodes)
         for _ in range(upto - waiting):
             job = f"{account}-{len(self.left_s)}"
             cluster.enter(job, account, int(self.draw.integers(1, 4)), self.kind)
@@ -74,9 +74,9 @@ class Contention:
         self.harness.rounds()
         for act, job in cluster.acts[acts:]:
             if act == "signal":
-                since_s = before[job].since_s
+                since_s = before[job].start_s
                 assert since_s is not None
-                self.saves.append(Save(before[job].wish.cpus, at_s - since_s))
+                self.saves.append(Save(before[job].cpus, at_s - since_s))
 
     @property
     def saved_cpus(self) -> int:

@@ -12,6 +12,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.interface import ClusterError
+from gleaner.control.slurm.owners_view import holdings, job_class
 from gleaner.control.slurm.snapshot import Snapshot
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
@@ -62,7 +63,9 @@ def test_non_preemptible_work_above_the_entitlement_says_on_the_job_why_it_is_he
     harness.cluster.enter("b", "biology", 4)
     harness.rounds(2)
     assert harness.runs == set()
-    assert harness.cluster.jobs["b"].said.startswith("gleaner: biology may have 3 CPUs in non-preemptible jobs")
+    assert harness.cluster.jobs["b"].admin_comment.startswith(
+        "gleaner: biology may have 3 CPUs in non-preemptible jobs"
+    )
 
 
 def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved_when_they_are_claimed(
@@ -198,7 +201,7 @@ def test_control_may_be_killed_at_any_act_and_the_next_one_goes_on(harness: Enti
     harness.cluster.pass_time(4000)
     harness.cluster.enter("p1", "physics", 6)
     harness.cluster.enter("p2", "physics", 3)
-    harness.cluster.dies_at = len(harness.cluster.acts) + at
+    harness.cluster.dies_before = len(harness.cluster.acts) + at
     harness.rounds_though_killed(8)
     assert harness.runs >= {"p1", "p2"}
     assert harness.cluster.held_by("chemistry") >= 6
@@ -313,22 +316,23 @@ def test_whatever_comes_owners_get_what_they_are_entitled_to_and_nobody_below_lo
                 assert max(held[owner], harness.cluster.held_by(owner)) > entitled
     harness.rounds(20)  # a grace time and more: everything that is owed and can be placed runs
     entitlements = {"physics": 9, "chemistry": 5, "biology": 3}
-    waiting = [one for one in harness.cluster.jobs.values() if not one.holds and one.account in entitlements]
+    waiting = [one for one in harness.cluster.jobs.values() if not one.nodes and one.account in entitlements]
     for owed in waiting:
-        if owed.wish.cpus > entitlements[owed.account] - harness.cluster.held_by(owed.account):
+        if owed.cpus > entitlements[owed.account] - harness.cluster.held_by(owed.account):
             continue
         fixed = {
             node: sum(
-                one.holds[node].cpus
+                holdings(one)[node].cpus
                 for one in harness.cluster.jobs.values()
-                if one.holds
-                and node in one.holds
-                and (one.job_class is FIXED or harness.cluster.held_by(one.account) <= entitlements.get(one.account, 0))
-                and one.partition == "shared"
+                if node in one.nodes
+                and (
+                    job_class(one) is FIXED or harness.cluster.held_by(one.account) <= entitlements.get(one.account, 0)
+                )
+                and one.partitions == ("shared",)
             )
-            for node in harness.cluster.nodes
+            for node in harness.cluster.names
         }
-        assert all(6 - taken < owed.wish.cpus for taken in fixed.values()), f"{owed.id} is owed and could be placed"
+        assert all(6 - taken < owed.cpus for taken in fixed.values()), f"{owed.id} is owed and could be placed"
 
 
 def test_made_harnesses_have_each_their_own_queue(tmp_path: Path) -> None:

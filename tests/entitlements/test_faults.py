@@ -1,15 +1,11 @@
 """Faults in the middle: control killed, Slurm or its accounting away, a Slurm admin service that refuses."""
 
-from dataclasses import replace
-
 import pytest
 from sqlalchemy import text
 from tests.entitlements.entitlements_harness import EntitlementsHarness
-from tests.entitlements.made_cluster import Died
+from tests.slurm.fake_cluster import Died
 
-from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import entitlement_actions
 from gleaner.control.queue.database import snapshot, transaction
 
@@ -26,8 +22,8 @@ def chemistry_has_all(harness: EntitlementsHarness, kind: JobClass = SAVED) -> N
 
 def a_wide_claim(harness: EntitlementsHarness) -> None:
     """Four CPUs of each of two nodes."""
-    harness.cluster.enter("wide", "physics", 4)
-    harness.cluster.jobs["wide"] = replace(harness.cluster.jobs["wide"], wish=Wish(2, Resources(4, 400)))
+    harness.cluster.enter("wide", "physics", 8)
+    harness.cluster.change("wide", nodes_at_least=2)
 
 
 def told(harness: EntitlementsHarness) -> list[str]:

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from tests.entitlements.entitlements_harness import EntitlementsHarness
 
-from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.snapshot import Snapshot
 
 
@@ -72,7 +70,7 @@ def test_while_no_node_can_be_used_control_goes_on_and_says_why_jobs_wait(harnes
     harness.rounds(3)
     assert harness.cluster.heard_s == harness.cluster.now_s - 5
     assert harness.state.entitlements.problem == ""
-    assert harness.cluster.jobs["p"].said == "gleaner: no node of the owners' partitions can be used now"
+    assert harness.cluster.jobs["p"].admin_comment == "gleaner: no node of the owners' partitions can be used now"
     harness.cluster.read = look  # type: ignore[method-assign]
     harness.rounds(2)
     assert harness.runs == {"p"}
@@ -83,7 +81,7 @@ def test_a_job_whose_tasks_may_be_apart_is_not_held_again_while_the_agents_leave
     for number in (1, 2, 3):
         harness.cluster.agent(f"a{number}", f"node{number}")
     harness.cluster.enter("x", "others", 8, JobClass.CHECKPOINTABLE)
-    harness.cluster.jobs["x"] = replace(harness.cluster.jobs["x"], wish=Wish(8, Resources(1, 100), apart=False))
+    harness.cluster.change("x", tasks=8)
     harness.rounds(14)
     assert harness.cluster.acts == [("release", "x"), ("vacate", "a1"), ("vacate", "a2")]
     assert harness.runs == {"x"}

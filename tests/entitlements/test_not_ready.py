@@ -1,12 +1,9 @@
 """Jobs that more room alone would not start, or not yet: what they cost others, and what they count for."""
 
-from dataclasses import replace
-
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
-from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.resources import Resources
+from gleaner.control.slurm.comments import is_held_for_us
 
 FIXED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.CHECKPOINTABLE
 
@@ -66,12 +63,12 @@ def test_jobs_that_their_owner_holds_after_their_release_count_until_it_lets_the
     for number in range(5):
         harness.cluster.enter(f"p{number}", "physics", 3)
         harness.look()
-        if not (job := harness.cluster.jobs[f"p{number}"]).held:
-            harness.cluster.jobs[job.id] = replace(job, held=True, ours=False, priority=0)
+        if not harness.cluster.jobs[f"p{number}"].is_held:
+            harness.cluster.change(f"p{number}", priority=0)
     harness.rounds(3)
     for job in list(harness.cluster.jobs.values()):
-        if not job.ours:
-            harness.cluster.jobs[job.id] = replace(job, held=False, ours=True, priority=1)
+        if job.is_held and not is_held_for_us(job):
+            harness.cluster.change(job.id, priority=1)
     harness.cluster.pass_time(1)
     assert harness.cluster.held_by("physics") == 9
     assert harness.state.entitlements.problem == ""
@@ -90,8 +87,17 @@ def test_a_job_is_not_asked_for_in_one_piece_while_those_that_make_room_for_it_a
         harness.rounds(2)
     harness.cluster.pass_time(4000)
     harness.cluster.enter("p2", "physics", 4)
-    four = Wish(4, Resources(1, 100), apart=False)
-    harness.cluster.jobs["p2"] = replace(harness.cluster.jobs["p2"], wish=four)
+    harness.cluster.change("p2", tasks=4)
     harness.rounds(12)
     assert "p2" in harness.runs
     assert {job for act, job in harness.cluster.acts if act == "signal"} == {"x1", "x2"}
+
+
+def test_a_job_whose_begin_time_has_not_come_is_not_released_before(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("p", "physics", 3)
+    harness.cluster.change("p", begins_s=harness.cluster.now_s + 60)
+    harness.rounds(3)
+    assert (harness.decided("p"), harness.cluster.acts) == ((), [])
+    harness.cluster.pass_time(60)
+    harness.rounds(2)
+    assert harness.runs == {"p"}

@@ -2,13 +2,9 @@
 mark that they carry.
 """
 
-from dataclasses import replace
-
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
-from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.resources import Resources
 
 FIXED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.CHECKPOINTABLE
 SWITCH = "gleaner: released by the dead man's switch"
@@ -23,7 +19,7 @@ def test_what_was_requeued_by_somebody_else_has_others_preempted_for_it(harness:
     harness.rounds(2)
     harness.cluster.pass_time(4000)
     harness.cluster.requeued("p")
-    harness.cluster.jobs["c3"] = replace(harness.cluster.jobs["c3"], held=False, said=SWITCH)
+    harness.cluster.change("c3", priority=1, admin_comment=SWITCH)
     harness.cluster.waits_for_more = {"p"}
     harness.cluster.pass_time(1)  # chemistry has the whole cluster
     harness.cluster.waits_for_more = set()
@@ -68,12 +64,11 @@ def test_a_claim_that_is_not_on_top_any_more_is_put_there_again(harness: Entitle
     harness.cluster.waits_for_more = {"p"}
     harness.rounds(2)
     harness.cluster.enter("q", "physics", 3)
-    harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], is_ready=True)
     for said, priority in (("gleaner: released on top", 7), (SWITCH, 2_000_000_001)):
         harness.cluster.waits_for_more = set()
-        harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], said="gleaner: released on top", held=False)
+        harness.cluster.change("p", priority=2_000_000_001, admin_comment="gleaner: released on top")
         harness.look()
-        harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], said=said, priority=priority)
+        harness.cluster.change("p", priority=priority, admin_comment=said)
         before = len(harness.cluster.acts)
         harness.look()
         assert [act for act, job in harness.cluster.acts[before:] if job == "p"] == ["hold", "release"]
@@ -86,19 +81,19 @@ def test_a_claim_that_is_not_on_top_any_more_is_put_there_again(harness: Entitle
 def test_what_the_switch_let_go_is_held_again_when_control_is_back(harness: EntitlementsHarness) -> None:
     harness.cluster.enter("b", "biology", 4)
     harness.rounds()
-    harness.cluster.jobs["b"] = replace(harness.cluster.jobs["b"], held=False, priority=1, said=SWITCH)
+    harness.cluster.change("b", priority=1, admin_comment=SWITCH)
     harness.look()
     harness.cluster.pass_time(5)
     assert harness.runs == set()
-    assert harness.cluster.jobs["b"].held and harness.cluster.jobs["b"].said.startswith("gleaner: biology may have")
+    assert harness.cluster.jobs["b"].is_held
+    assert harness.cluster.jobs["b"].admin_comment.startswith("gleaner: biology may have")
 
 
 def test_what_its_owner_holds_after_the_switch_let_it_go_counts_until_it_lets_it_go(
     harness: EntitlementsHarness,
 ) -> None:
     harness.cluster.enter("b1", "biology", 3)
-    kept = replace(harness.cluster.jobs["b1"], ours=False, said=SWITCH)
-    harness.cluster.jobs["b1"] = kept
+    harness.cluster.change("b1", admin_comment=SWITCH)
     harness.cluster.enter("b2", "biology", 3)
     harness.rounds(3)
     assert harness.runs == set()
@@ -111,7 +106,7 @@ def test_what_entered_while_nobody_enforced_entitlements_carries_no_mark_and_is_
     harness: EntitlementsHarness,
 ) -> None:
     harness.cluster.enter("b", "biology", 6)
-    harness.cluster.jobs["b"] = replace(harness.cluster.jobs["b"], held=False, ours=False, said="", priority=1)
+    harness.cluster.change("b", priority=1, admin_comment="")
     harness.cluster.waits_for_more = {"b"}
     harness.rounds(2)
     harness.cluster.waits_for_more = set()
@@ -125,7 +120,7 @@ def test_a_requeued_job_is_asked_for_in_one_piece_only_if_it_does_not_start_once
 ) -> None:
     """Slurm lets what it has requeued wait for two minutes; only then is it seen whether its tasks may be apart."""
     harness.cluster.enter("x", "others", 4, SAVED)
-    harness.cluster.jobs["x"] = replace(harness.cluster.jobs["x"], wish=Wish(4, Resources(1, 100), apart=False))
+    harness.cluster.change("x", tasks=4)
     harness.rounds(2)
     harness.cluster.requeued("x")
     harness.cluster.waits_for_more = {"x"}

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection
-from dataclasses import replace
 
 from sqlalchemy import literal
 from tests.entitlements.entitlements_harness import EntitlementsHarness
@@ -64,11 +63,11 @@ def test_a_number_that_has_become_another_jobs_since_the_look_is_left_alone(harn
     def reused(partitions: Collection[str]) -> None:
         harness.cluster.alive = alive  # type: ignore[method-assign]
         alive(partitions)
-        harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], submitted_s=harness.cluster.now_s + 1)
+        harness.cluster.change("p", submitted_s=harness.cluster.now_s + 1)
 
     harness.cluster.alive = reused  # type: ignore[method-assign]
     harness.look()
     assert harness.state.entitlements.problem == "for job p: job p is not the one that is meant"
-    assert harness.cluster.jobs["p"].held
+    assert harness.cluster.jobs["p"].is_held
     harness.rounds(2)
     assert harness.runs == {"p"}, "as the job that it is now"

@@ -1,5 +1,6 @@
 """A job's checkpoints on the storage, under their numbers, and the nodes on which they can be restored."""
 
+import json
 import random
 import time
 from contextlib import nullcontext
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.pretended_runtime import PretendedRuntime
+from tests.golden import check_golden
 
 from gleaner.agent.checkpoints import dedup
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
 from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.job.job_checkpoints import JobCheckpoints, Kept, unfit
+from gleaner.agent.job.job_checkpoints import JobCheckpoints, NewCheckpoint, why_unfit
 from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Stream
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, ContainerSpec
@@ -37,23 +39,23 @@ def saved_on(**other: object) -> dict[str, object]:
 
 
 def test_a_checkpoint_fits_its_own_node_and_better_ones() -> None:
-    assert unfit(saved_on(), HERE) == ""
-    assert unfit(saved_on(cpu_features=["sse"], criu="3.19", runtime="docker 20.10"), HERE) == ""
+    assert why_unfit(saved_on(), HERE) == ""
+    assert why_unfit(saved_on(cpu_features=["sse"], criu="3.19", runtime="docker 20.10"), HERE) == ""
 
 
 def test_what_the_node_lacks_is_named_with_the_node_that_has_it() -> None:
-    assert unfit(saved_on(cpu_features=["avx", "avx512f"]), HERE) == (
+    assert why_unfit(saved_on(cpu_features=["avx", "avx512f"]), HERE) == (
         "this node lacks CPU feature avx512f; it was saved on n9"
     )
-    assert "CRIU >= 4.10" in unfit(saved_on(criu="4.10"), HERE)
-    assert "runtime criu" in unfit(saved_on(runtime="criu 4.1"), HERE)
-    assert "architecture aarch64" in unfit(saved_on(architecture="aarch64"), HERE)
+    assert "CRIU >= 4.10" in why_unfit(saved_on(criu="4.10"), HERE)
+    assert "runtime criu" in why_unfit(saved_on(runtime="criu 4.1"), HERE)
+    assert "architecture aarch64" in why_unfit(saved_on(architecture="aarch64"), HERE)
 
 
 @given(st.sets(st.sampled_from(["avx", "sse", "avx2", "amx"])), st.sets(st.sampled_from(["avx", "sse", "avx2", "amx"])))
 def test_every_feature_of_the_saving_node_must_be_here(there: set[str], here: set[str]) -> None:
     node = HERE.model_copy(update={"cpu_features": tuple(sorted(here))})
-    assert (unfit(saved_on(cpu_features=sorted(there)), node) == "") == (there <= here)
+    assert (why_unfit(saved_on(cpu_features=sorted(there)), node) == "") == (there <= here)
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ class Attempt:
     def save(self, *, at_the_end: bool = False) -> Checkpoint:
         return self.keep(at_the_end=at_the_end).checkpoint
 
-    def keep(self, *, at_the_end: bool = False) -> Kept:
+    def keep(self, *, at_the_end: bool = False) -> NewCheckpoint:
         self.runtime.pause(self.container)
         try:
             mark = Mark(12, {Stream.STDOUT: "YWI="})
@@ -104,6 +106,19 @@ def test_the_checkpoints_of_an_attempt_count_up_and_know_how_far_the_output_had_
     assert [checkpoint.number for checkpoint in made] == [1, 2, 3]
     assert (made[2].log_lines, made[2].open_lines) == (12, {Stream.STDOUT: "YWI="})
     assert storage.keys("jobs/7") == [f"jobs/7/attempt-1/checkpoint-{number}" for number in (1, 2, 3)]
+
+
+def test_the_manifest_of_a_checkpoint_is_written_as_before(storage: FolderStorage, tmp_path: Path) -> None:
+    """A node of another version restores it, so no key gets another name. What differs each time is left out."""
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+    attempt.save()
+    key = "jobs/7/attempt-1/checkpoint-2"
+    manifest = json.loads((tmp_path / "storage" / key / "manifest.json").read_text())
+    for part in manifest["parts"]:
+        part.update({name: type(part[name]).__name__ for name in ("size_bytes", "digest", "blocks")})
+    manifest["facts"]["paused_s"] = type(manifest["facts"]["paused_s"]).__name__
+    check_golden(Path(__file__).parent / "golden" / "manifest.json", manifest)
 
 
 def test_what_the_checkpoint_before_holds_is_not_stored_again_also_over_attempts(
@@ -177,7 +192,7 @@ def test_at_an_agents_end_a_chain_may_be_twice_as_long_since_writing_everything_
     attempt = Attempt(storage, tmp_path / "job")
     made = [attempt.keep(at_the_end=True) for _ in range(17)]
     assert [one.checkpoint.chain for one in made] == ["1/1"] * 16 + ["1/17"]
-    assert [one.wrote_all for one in made] == [True] + [False] * 15 + [True]
+    assert [one.is_full for one in made] == [True] + [False] * 15 + [True]
 
 
 def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_also_over_attempts(
@@ -186,16 +201,16 @@ def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_a
     first = Attempt(storage, tmp_path / "job")
     known: list[tuple[bool, bool]] = []
     for _ in range(8):
-        known.append((first.stored.is_first, first.stored.is_to_begin_chain))
+        known.append((first.stored.is_first, first.stored.needs_full_checkpoint))
         last = first.save(at_the_end=True)
     assert known == [(True, False)] + [(False, False)] * 7
-    assert first.stored.is_to_begin_chain
+    assert first.stored.needs_full_checkpoint
     second = Attempt(storage, tmp_path / "job", number=2, checkpoint=last)
-    assert not second.stored.is_to_begin_chain, "nothing has been looked at yet"
+    assert not second.stored.needs_full_checkpoint, "nothing has been looked at yet"
     second.stored.open()
-    assert second.stored.is_to_begin_chain
-    assert second.keep().wrote_all
-    assert not second.stored.is_to_begin_chain
+    assert second.stored.needs_full_checkpoint
+    assert second.keep().is_full
+    assert not second.stored.needs_full_checkpoint
 
 
 def test_on_a_checkpoint_of_a_version_that_says_nothing_of_chains_nothing_is_built(
@@ -308,23 +323,23 @@ def test_a_save_at_an_agents_end_reads_what_it_shares_unless_the_job_was_saved_w
 
 def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:
     attempt = Attempt(storage, tmp_path / "job")
-    assert attempt.stored.inside_s == 0
+    assert attempt.stored.storage_s == 0
     seen: list[float] = []
 
     def mark() -> Mark:
-        seen.append(attempt.stored.inside_s)
+        seen.append(attempt.stored.storage_s)
         raise StorageError("no")
 
     attempt.runtime.pause(attempt.container)
     with pytest.raises(StorageError):
         attempt.stored.save_memory(attempt.runtime, attempt.container, mark)
     assert seen[0] > 0
-    assert attempt.stored.inside_s == 0
+    assert attempt.stored.storage_s == 0
 
 
 def test_a_node_described_in_another_versions_words_is_not_known_to_have_more() -> None:
-    assert unfit(saved_on(colour="blue"), HERE) == ""
-    assert unfit({"node": {"node": "n9"}}, HERE) == ""
+    assert why_unfit(saved_on(colour="blue"), HERE) == ""
+    assert why_unfit({"node": {"node": "n9"}}, HERE) == ""
 
 
 @pytest.mark.parametrize("error", [StorageFull("no room"), CannotCheckpoint("it holds a device")])

@@ -18,13 +18,13 @@ from tests.agent.pretended_runtime import PretendedRuntime
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive, ArchiveMissing, StorageError
 from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.common.limiter import Limiters
+from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job import job_checkpoints as stored
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
-from gleaner.agent.job.control_reporter import executor_of
+from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
-from gleaner.agent.job.launch import begin, spec_of
+from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import Outbox
@@ -51,27 +51,27 @@ class Node:
             outbox=Outbox(lambda _path, _body: ""),
             reports=place / "reports",
             estimates=SaveEstimates(Way.CRIU, at_once=1),
-            saves=Limiters(1),
-            begins=Limiters(1),
+            saves=Limiter(1),
+            begins=Limiter(1),
             can_save=can_save,
             end_s=lambda: time.time() + 100,
             clock=SystemClock(),
-            cut_s=lambda: time.time() + 100,
+            hard_stop_s=lambda: time.time() + 100,
         )
         self.folder = place / "job"
 
-    def begin(
+    def launch_job(
         self, *, hurried: bool = False, **given: object
     ) -> tuple[lifecycle.Started | lifecycle.NotStarted, JobCheckpoints]:
         plain = {"job": 7, "attempt": 1, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
         assignment = Assignment.model_validate({**plain, "command": ("count", "100000"), **given})
         stored = JobCheckpoints(self.context.storage, assignment, self.context.facts, self.folder)
         if hurried:
-            stored.hurry.set()
-        return begin(self.context, assignment, stored), stored
+            stored.stop_waiting.set()
+        return launch_job(self.context, assignment, stored), stored
 
     def saved(self) -> Checkpoint:
-        begun, stored = self.begin()
+        begun, stored = self.launch_job()
         assert isinstance(begun, lifecycle.Started)
         self.runtime.pause(begun.container)
         return stored.save_memory(self.runtime, begun.container, lambda: Mark(0, {})).checkpoint
@@ -91,7 +91,7 @@ def storage(tmp_path: Path) -> FolderStorage:
 def test_home_is_the_jobs_folder_unless_the_job_says_otherwise(storage: FolderStorage, tmp_path: Path) -> None:
     node = Node(tmp_path, storage, "sse")
     for given, home in (({}, "/job"), ({"HOME": "/tmp/me", "A": "b"}, "/tmp/me")):
-        _, stored = node.begin(environment=given)
+        _, stored = node.launch_job(environment=given)
         made = spec_of(node.context, stored.assignment, stored)
         assert made.environment == {**given, "HOME": home}
 
@@ -103,25 +103,25 @@ def test_a_checkpoint_that_demands_what_the_node_lacks_is_refused_and_not_harmed
     (tmp_path / "old").mkdir()
     checkpoint = Node(tmp_path / "new", storage, "amx", "sse").saved()
     old = Node(tmp_path / "old", storage, "sse")
-    begun, _ = old.begin(attempt=2, checkpoint=checkpoint)
+    begun, _ = old.launch_job(attempt=2, checkpoint=checkpoint)
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.INCOMPATIBLE
     assert "CPU feature amx" in begun.detail
     assert old.is_untouched()
-    again, _ = Node(tmp_path / "new", storage, "amx", "avx", "sse").begin(attempt=3, checkpoint=checkpoint)
+    again, _ = Node(tmp_path / "new", storage, "amx", "avx", "sse").launch_job(attempt=3, checkpoint=checkpoint)
     assert isinstance(again, lifecycle.Started)
 
 
 def test_a_folder_alone_fits_everywhere_and_its_command_is_started_anew(storage: FolderStorage, tmp_path: Path) -> None:
     how = SelfSave()
     first = Node(tmp_path, storage, "amx")
-    begun, stored = first.begin(saves_itself=how)
+    begun, stored = first.launch_job(saves_itself=how)
     assert isinstance(begun, lifecycle.Started)
     first.runtime.pause(begun.container)
     (first.folder / "state").write_text("17")
     checkpoint = stored.save_folder().checkpoint
     other = Node(tmp_path / "other", storage, "sse", can_save=False)
-    begun, _ = other.begin(attempt=2, checkpoint=checkpoint, saves_itself=how)
+    begun, _ = other.launch_job(attempt=2, checkpoint=checkpoint, saves_itself=how)
     assert isinstance(begun, lifecycle.Started)
     assert other.runtime.restores == 0
     assert (other.folder / "state").read_text() == "17"
@@ -131,21 +131,21 @@ def test_a_node_that_cannot_save_memory_begins_nothing_that_would_need_it(
     storage: FolderStorage, tmp_path: Path
 ) -> None:
     node = Node(tmp_path, storage, can_save=False)
-    begun, _ = node.begin()
+    begun, _ = node.launch_job()
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.INCOMPATIBLE
     assert node.is_untouched()
-    assert isinstance(node.begin(saves_itself=SelfSave())[0], lifecycle.Started)
+    assert isinstance(node.launch_job(saves_itself=SelfSave())[0], lifecycle.Started)
 
 
 def test_a_storage_that_fails_is_not_taken_for_a_fault_of_the_node(storage: FolderStorage, tmp_path: Path) -> None:
     checkpoint = Node(tmp_path / "first", storage).saved()
     node = Node(tmp_path / "second", FolderStorage(tmp_path / "not mounted"))
-    begun, _ = node.begin(attempt=2, checkpoint=checkpoint)
+    begun, _ = node.launch_job(attempt=2, checkpoint=checkpoint)
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.STORAGE_FAULT
     assert node.is_untouched()
-    begun, _ = node.begin(image="impossible")
+    begun, _ = node.launch_job(image="impossible")
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.NODE_FAULT
 
@@ -156,14 +156,14 @@ def test_an_image_that_the_site_does_not_allow_is_refused_before_anything_is_tou
     node = Node(tmp_path, storage)
     node.context = dataclasses.replace(node.context, images_allowed=("registry.site/physics/*",))
     for image in ("registry.site/chemistry/x", "i", "sha256:" + "0" * 64):
-        begun, _ = node.begin(image=image)
+        begun, _ = node.launch_job(image=image)
         assert isinstance(begun, lifecycle.NotStarted)
         assert begun.why is ReturnReason.IMAGE_REFUSED
         assert image in begun.detail
         assert "images_allowed" in begun.detail
         assert "\n" not in begun.detail
         assert node.is_untouched()
-    begun, _ = node.begin(image="registry.site/physics/x")
+    begun, _ = node.launch_job(image="registry.site/physics/x")
     assert isinstance(begun, lifecycle.Started)
 
 
@@ -173,7 +173,7 @@ def test_what_was_saved_is_not_restored_with_an_image_that_is_no_longer_allowed(
     node = Node(tmp_path, storage)
     checkpoint = node.saved()
     node.context = dataclasses.replace(node.context, images_allowed=())
-    begun, _ = node.begin(checkpoint=checkpoint)
+    begun, _ = node.launch_job(checkpoint=checkpoint)
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.IMAGE_REFUSED
     assert node.runtime.restores == 0
@@ -195,7 +195,7 @@ def test_a_pushed_image_is_taken_in_from_the_storage_once_though_the_list_does_n
     node.context = dataclasses.replace(node.context, images_allowed=())
     given = an_image(storage)
     for _ in range(2):
-        begun, _stored = node.begin(**given)
+        begun, _stored = node.launch_job(**given)
         assert isinstance(begun, lifecycle.Started)
     assert node.runtime.images == {given["image"]: b"layers"}
     assert node.runtime.loads == 1
@@ -206,7 +206,7 @@ def test_a_pushed_image_is_refused_where_the_admin_says_so_before_anything_is_to
 ) -> None:
     node = Node(tmp_path, storage)
     node.context = dataclasses.replace(node.context, images_allowed=("*",), images_pushed=False)
-    begun, _ = node.begin(**an_image(storage))
+    begun, _ = node.launch_job(**an_image(storage))
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.IMAGE_REFUSED
     assert begun.detail.startswith("the image pi:1 may not run here: images_pushed")
@@ -220,7 +220,7 @@ def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_on
     node = Node(tmp_path, storage)
 
     def why(**given: Any) -> tuple[ReturnReason | None, str]:
-        begun, _ = node.begin(**given)
+        begun, _ = node.launch_job(**given)
         assert isinstance(begun, lifecycle.NotStarted)
         assert node.is_untouched()
         return begun.why, begun.detail
@@ -281,7 +281,7 @@ def test_a_turn_that_does_not_come_is_a_fault_of_the_node(
     node = Node(tmp_path, storage)
     with (tmp_path / "pushed-images.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        begun, _ = node.begin(**an_image(storage))
+        begun, _ = node.launch_job(**an_image(storage))
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.NODE_FAULT
     assert "another agent holds" in begun.detail
@@ -313,7 +313,7 @@ def test_a_checkpoint_that_this_node_does_not_see_yet_is_looked_for_again(
 
     showing = threading.Thread(target=show)
     showing.start()
-    begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, checkpoint=made)
+    begun, _ = Node(tmp_path / "n2", storage, "avx").launch_job(attempt=2, checkpoint=made)
     showing.join()
     assert isinstance(begun, lifecycle.Started)
 
@@ -327,7 +327,7 @@ def test_a_checkpoint_that_stays_missing_is_called_broken_only_after_a_while(
     storage.delete("jobs/7/attempt-1/checkpoint-1")
     node = Node(tmp_path / "n2", storage, "avx")
     began_s = time.monotonic()
-    begun, _ = node.begin(attempt=2, checkpoint=made)
+    begun, _ = node.launch_job(attempt=2, checkpoint=made)
     assert time.monotonic() - began_s >= 0.5
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.CHECKPOINT_BROKEN
@@ -340,7 +340,7 @@ def test_where_there_is_no_time_to_look_again_it_is_the_storage_that_failed(
     made = Node(tmp_path / "n1", storage, "avx").saved()
     storage.delete("jobs/7/attempt-1/checkpoint-1")
     node = Node(tmp_path / "n2", storage, "avx")
-    begun, _ = node.begin(attempt=2, checkpoint=made, hurried=True)
+    begun, _ = node.launch_job(attempt=2, checkpoint=made, hurried=True)
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.STORAGE_FAULT
     assert node.is_untouched()
@@ -349,7 +349,7 @@ def test_where_there_is_no_time_to_look_again_it_is_the_storage_that_failed(
 def test_what_is_there_and_damaged_is_broken_at_once(storage: FolderStorage, tmp_path: Path) -> None:
     made = Node(tmp_path / "n1", storage, "avx").saved()
     (tmp_path / "storage/jobs/7/attempt-1/checkpoint-1/manifest.json").write_text("{}")
-    begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, checkpoint=made)
+    begun, _ = Node(tmp_path / "n2", storage, "avx").launch_job(attempt=2, checkpoint=made)
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.CHECKPOINT_BROKEN
 
@@ -360,7 +360,7 @@ def test_a_job_that_was_told_to_vacate_while_it_looked_for_its_checkpoint_is_no_
     checkpoint = Node(tmp_path / "first", storage).saved()
     node = Node(tmp_path / "second", storage)
     lost = {"job": 8, "attempt": 2, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
-    shell = executor_of(
+    shell = make_executor(
         node.context, Assignment.model_validate({**lost, "command": ("count", "9"), "checkpoint": checkpoint})
     )
 

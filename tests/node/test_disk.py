@@ -26,7 +26,7 @@ from gleaner.agent.node.disk_usage import (
     unnamed,
     verdicts,
 )
-from gleaner.agent.privileged.common.disk_usage import DiskUse, _Count, taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse, _Count, count_disk_use
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 
 MIB = 2**20
@@ -36,7 +36,7 @@ NOBODY = 65534
 
 
 def count(folder: Path, **limits: int) -> DiskUse:
-    return taken(str(folder), within_s=60, **limits)  # type: ignore[arg-type]
+    return count_disk_use(str(folder), within_s=60, **limits)  # type: ignore[arg-type]
 
 
 def as_du(folder: Path) -> int:
@@ -92,7 +92,7 @@ def test_the_count_stops_soon_after_a_limit_is_passed(tmp_path: Path) -> None:
 def test_the_count_takes_no_longer_than_it_may(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}").mkdir()
-    assert not taken(str(tmp_path), within_s=0).is_whole
+    assert not count_disk_use(str(tmp_path), within_s=0).is_whole
 
 
 def open_below(folder: Path) -> list[str]:
@@ -286,10 +286,10 @@ def test_what_a_job_has_in_its_folder_and_in_its_container_counts_together(tmp_p
 
 def test_an_engine_that_does_not_answer_hides_no_folder(tmp_path: Path) -> None:
     class Silent(PretendedRuntime):
-        def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+        def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
             raise RuntimeFault("it hangs")
 
-        def places(self) -> tuple[str, ...]:
+        def data_folders(self) -> tuple[str, ...]:
             raise RuntimeFault("it hangs")
 
     (tmp_path / "large").write_bytes(bytes(2 * MIB))
@@ -300,7 +300,7 @@ def test_a_look_that_takes_long_is_made_more_rarely(tmp_path: Path) -> None:
     class Slow(PretendedRuntime):
         looks = 0
 
-        def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+        def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
             self.looks += 1
             time.sleep(0.2)
             return DiskUse()

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from gleaner.control.policy import replay
 from gleaner.control.policy.rebalancing import (
     POLICY,
+    AgentJob,
     AgentNode,
     Algorithm,
     RebalancingView,
     Relocation,
-    RunningJob,
     as_answer,
     as_given,
     decide,
@@ -34,7 +34,7 @@ def view(
     """Nodes n0, n1, ... with these jobs on each, as number: cores; `prefer` is n0, then n1."""
     nodes = tuple(AgentNode(f"n{at}", cpus, 1000 * cpus, end_s) for at in range(len(places)))
     jobs = [
-        RunningJob(job, f"n{at}", cores, 100 * cores, is_migratable=True, cost_s=cost_s)
+        AgentJob(job, f"n{at}", cores, 100 * cores, is_migratable=True, cost_s=cost_s)
         for at, place in enumerate(places)
         for job, cores in place.items()
     ]
@@ -125,7 +125,7 @@ jobs_of_a_node = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 2000), st.
 def views(draw: st.DrawFn) -> RebalancingView:
     """Nodes of several sizes and ends, no fuller than they can be, with jobs of all sorts."""
     nodes: list[AgentNode] = []
-    jobs: list[RunningJob] = []
+    jobs: list[AgentJob] = []
     for at in range(draw(st.integers(1, 6))):
         node = AgentNode(
             f"n{at}", draw(st.integers(1, 8)), 4000, draw(st.sampled_from([5.0, 100.0, HOUR_S, 2 * HOUR_S]))
@@ -137,7 +137,7 @@ def views(draw: st.DrawFn) -> RebalancingView:
                 cpus, memory_mib = cpus - cores, memory_mib - mib
                 misfits = draw(st.lists(st.sampled_from(["n0", "n1", "n2"]), max_size=1))
                 cost_s = draw(st.sampled_from([0.5, 10.0, 600.0]))
-                jobs.append(RunningJob(len(jobs) + 1, node.name, cores, mib, migratable, cost_s, tuple(misfits)))
+                jobs.append(AgentJob(len(jobs) + 1, node.name, cores, mib, migratable, cost_s, tuple(misfits)))
     jobs = draw(st.permutations(jobs))
     prefer = draw(st.sampled_from([(("n0",), ("n1", "n2")), (("n5",),), ()]))
     algorithm: Algorithm = draw(st.sampled_from(["compaction", "priorities"]))

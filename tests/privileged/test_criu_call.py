@@ -147,12 +147,12 @@ import fcntl, os, socket, sys
 sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-notified, criu._notified = criu._notified, lambda *said: True
+notified, criu._notify = criu._notify, lambda *said: True
 criu._must_not_go_on = lambda *said: None
 fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)
 {prepare}
 try:
-    print(criu._run([sys.executable, "-c", {fake!r}, *sys.argv[1:]], ".", ours, 1, saved={saved}))
+    print(criu._run([sys.executable, "-c", {fake!r}, *sys.argv[1:]], ".", ours, 1, saved_pid={saved}))
 except criu.NotUnderstood as error:
     print(error)
 """
@@ -196,7 +196,7 @@ while not os.path.exists('looks') or os.path.getsize('looks') < 2: time.sleep(0.
 open('answer', 'w').write(str(notified('post-dump')))
 os._exit(3)
 """
-    prepare = f"{COUNTS_LOOKS}criu._notified = notified; criu.unsavable.refused_files = lambda pid: None; runcs.close()"
+    prepare = f"{COUNTS_LOOKS}criu._notify = notified; criu.unsavable.refused_files = lambda pid: None; runcs.close()"
     assert hear(tmp_path, fake, prepare, saved=1) == "3"
     assert (tmp_path / "answer").read_text() == "1"
 
@@ -242,7 +242,10 @@ os.kill(os.getpid(), 9)
 
 def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
     """It knows of that end then, and says better why."""
-    prepare = "criu._LOOK_S = 3; lost = criu._lost; criu._lost = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
+    prepare = (
+        "criu._LOOK_S = 3; lost = criu._ended_process;"
+        " criu._ended_process = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
+    )
     fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\nwhile not os.path.exists('seen'): time.sleep(0.02)\nos._exit(4)"
     assert hear(tmp_path, fake, prepare) == "4"
 
@@ -396,7 +399,7 @@ import socket, sys
 sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-criu._notified = lambda *said: (open("here", "w").close(), ours.recv(1))
+criu._notify = lambda *said: (open("here", "w").close(), ours.recv(1))
 criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:

@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> tuple[Config, Bundle]:
 def test_what_is_very_deep_is_counted_and_removed(made: tuple[Config, Bundle]) -> None:
     settings, found = made
     dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)
-    assert bundle.taken(found.path).size_bytes > 2**20
+    assert bundle.disk_use(found.path).size_bytes > 2**20
     found.remove()
     assert kept(settings) == []
 
@@ -58,7 +58,7 @@ def test_no_name_hides_what_is_written(made: tuple[Config, Bundle]) -> None:
     hidden = Path(found.inside("upper"), "rootfs")
     hidden.mkdir()
     (hidden / "file").write_bytes(bytes(2**20))
-    assert bundle.taken(found.path).size_bytes >= 2**20
+    assert bundle.disk_use(found.path).size_bytes >= 2**20
 
 
 def test_a_bundle_whose_facts_a_crash_has_emptied_harms_no_other(made: tuple[Config, Bundle]) -> None:
@@ -132,7 +132,7 @@ print(mounts.remove_tree({str(tmp_path / "gone")!r}), sorted(os.listdir("kept"))
 
 def test_files_without_a_byte_count_too(made: tuple[Config, Bundle]) -> None:
     _, found = made
-    before = bundle.taken(found.path).inodes
+    before = bundle.disk_use(found.path).inodes
     for number in range(100):
         Path(found.inside("upper"), str(number)).touch()
-    assert bundle.taken(found.path).inodes == before + 100
+    assert bundle.disk_use(found.path).inodes == before + 100

@@ -68,11 +68,11 @@ def test_many_may_wait_at_once(made: Bundle) -> None:
     high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 2000)
     alive = os.open(made.inside("alive"), os.O_RDWR)
     theirs.close()
-    assert not made.until_ended(high)
+    assert not made.wait_for_end(high)
     for descriptor in (high, alive):
         os.close(descriptor)
     ours.close()
-    assert made.until_ended(None)
+    assert made.wait_for_end(None)
 
 
 def test_what_still_runs_is_not_forgotten(settings: Config, made: Bundle) -> None:

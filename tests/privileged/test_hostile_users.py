@@ -55,7 +55,7 @@ def test_where_slurm_is_away_just_then_it_is_asked_again_soon(node: Node, monkey
 
 
 def test_an_answer_is_as_old_as_the_question(tmp_path: Path) -> None:
-    asked = Slurm(slurm.answering(tmp_path, slurm.job()), kept_s=0.2)
+    asked = Slurm(slurm.answering(tmp_path, slurm.job()), cached_for_s=0.2)
     program = tmp_path / "scontrol"
     program.write_text(program.read_text().replace("#!/bin/sh", "#!/bin/sh\nsleep 0.3"))
     asked.job("66")
@@ -128,11 +128,11 @@ from gleaner.agent.privileged.common.user_jobs import UserJobs
 from gleaner.agent.privileged.common.request import Refused
 mine = UserJobs(Config(1, users_work=sys.argv[2]), None)
 try:
-    with mine.opened_folder(sys.argv[3]):
+    with mine.open_folder(sys.argv[3]):
         print("opened")
 except Refused as error:
     print(error)
-print(os.listdir(mine.seen_folder(sys.argv[3]) + "/job"))
+print(os.listdir(mine.unmounted_folder(sys.argv[3]) + "/job"))
 """
 
 
@@ -218,7 +218,7 @@ def test_who_keeps_root_waiting_while_it_restores_waits_no_longer_than_its_job_r
 def test_roots_programs_are_called_for_one_user_only_so_often_at_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "_HANDS", 2)
+    monkeypatch.setattr(main, "_TURNS", 2)
     now, most, go = [0], [0], threading.Event()
 
     def facts(_settings: object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.helper import image_store
-from gleaner.agent.privileged.helper.image_store import find, forget, full_name, take_in
+from gleaner.agent.privileged.helper.image_store import find, forget, full_name, import_image
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.system.tar_policy import Hostile
 
@@ -68,7 +68,7 @@ def take(settings: Config, files: dict[str, bytes], name: str = "a/b:1", *links:
             for one in links:
                 archive.addfile(one)
         file.flush()
-        return take_in(settings, file.fileno(), name)
+        return import_image(settings, file.fileno(), name)
 
 
 LAYERS = (tar(etc__one=b"1", etc__two=b"2"), tar(**{"etc__.wh.one": b""}, new=b"3"))
@@ -205,7 +205,7 @@ def test_a_file_that_is_no_archive_is_refused(settings: Config, content: bytes) 
         file.write(content)
         file.flush()
         with pytest.raises(Hostile):
-            take_in(settings, file.fileno(), "a/b:1")
+            import_image(settings, file.fileno(), "a/b:1")
 
 
 def test_only_a_plain_file_is_read(settings: Config, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_only_a_plain_file_is_read(settings: Config, tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     for descriptor in (reader, folder):
         with pytest.raises(Hostile, match="plain file"):
-            take_in(settings, descriptor, "a/b:1")
+            import_image(settings, descriptor, "a/b:1")
         os.close(descriptor)
     os.close(writer)
 
@@ -283,7 +283,7 @@ def test_a_layout_in_a_folder_is_handed_over_as_one_file(settings: Config, tmp_p
     for name in ("a/b:1", "saved:1"):
         with archive_of(tmp_path / "images", name) as descriptor:
             assert descriptor is not None
-            assert take_in(settings, descriptor, name) == digest(configuration(*LAYERS))
+            assert import_image(settings, descriptor, name) == digest(configuration(*LAYERS))
     with archive_of(tmp_path / "images", "c:1") as descriptor:
         assert descriptor is None
 

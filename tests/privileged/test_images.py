@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.privileged.shim.criu_messages import StreamBroken, parsed_request
+from gleaner.agent.privileged.shim.criu_messages import StreamBroken, parse_request
 from gleaner.agent.runtime.criu_streams import NeverCame, capture, serve
 
 NAMES = ["../x", "a/b", "/etc/passwd", ".", "..", ".hidden", "", "a\0b", "a b", "a\n", "ä", "x" * 201]
@@ -29,13 +29,13 @@ def request(name: str) -> bytes:
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_an_image_is_never_named_like_a_path(name: str) -> None:
     with pytest.raises(StreamBroken):
-        parsed_request(request(name))
+        parse_request(request(name))
 
 
 @given(st.binary(max_size=40))
 def test_whatever_is_asked_for_is_a_plain_name_or_refused(message: bytes) -> None:
     with contextlib.suppress(StreamBroken):
-        name = parsed_request(message)
+        name = parse_request(message)
         assert "/" not in name
         assert name.isprintable()
         assert not name.startswith(".")
@@ -165,4 +165,4 @@ def test_images_come_back_as_they_were(criu: Criu, storage: FolderStorage, tmp_p
 @pytest.mark.parametrize("name", ["../descriptors.json", "/descriptors.json"])
 def test_a_restore_cannot_ask_for_parts_that_are_no_images(name: str) -> None:
     with pytest.raises(StreamBroken):
-        parsed_request(request(name))
+        parse_request(request(name))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.install.docker_engine import InstallRefused, difference, merged, without
+from gleaner.agent.privileged.install.docker_engine import InstallRefused, difference, merge, without
 
 ROOT = Path(__file__).parents[2]
 SHIM = "/usr/local/sbin/gleaner-runc"
@@ -34,19 +34,19 @@ def test_all_else_is_kept_and_taking_back_leaves_what_was_there(
 ) -> None:
     before = settings | ({} if others is None else {"runtimes": others})
     text = json.dumps(before, indent=indent, ensure_ascii=False) + "\n"
-    new, added = merged(text, program=SHIM, experimental=experimental)
+    new, added = merge(text, program=SHIM, experimental=experimental)
     after = json.loads(new)
     assert after["runtimes"].pop("gleaner") == {"path": SHIM}
     assert after.pop("experimental", False) == experimental
     assert {**before, "runtimes": others or {}} == after
-    assert merged(new, program=SHIM, experimental=experimental) == (new, [])
-    assert json.loads(without(new, program=SHIM, added=added)) == before
-    assert list(json.loads(without(new, program=SHIM, added=added))) == list(before)
+    assert merge(new, program=SHIM, experimental=experimental) == (new, [])
+    assert json.loads(without(new, program=SHIM, additions=added)) == before
+    assert list(json.loads(without(new, program=SHIM, additions=added))) == list(before)
 
 
 def test_only_our_lines_differ() -> None:
     text = '{\n  "debug": true,\n  "runtimes": {\n    "a": {\n      "path": "/a"\n    }\n  }\n}\n'
-    new, _ = merged(text, program=SHIM, experimental=True)
+    new, _ = merge(text, program=SHIM, experimental=True)
     changed = [line for line in difference("d", text, new).splitlines()[2:] if line[0] in "+-"]
     assert [line for line in changed if line[0] == "-"] == ["-  }"]  # it has got a comma
     assert len(changed) <= 7
@@ -61,13 +61,13 @@ def test_only_our_lines_differ() -> None:
 )  # fmt: skip
 def test_settings_that_cannot_be_merged_are_left_alone(text: str) -> None:
     with pytest.raises(InstallRefused) as refused:
-        merged(text, program=SHIM, experimental=True)
+        merge(text, program=SHIM, experimental=True)
     assert "\n" not in str(refused.value)
 
 
 def test_what_was_changed_since_is_not_taken_back() -> None:
     changed = json.dumps({"runtimes": {"gleaner": {"path": "/other"}}, "experimental": "yes"})
-    assert without(changed, program=SHIM, added=["runtimes", "runtimes.gleaner", "experimental"]) == changed
+    assert without(changed, program=SHIM, additions=["runtimes", "runtimes.gleaner", "experimental"]) == changed
 
 
 class Node:

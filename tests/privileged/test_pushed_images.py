@@ -32,7 +32,7 @@ def stored(image: MadeImage) -> Iterator[bytes]:
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A helper that takes images in itself, and not in a process of its own, which reads the node's settings."""
     found = served(tmp_path, os.getuid())
-    monkeypatch.setattr(helper_main, "_import", lambda file, name: image_store.take_in(found, file, name))
+    monkeypatch.setattr(helper_main, "_import", lambda file, name: image_store.import_image(found, file, name))
     return found
 
 
@@ -77,5 +77,5 @@ def test_an_archive_of_control_has_one_image_for_any_name(tmp_path: Path) -> Non
     with tempfile.TemporaryFile() as file:
         file.writelines(stored(image))
         file.flush()
-        taken = image_store.take_in(Config(1, bundles=str(tmp_path)), file.fileno(), image.image_id)
+        taken = image_store.import_image(Config(1, bundles=str(tmp_path)), file.fileno(), image.image_id)
     assert taken == image.image_id

@@ -70,7 +70,7 @@ def test_whatever_is_taken_cannot_loosen_the_container(field: str, value: object
         spec = request.spec(GOOD | {field: value})
     except Refused:
         return
-    node = oci_config.Node(uid=4200, gid=4200, cpus=2, cgroup="/gleaner", unified=False, counts_swap=True)
+    node = oci_config.Node(uid=4200, gid=4200, cpus=2, cgroup="/gleaner", has_cgroup2=False, counts_swap=True)
     image = oci_config.ImageDefaults(entrypoint=["sh"], command=[], environment=["PATH=/bin"])
     made = oci_config.configuration(spec, node, image, rootfs="/folder/rootfs", folder="/folder")
     process = made["process"]
@@ -94,7 +94,7 @@ def test_an_images_configuration_can_say_no_more_than_what_to_run(config: object
 
 def test_the_agents_variables_come_before_the_images() -> None:
     image = oci_config.ImageDefaults(["python3"], ["-V"], ["PATH=/x", "A=image", "B=image"])
-    node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
+    node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", has_cgroup2=True, counts_swap=False)
     spec = request.spec(GOOD | {"command": []})
     process = oci_config.configuration(spec, node, image, rootfs="/r", folder="/o")["process"]
     assert process["args"] == ["python3", "-V"]
@@ -103,7 +103,7 @@ def test_the_agents_variables_come_before_the_images() -> None:
 
 def test_the_filter_lets_no_number_of_a_socket_pass_that_only_looks_like_another() -> None:
     """The kernel takes 32 bits of it, the filter compares 64."""
-    node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
+    node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", has_cgroup2=True, counts_swap=False)
     made = oci_config.configuration(
         request.spec(GOOD), node, oci_config.ImageDefaults(["x"], [], []), rootfs="/r", folder="/o"
     )

@@ -17,7 +17,7 @@ from tests.runtime.account_harness import acting_as
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.shim import criu_messages, main, seal, transfer, vdso
 from gleaner.agent.privileged.shim.criu_messages import field
-from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
+from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, SaveNotes, open_seal
 from gleaner.agent.system import ipc
 
 KEY, UID = b"k" * 32, 4301
@@ -36,14 +36,14 @@ class Place:
     """CRIU on one side of a relay, a user's program with its images on the other."""
 
     def __init__(
-        self, place: Path, sealed: Sealed | None, stored: dict[str, bytes], guard: vdso.Guard | None = None
+        self, place: Path, sealed: SaveNotes | None, stored: dict[str, bytes], guard: vdso.Guard | None = None
     ) -> None:
         self.stored = stored
         self.held: list[int] = []
         guard = vdso.Guard() if sealed else guard
-        listener = ipc.listening(str(place / "criu"))
-        users = ipc.listening(str(place / "users"))
-        self.relay = Relay(listener, str(place / "users"), sealed, guard)
+        listener = ipc.listen(str(place / "criu"))
+        users = ipc.listen(str(place / "users"))
+        self.relay = Relay(listener, str(place / "users"), sealed, guard, saved=os.getpid())
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
         serve = self._serve if guard else self._capture
@@ -52,18 +52,18 @@ class Place:
 
     def _capture(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := criu_messages.asked(connection)) is not None:
-            with os.fdopen(criu_messages.taken_pipe(connection), "rb") as source:
+        while (name := criu_messages.read_request(connection)) is not None:
+            with os.fdopen(criu_messages.receive_pipe(connection), "rb") as source:
                 self.stored[name] = source.read()
 
     def _serve(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := criu_messages.asked(connection)) is not None:
-            criu_messages.answer(connection, exists=name in self.stored)
+        while (name := criu_messages.read_request(connection)) is not None:
+            criu_messages.send_answer(connection, exists=name in self.stored)
             if name == SLOW:
-                self.held.append(criu_messages.taken_pipe(connection))
+                self.held.append(criu_messages.receive_pipe(connection))
             elif name in self.stored:
-                with os.fdopen(criu_messages.taken_pipe(connection), "wb") as sink:
+                with os.fdopen(criu_messages.receive_pipe(connection), "wb") as sink:
                     try:
                         sink.write(self.stored[name])
                         sink.flush()
@@ -71,20 +71,20 @@ class Place:
                         pass
 
     def save(self, name: str, content: bytes) -> None:
-        criu_messages.ask(self.criu, name)
+        criu_messages.send_request(self.criu, name)
         theirs, ours = os.pipe()
-        criu_messages.give_pipe(self.criu, theirs)
+        criu_messages.send_pipe(self.criu, theirs)
         os.close(theirs)
         with os.fdopen(ours, "wb") as sink:
             sink.write(content)
 
     def asked(self, name: str) -> int | None:
         """Return CRIU's end of the pipe for an image; None if there is none."""
-        criu_messages.ask(self.criu, name)
-        if not criu_messages.answered(self.criu):
+        criu_messages.send_request(self.criu, name)
+        if not criu_messages.read_answer(self.criu):
             return None
         ours, theirs = os.pipe()
-        criu_messages.give_pipe(self.criu, theirs)
+        criu_messages.send_pipe(self.criu, theirs)
         os.close(theirs)
         return ours
 
@@ -118,7 +118,7 @@ def saved(place: Path) -> tuple[str, dict[str, bytes]]:
     at.criu.close()
     at.relay.finish(float("inf"))
     at.user.join(60)
-    return seal.seal(KEY, UID, Sealed('["/dev/null"]', at.relay.images)), kept
+    return seal.seal(KEY, UID, SaveNotes('["/dev/null"]', at.relay.images)), kept
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
 
 def restoring(place: Path, text: str, stored: dict[str, bytes]) -> Place:
     place.mkdir(parents=True, exist_ok=True)
-    return Place(place, opened(KEY, UID, text), stored)
+    return Place(place, open_seal(KEY, UID, text), stored)
 
 
 def test_what_was_saved_comes_back_and_pages_are_not_even_noted(
@@ -136,7 +136,7 @@ def test_what_was_saved_comes_back_and_pages_are_not_even_noted(
 ) -> None:
     text, kept = checkpoint
     assert kept == IMAGES
-    assert set(opened(KEY, UID, text).images) == set(IMAGES) - {"pages-1.img"}
+    assert set(open_seal(KEY, UID, text).images) == set(IMAGES) - {"pages-1.img"}
     at = restoring(tmp_path, text, kept)
     assert {name: at.restored(name) for name in IMAGES} == IMAGES
 
@@ -226,9 +226,9 @@ def test_a_name_like_that_of_pages_is_none() -> None:
 def test_a_seal_is_for_one_user_under_one_key(checkpoint: tuple[str, dict[str, bytes]]) -> None:
     text, _ = checkpoint
     with pytest.raises(Broken, match="another user"):
-        opened(KEY, UID + 1, text)
+        open_seal(KEY, UID + 1, text)
     with pytest.raises(Broken, match="not of this cluster"):
-        opened(b"o" * 32, UID, text)
+        open_seal(b"o" * 32, UID, text)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -240,7 +240,7 @@ def test_a_changed_seal_is_none(checkpoint: tuple[str, dict[str, bytes]], where:
     if forged == text:
         return
     try:
-        assert opened(KEY, UID, forged) == opened(KEY, UID, text)  # white space between fields says nothing
+        assert open_seal(KEY, UID, forged) == open_seal(KEY, UID, text)  # white space between fields says nothing
     except Broken:
         return
 
@@ -250,14 +250,14 @@ def test_a_changed_seal_is_none(checkpoint: tuple[str, dict[str, bytes]], where:
 )
 def test_rubbish_is_no_seal(text: object) -> None:
     with pytest.raises(Broken):
-        opened(KEY, UID, text)
+        open_seal(KEY, UID, text)
 
 
 @only_root
 @pytest.mark.parametrize("whose", ["nobody's", "another user's", "another cluster's"])
 def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_path: Path, whose: str) -> None:
     user = 1
-    said = Sealed('["/dev/null", "/dev/null", "/dev/null"]', {})
+    said = SaveNotes('["/dev/null", "/dev/null", "/dev/null"]', {})
     forged = {"another user's": seal.seal(KEY, user + 1, said), "another cluster's": seal.seal(b"o" * 32, user, said)}
     place = tmp_path / "work" / "own-1-66" / "handshakes"
     place.mkdir(parents=True)

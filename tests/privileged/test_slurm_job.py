@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_one_answer_of_slurm_tells_both_the_memory_and_the_end(asked: Callable[[
 def test_a_later_end_is_lowered_to_the_second_and_read_back(asked: Callable[[], list[str]]) -> None:
     found = JobHandle("66").lower_end(at(4, 28, 7) + 0.5)
     assert (found.end_s, found.memory_mib) == (at(4, 28, 7), 1000)
+    assert asked() == ["show", "update", "show"]
+
+
+@pytest.mark.parametrize("end_s", [1792888200, 1792891800], ids=["summer time", "winter time"])
+def test_an_end_in_the_hour_that_comes_twice_is_the_right_one_of_the_two(
+    asked: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end_s: int
+) -> None:
+    """Both are 02:30:00 in Berlin, on 25 October 2026. An hour too early, Slurm would end the job at once."""
+    (tmp_path / "end").write_text(f"{end_s + 7200}\n")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert JobHandle("66").lower_end(end_s).end_s == end_s
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
     assert asked() == ["show", "update", "show"]
 
 

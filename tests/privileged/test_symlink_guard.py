@@ -17,7 +17,7 @@ from gleaner.agent.privileged.common import symlink_guard
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.symlink_guard import Foreign
 from gleaner.agent.privileged.shim import main, transfer, written_layer
-from gleaner.agent.privileged.shim.seal import Broken, Sealed, opened, seal
+from gleaner.agent.privileged.shim.seal import Broken, SaveNotes, open_seal, seal
 from gleaner.agent.system import ipc, tar_unpack
 from gleaner.agent.system.tar_policy import Hostile, Links, SizeLimit
 
@@ -160,10 +160,10 @@ def test_a_layer_cannot_make_root_remember_without_end(monkeypatch: pytest.Monke
 
 def test_what_was_saved_in_one_image_is_not_restored_in_another() -> None:
     """CRIU would follow a link that the other image has in place of a folder."""
-    text = seal(b"k", USER, Sealed("[]", {}, "sha256:a"))
-    assert opened(b"k", USER, text, "sha256:a").image == "sha256:a"
+    text = seal(b"k", USER, SaveNotes("[]", {}, "sha256:a"))
+    assert open_seal(b"k", USER, text, "sha256:a").image == "sha256:a"
     with pytest.raises(Broken, match="another image"):
-        opened(b"k", USER, text, "sha256:b")
+        open_seal(b"k", USER, text, "sha256:b")
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -181,9 +181,9 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
         return 0
 
     monkeypatch.setattr(transfer, "_run", run)
-    monkeypatch.setattr(ipc, "listening", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
-    monkeypatch.setattr(transfer, "opened", lambda *_: Sealed('["/dev/null", "/dev/null", "/dev/null"]', {}))
-    monkeypatch.setattr(transfer, "_relayed", lambda _own, listener, *_: (None, listener))
+    monkeypatch.setattr(ipc, "listen", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
+    monkeypatch.setattr(transfer, "open_seal", lambda *_: SaveNotes('["/dev/null", "/dev/null", "/dev/null"]', {}))
+    monkeypatch.setattr(transfer, "_make_relay", lambda _own, listener, *_: (None, listener))
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), ipc.Handshake(ours, 5)))
     ipc.Handshake(theirs, 5).say({})
@@ -204,7 +204,7 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     """By what CRIU's action script says last of all; `criu` is called with a program in CRIU's place."""
     before, own = seen(job), job.parent / "own"
     (own / "work").mkdir(parents=True)
-    symlink_guard.keep(str(own), symlink_guard.freeze(str(job), USER, disk=str(job.parent)))
+    symlink_guard.write_records(str(own), symlink_guard.freeze(str(job), USER, disk=str(job.parent)))
     package = Path(symlink_guard.__file__).parents[4]
     fake = "echo $what 1 >notifications; read -r answer <answers; ls -l ../job"
     fake = f"for what in post-restore pre-resume; do {fake}; done"
@@ -212,7 +212,7 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
 import socket, sys
 sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
-criu._notified = lambda *_: True
+criu._notify = lambda *_: True
 criu._must_not_go_on = lambda *_: None
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
@@ -222,7 +222,7 @@ criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
     )
     assert said.stdout.count("->") == 1, "none when the first was answered, and the one when the second was"
     assert seen(job) == before
-    assert not symlink_guard.are_kept_in(str(own))
+    assert not symlink_guard.has_records(str(own))
 
 
 def in_own_mounts(script: str, *words: str) -> str:

@@ -19,7 +19,7 @@ def test_a_program_gets_its_input_its_environment_its_folder_and_its_descriptors
         script = f"cat; echo $HERE; pwd; echo through >/proc/self/fd/{other}"
         environment = {"HERE": "here", "PATH": os.environ["PATH"]}
         done = run(
-            ["sh", "-c", script], within_s=60, given="given\n", environment=environment, folder="/", passed=(other,)
+            ["sh", "-c", script], within_s=60, stdin="given\n", environment=environment, folder="/", pass_fds=(other,)
         )
         assert done == ProgramResult(0, "given\nhere\n/\n", "")
         assert os.read(end, 100) == b"through\n"

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.mounts import remove_tree
 from gleaner.agent.privileged.shim import transfer, written_layer
 from gleaner.agent.privileged.shim.main import Call
-from gleaner.agent.privileged.shim.transfer import checked_descriptors, own_folder
+from gleaner.agent.privileged.shim.transfer import check_descriptors, own_folder
 from gleaner.agent.system.ipc import HandshakeFailed
 
 GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
@@ -44,13 +45,13 @@ GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
 )  # fmt: skip
 def test_descriptors_that_are_not_three_streams_are_refused(given: object) -> None:
     with pytest.raises(HandshakeFailed):
-        checked_descriptors(given)
+        check_descriptors(given)
 
 
 @given(st.lists(st.text(max_size=20), max_size=4))
 def test_what_is_let_through_cannot_name_another_file_to_criu(given: list[str]) -> None:
     try:
-        found = checked_descriptors(json.dumps(given))
+        found = check_descriptors(json.dumps(given))
     except HandshakeFailed:
         return
     assert len(found) == 3
@@ -59,7 +60,7 @@ def test_what_is_let_through_cannot_name_another_file_to_criu(given: list[str]) 
 
 
 def test_real_descriptors_are_let_through() -> None:
-    assert checked_descriptors(json.dumps(GOOD)) == GOOD
+    assert check_descriptors(json.dumps(GOOD)) == GOOD
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_container_that_a_killed_call_has_left_held_back_ends_with_the_next_ca
     Path(settings.own).chmod(0o700)
     with subprocess.Popen(["sleep", "60"]) as process:
         (held / "cgroup.procs").write_text(f"{process.pid}\n")
-        transfer.note_held(str(left), {"freezer": str(held)})
+        transfer.record_held(str(left), {"freezer": str(held)})
         with own_folder(settings):
             assert process.wait(timeout=30) == -signal.SIGKILL
     assert (held / "freezer.state").read_text() == "THAWED\n"
@@ -160,6 +161,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
 ) -> None:
     said: list[dict[str, object]] = []
     agent = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
+    relay = SimpleNamespace(finish=lambda _: None)
 
     def save(_settings: Config, call: Call, _command: str, own: str, *_: object, **_named: object) -> int:
         Path(own, transfer.DESCRIPTORS).write_text("[]")
@@ -167,6 +169,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
         return 0
 
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
+    monkeypatch.setattr(transfer, "_relayed", lambda *_, **_named: (relay, socket.socket()))
     monkeypatch.setattr(transfer, "_run", save)
     monkeypatch.setattr(transfer, "_root_of_state", lambda _: "/")
     monkeypatch.setattr(written_layer, "layers", lambda *_: None)

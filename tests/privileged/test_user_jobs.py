@@ -17,7 +17,7 @@ from gleaner.agent.privileged.common import bundle, request
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.request import LABEL_END, Refused
 from gleaner.agent.privileged.common.slurm_job import Unknown, parse
-from gleaner.agent.privileged.common.user_jobs import Owner, Places, checked, name_of
+from gleaner.agent.privileged.common.user_jobs import Owner, Places, check_spec, name_of
 from gleaner.agent.system.ipc import HandshakeFailed
 
 pytestmark = only_root
@@ -197,13 +197,13 @@ def test_whatever_is_taken_fits_into_what_the_job_has(cpus: int, memory_mib: int
     job = parse(json.dumps({"jobs": [slurm.job(parts=[(NODE, *has)])]}), "66")
     spec = request.spec(wanted(cpus=cpus, memory_mib=memory_mib))
     try:
-        taken = checked(spec, job, owner=ALICE, node=NODE, now_s=0)
+        allowed = check_spec(spec, job, owner=ALICE, node=NODE, now_s=0)
     except Refused:
         assert cpus > has[0] or 0 < has[1] < memory_mib
         return
-    assert taken.cpus <= has[0]
-    assert has[1] == 0 or taken.memory_mib <= has[1]
-    assert taken.labels == {
+    assert allowed.cpus <= has[0]
+    assert has[1] == 0 or allowed.memory_mib <= has[1]
+    assert allowed.labels == {
         "org.gleaner.slurm-job": "66",
         "org.gleaner.end-s": "2000000000",
     }

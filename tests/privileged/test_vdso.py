@@ -144,7 +144,7 @@ def passed(content: bytes, parts: list[VdsoPart]) -> tuple[bytes, str]:
     feeder.start()
     why = ""
     try:
-        seal._looking(source, sink, parts)
+        seal._pass_pages(source, sink, parts)
     except vdso.Forged as error:
         why = str(error)
         os.close(sink)

@@ -15,7 +15,7 @@ import pytest
 from tests.privileged.root import only_root
 
 from gleaner.agent.privileged.shim import written_layer
-from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, mounted
+from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, layers_of_mount
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
 from gleaner.agent.system.tar_policy import SizeLimit
 
@@ -109,10 +109,10 @@ def test_what_cannot_be_put_back_is_not_saved(found: Layers, tmp_path: Path) -> 
 
 def test_folders_are_those_that_the_mount_names() -> None:
     options = {"lowerdir": "l/A:l/B", "upperdir": "7/diff", "workdir": "7/work"}
-    assert mounted("/d/7/merged", options) == Layers("/d/7/diff", ["/d/l/A", "/d/l/B"])
+    assert layers_of_mount("/d/7/merged", options) == Layers("/d/7/diff", ["/d/l/A", "/d/l/B"])
     for wrong in ({}, {"lowerdir": "/a"}, {"upperdir": "/a"}):
         with pytest.raises(ValueError, match="must be overlay2"):
-            mounted("/d/7/merged", wrong)
+            layers_of_mount("/d/7/merged", wrong)
 
 
 ON_OVERLAY = """

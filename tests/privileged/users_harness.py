@@ -42,7 +42,7 @@ class Node:
             node_name=NODE,
         )
         bundle.folder(self.settings)
-        self.user_jobs = UserJobs(self.settings, Slurm(self.settings.scontrol, kept_s=0))
+        self.user_jobs = UserJobs(self.settings, Slurm(self.settings.scontrol, cached_for_s=0))
         self.user_jobs.set_up()
         self.helper = Helper(self.settings)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -68,7 +68,7 @@ class Node:
         """Drop what the helper remembers of Slurm's answers, as it does by itself after some seconds."""
         node_known = self.helper._user_jobs
         assert node_known is not None
-        node_known._slurm._known.clear()
+        node_known._slurm._cache.clear()
 
     def made(self, name: str, who: Owner, end_s: float = 2e9) -> Bundle:
         found = Bundle(self.settings, name)

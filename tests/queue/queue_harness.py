@@ -7,13 +7,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine, select
 
 from gleaner.agent.messages import (
-    Ask,
     Assignment,
     AttemptRef,
     Checkpoint,
     Checkpointed,
+    ClaimRequest,
     Completed,
-    Farewell,
+    Deregistration,
     Heartbeat,
     LogLines,
     NodeFacts,
@@ -99,7 +99,7 @@ class QueueHarness:
     def claim(
         self, agent: str, *, cpus: int = 64, memory_mib: int = 65536, most: int = 64, left_s: float | None = None
     ) -> tuple[Assignment, ...]:
-        ask = Ask(cpus=cpus, memory_mib=memory_mib, most=most, left_s=left_s)
+        ask = ClaimRequest(cpus=cpus, memory_mib=memory_mib, most=most, left_s=left_s)
         return self.do(claims.claim, agent, ask, now_s=self.now_s).jobs
 
     def claim_one(self, agent: str) -> Assignment:
@@ -169,8 +169,9 @@ class QueueHarness:
         told = Heartbeat(attempts=tuple(AttemptRef(job=job, attempt=attempt) for job, attempt in named))
         return self.do(agents.record_heartbeat, agent, told, lease_s=LEASE_S, now_s=self.now_s)
 
-    def record_farewell(self, agent: str, **more: Any) -> float | None:
-        return self.do(agents.record_farewell, agent, Farewell(ended_s=self.now_s, **more), now_s=self.now_s)
+    def record_deregistration(self, agent: str, **more: Any) -> float | None:
+        last = Deregistration(ended_s=self.now_s, **more)
+        return self.do(agents.record_deregistration, agent, last, now_s=self.now_s)
 
     def expire(self) -> list[str]:
         overdue = self.look(agents.overdue, now_s=self.now_s)

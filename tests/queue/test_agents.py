@@ -39,8 +39,8 @@ def test_a_job_held_while_it_runs_is_saved_and_then_waits_for_its_release(harnes
 def test_a_farewell_returns_what_is_left_and_tells_the_shared_end_once(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
-    assert harness.record_farewell("a", reason="its end came") == 9e9
-    assert harness.record_farewell("a") is None
+    assert harness.record_deregistration("a", reason="its end came") == 9e9
+    assert harness.record_deregistration("a") is None
     assert (harness.row(job).state, harness.endings(job)) == (State.NEW, ["returned"])
     (row,) = harness.look(queries.agent_rows, now_s=harness.now_s)
     assert (row.phase, row.reason, row.ended_s, row.jobs) == ("ended", "its end came", harness.now_s, ())
@@ -133,7 +133,7 @@ def test_a_node_is_avoided_after_three_failures_in_a_row_and_a_success_clears_it
 def test_a_farewell_for_a_fault_counts_against_the_node(harness: QueueHarness) -> None:
     for name in ("a", "b", "c"):
         harness.agent(name, node="bad")
-        harness.record_farewell(name, fault=True, reason="no Docker here")
+        harness.record_deregistration(name, fault=True, reason="no Docker here")
     assert harness.look(avoided_nodes.avoided, harness.now_s) == ("bad",)
 
 
@@ -141,7 +141,7 @@ def test_a_farewell_for_a_fault_counts_against_the_node(harness: QueueHarness) -
 def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(harness: QueueHarness, report: str) -> None:
     for name in ("a", "b", "c"):
         harness.agent(name, node="bad")
-        harness.record_farewell(name, fault=True)
+        harness.record_deregistration(name, fault=True)
     job = harness.job()
     harness.agent("d", node="bad")
     if report != "none":
@@ -160,6 +160,6 @@ def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(harness: QueueHa
             harness.record_completion(job, 1, exit_code=3)
         case _:
             pass
-    harness.record_farewell("d")
+    harness.record_deregistration("d")
     ran = report in {"saved", "completed"}
     assert harness.look(avoided_nodes.failures) == ({} if ran else {"bad": avoided_nodes.NodeFailures(3, 4600.0)})

@@ -136,7 +136,7 @@ def test_no_job_ends_for_good_by_one_nodes_word(long_harness: QueueHarness, retr
 def test_a_bad_node_that_is_there_first_in_a_round_ends_no_job_for_good(harness: QueueHarness) -> None:
     jobs = _jobs(harness, 10, retries=0)
     harness.agent("yesterday", node="good")
-    harness.record_farewell("yesterday")
+    harness.record_deregistration("yesterday")
     harness.agent("bad", node="bad")
     for _ in jobs:
         _fail(harness, "bad")
@@ -151,7 +151,7 @@ def test_a_job_without_retries_that_waits_in_vain_for_another_node_ends_all_the_
 ) -> None:
     (job,) = _jobs(long_harness, 1, retries=0)
     long_harness.agent("gone", node="gone")
-    long_harness.record_farewell("gone")
+    long_harness.record_deregistration("gone")
     long_harness.agent("only", node="only")
     for _ in range(policy.FORGIVEN_UNSEEN_AT_MOST):
         assert _fail(long_harness, "only") == job
@@ -324,7 +324,7 @@ def test_a_job_that_only_one_node_can_take_waits_a_bounded_time_for_another(harn
     (job,) = _jobs(harness, 1)
     harness.agent("n1", node="n1")
     harness.agent("gone", node="gone")
-    harness.record_farewell("gone")
+    harness.record_deregistration("gone")
     _fail(harness, "n1")
     harness.now_s += 16
     assert harness.claim("n1") == ()

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Ask, Checkpoint, ReturnReason, Saved, SelfSave, Slice, Stream
+from gleaner.agent.messages import Checkpoint, ClaimRequest, ReturnReason, Saved, SelfSave, Slice, Stream
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
 from gleaner.control.queue.database import connect, transaction
@@ -216,7 +216,8 @@ def test_a_claim_does_not_wait_for_another_one(postgres_url: str) -> None:
     for name in ("a", "b"):
         harness.agent(name)
     with transaction(harness.engine) as db:
-        assert [each.job for each in claims.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0).jobs] == [first]
+        claimed = claims.claim(db, "a", ClaimRequest(cpus=1, memory_mib=512), now_s=1.0).jobs
+        assert [each.job for each in claimed] == [first]
         assert harness.claim_one("b").job == second
 
 
@@ -225,7 +226,7 @@ def test_what_an_exception_leaves_is_undone(harness: QueueHarness) -> None:
     harness.agent("a")
     before = harness.everything()
     with pytest.raises(ZeroDivisionError), transaction(harness.engine) as db:
-        claims.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0)
+        claims.claim(db, "a", ClaimRequest(cpus=1, memory_mib=512), now_s=1.0)
         raise ZeroDivisionError
     assert harness.everything() == before
 

@@ -23,7 +23,7 @@ def _saved_on(harness: QueueHarness, *, has_memory: bool = True, **facts: Any) -
     harness.agent("saver", node="n-saver", **facts)
     harness.claim_one("saver")
     harness.record_save(job, 1, has_memory=has_memory)
-    harness.record_farewell("saver")
+    harness.record_deregistration("saver")
     return job
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Ask, Assignment, ReturnReason
+from gleaner.agent.messages import Assignment, ClaimRequest, ReturnReason
 from gleaner.control.policy.group_shares import ShareRules, Shares
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import claims, decisions, queries
@@ -24,7 +24,7 @@ from gleaner.control.states import State
 def claim(
     harness: QueueHarness, agent: str, known: Shares, *, cpus: int = 64, most: int = 64, **more: Any
 ) -> tuple[Assignment, ...]:
-    ask = Ask(cpus=cpus, memory_mib=65536, most=most)
+    ask = ClaimRequest(cpus=cpus, memory_mib=65536, most=most)
     return harness.do(claims.claim, agent, ask, now_s=harness.now_s, shares=lambda _db: known, **more).jobs
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_written_down_where_only_one_group_has_a_job_that_fits(harnes
         raise AssertionError
 
     harness.agent("a")
-    ask = Ask(cpus=4, memory_mib=65536, most=9)
+    ask = ClaimRequest(cpus=4, memory_mib=65536, most=9)
     assert len(harness.do(claims.claim, "a", ask, now_s=1.0, shares=asked).jobs) == 2
     assert harness.look(decisions.latest, f"job {jobs[0]}", 9) == ()
 
@@ -117,7 +117,7 @@ def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness)
     harness.submit(indices=(0, 1), cpus=3, group="physics")
     harness.agent("a", cpus=4)
     harness.agent("gone", cpus=99)
-    harness.record_farewell("gone")
+    harness.record_deregistration("gone")
     harness.claim("a", most=1)
     harness.job(group="chemistry", hold=True)
     harness.job(group="biology")

@@ -237,7 +237,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(data=st.data(), fault=st.booleans())
     def farewell(self, data: st.DataObject, fault: bool) -> None:
         agent = self.pick(data)
-        self.harness.record_farewell(agent.name, fault=fault)
+        self.harness.record_deregistration(agent.name, fault=fault)
         agent.dead = True
 
     @precondition(has_agents)

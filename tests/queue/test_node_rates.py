@@ -9,15 +9,15 @@ from gleaner.agent.messages import (
     Checkpoint,
     Checkpointed,
     Completed,
-    Measured,
     NodeRates,
-    RestoreMeasured,
+    RestoreMeasurement,
     Returned,
     ReturnReason,
     Saved,
+    SaveMeasurement,
     Way,
 )
-from gleaner.agent.timing.save_cost import KEPT, MIB
+from gleaner.agent.timing.save_cost import MIB, MOST_SAMPLES
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.queue import agents, node_rates
 from gleaner.control.queue.database import connect
@@ -26,8 +26,8 @@ DAY = 86_400.0
 RULES = RateRules(half_life_s=60 * DAY, prior_s=30 * DAY)
 
 
-def _measured(mib: int, took_s: float) -> Measured:
-    return Measured(memory_bytes=mib * MIB, stored_bytes=1, took_s=took_s, way=Way.SHIM)
+def _measured(mib: int, took_s: float) -> SaveMeasurement:
+    return SaveMeasurement(memory_bytes=mib * MIB, stored_bytes=1, took_s=took_s, way=Way.SHIM)
 
 
 def _saved(mib: int = 100, took_s: float = 1.0) -> Saved:
@@ -66,14 +66,14 @@ def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> N
 
 def test_only_the_newest_measurements_are_kept(harness: QueueHarness) -> None:
     job = _running_on(harness, "n1")
-    for number in range(KEPT + 5):
+    for number in range(MOST_SAMPLES + 5):
         _learn(harness, job, _saved(100, float(number)))
-    assert [took_s for _, took_s in _told(harness, "n1").saves] == list(range(5, KEPT + 5))
+    assert [took_s for _, took_s in _told(harness, "n1").saves] == list(range(5, MOST_SAMPLES + 5))
 
 
 def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(harness: QueueHarness) -> None:
     job = _running_on(harness, "n1")
-    cost = RestoreMeasured(stored_bytes=100 * MIB, took_s=0.5, way=Way.SHIM)
+    cost = RestoreMeasurement(stored_bytes=100 * MIB, took_s=0.5, way=Way.SHIM)
     spent = SPENT.model_copy(update={"restored": cost})
     made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
     _learn(harness, job, Checkpointed(checkpoint=made, slice=spent))
@@ -85,7 +85,7 @@ def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(harn
 
 def test_a_workload_that_saves_itself_says_nothing_of_its_node(harness: QueueHarness) -> None:
     job = _running_on(harness, "n1")
-    slow = RestoreMeasured(stored_bytes=MIB, took_s=60, way=Way.SELF)
+    slow = RestoreMeasurement(stored_bytes=MIB, took_s=60, way=Way.SELF)
     itself = _saved().model_copy(
         update={
             "measured": _measured(1, 60).model_copy(update={"way": Way.SELF}),
@@ -137,7 +137,7 @@ def test_agents_that_end_well_make_the_fleet_look_safer(harness: QueueHarness) -
     harness.agent("a", end_s=harness.now_s + 5 * DAY)
     harness.now_s += 5 * DAY
     harness.record_heartbeat("a")
-    harness.record_farewell("a")
+    harness.record_deregistration("a")
     harness.do(node_rates.record_exposure, "a", vanished=False, rules=RULES, now_s=harness.now_s)
     assert _mtbf_s(harness) == pytest.approx(35 * DAY)
 
@@ -169,7 +169,7 @@ def test_what_was_seen_long_ago_counts_less(harness: QueueHarness) -> None:
     _vanish(harness, "a")
     harness.now_s += RULES.half_life_s
     harness.agent("b", node="node-of-a")
-    harness.record_farewell("b")
+    harness.record_deregistration("b")
     harness.do(node_rates.record_exposure, "b", vanished=False, rules=RULES, now_s=harness.now_s)
     assert _mtbf_s(harness) == pytest.approx(30 * DAY / 1.5, rel=1e-3)
 

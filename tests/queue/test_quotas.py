@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, func, select, text
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Ask
+from gleaner.agent.common.settings_sources import MOST
+from gleaner.agent.messages import ClaimRequest
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.policy.resources import stepped
@@ -19,7 +20,7 @@ from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.quotas import OverQuota, Stored
 from gleaner.control.queue.schema import JOB
-from gleaner.control.settings import MOST, QuotaSettings
+from gleaner.control.settings import QuotaSettings
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def claim(
         given_ = claims.claim(
             db,
             agent,
-            Ask(cpus=64, memory_mib=65536, most=most),
+            ClaimRequest(cpus=64, memory_mib=65536, most=most),
             now_s=harness.now_s,
             limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db)),
         )

@@ -87,7 +87,7 @@ def test_a_job_that_nobody_there_takes_may_go_on_anywhere_after_a_while(harness:
     job = two_agents(harness)
     ask(harness, job, to="node-of-two")
     harness.record_save(job, 1)
-    harness.record_farewell("two")
+    harness.record_deregistration("two")
     harness.now_s += PATIENCE_S - 1
     assert tend(harness) == ()
     assert harness.claim("one") == ()

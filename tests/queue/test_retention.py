@@ -140,10 +140,10 @@ def test_only_ended_agents_that_no_attempt_refers_to_are_removed(harness: QueueH
     for name in ("busy", "idle", "late", "live"):
         harness.agent(name)
     harness.claim_one("busy")
-    harness.record_farewell("busy")
-    harness.record_farewell("idle")
+    harness.record_deregistration("busy")
+    harness.record_deregistration("idle")
     harness.now_s += 100
-    harness.record_farewell("late")
+    harness.record_deregistration("late")
     look: dict[str, Any] = {"before_s": harness.now_s, "limit": 2}
     assert harness.look(retention.look_at_agents, after="", **look) == retention.SeenAgents("idle", ("idle",))
     assert harness.look(retention.look_at_agents, after="idle", **look) == retention.SeenAgents("live", ())

@@ -59,7 +59,7 @@ def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(queue: QueueHa
     for job in old:
         queue.record_completion(job, 1)
     queue.agent("idle")
-    queue.record_farewell("idle")
+    queue.record_deregistration("idle")
     prune(state, queue.now_s + 9 * DAY_S)
     assert rows(queue) == {"log": 3 * len(old), "event": 3 * len(old), "token": 1, "trimmed": 0}
     queue.now_s += 11 * DAY_S

@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 from tests.queue.queue_harness import SPENT, QueueHarness, digest
 
-from gleaner.agent.messages import Checkpoint, Farewell, Measured, NodeRates, Order, Returned, ReturnReason, Saved, Way
+from gleaner.agent.messages import (
+    Checkpoint,
+    Deregistration,
+    NodeRates,
+    Order,
+    Returned,
+    ReturnReason,
+    Saved,
+    SaveMeasurement,
+    Way,
+)
 from gleaner.agent.timing.save_cost import MIB
 from gleaner.control.policy.node_rates import ERRORS_KEPT
 from gleaner.control.queue import attempt_reports, node_rates
@@ -14,15 +24,15 @@ from gleaner.control.queue.relocation import unsavable
 from gleaner.control.states import State
 
 
-def measured(took_s: float, expected_s: float | None = None, mib: int = 100) -> Measured:
-    return Measured(memory_bytes=mib * MIB, stored_bytes=0, took_s=took_s, expected_s=expected_s, way=Way.SHIM)
+def measured(took_s: float, expected_s: float | None = None, mib: int = 100) -> SaveMeasurement:
+    return SaveMeasurement(memory_bytes=mib * MIB, stored_bytes=0, took_s=took_s, expected_s=expected_s, way=Way.SHIM)
 
 
 def learn(harness: QueueHarness, job: int, report: Saved | Returned) -> None:
     harness.do(node_rates.record_report, job, 1, report, now_s=harness.now_s)
 
 
-def saved(cost: Measured) -> Saved:
+def saved(cost: SaveMeasurement) -> Saved:
     made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
     return Saved(checkpoint=made, slice=SPENT, measured=cost)
 
@@ -124,13 +134,12 @@ def test_how_far_the_estimate_of_an_agents_end_was_off_is_kept_and_a_late_one_co
 ) -> None:
     running_on(harness, "n1")
     for number in range(ERRORS_KEPT + 5):
-        said = Farewell(ended_s=1.0, saving_s=float(number + 1), saving_expected_s=2.0)
-        harness.do(node_rates.record_farewell, "on-n1", said)
+        said = Deregistration(ended_s=1.0, saving_s=float(number + 1), saving_expected_s=2.0)
+        harness.do(node_rates.record_deregistration, "on-n1", said)
     assert told(harness, "n1").errors == tuple((number + 1) / 2 for number in range(5, ERRORS_KEPT + 5))
-    harness.do(
-        node_rates.record_farewell, "on-n1", Farewell(ended_s=1.0, saving_s=4.0, saving_expected_s=2.0, was_late=True)
-    )
-    harness.do(node_rates.record_farewell, "on-n1", Farewell(ended_s=1.0))
+    late = Deregistration(ended_s=1.0, saving_s=4.0, saving_expected_s=2.0, was_late=True)
+    harness.do(node_rates.record_deregistration, "on-n1", late)
+    harness.do(node_rates.record_deregistration, "on-n1", Deregistration(ended_s=1.0))
     assert told(harness, "n1").errors[-1] == 3.0
 
 

@@ -75,8 +75,8 @@ def config_file(content: bytes, folder: Path) -> config.Config:
 
 
 def daemon_json_file(content: bytes, _folder: Path) -> None:
-    text, added = docker_engine.merged(text_of(content), program="/g", experimental=True)
-    docker_engine.without(text, program="/g", added=added)
+    text, added = docker_engine.merge(text_of(content), program="/g", experimental=True)
+    docker_engine.without(text, program="/g", additions=added)
 
 
 ON_A_NODE = (
@@ -153,7 +153,7 @@ def image_in(content: bytes, folder: Path) -> None:
     path = at(folder, content, "image.tar")
     settings = config.Config(os.getuid() or 1, bundles=str(folder / "bundles"))
     with path.open("rb") as file:
-        image_store.take_in(settings, file.fileno(), "gleaner/pi")
+        image_store.import_image(settings, file.fileno(), "gleaner/pi")
     found = image_store.find(settings, "gleaner/pi")
     assert found is not None
     oci_config.image(found.config)
@@ -222,7 +222,7 @@ ROOTS = (
     ),
     Reader(
         "a name of an image of CRIU's",
-        lambda content, _: criu_messages.parsed_request(content),
+        lambda content, _: criu_messages.parse_request(content),
         (criu_messages.StreamBroken,),
         (b"\x0a\x0bpages-1.img",),
     ),
@@ -230,13 +230,13 @@ ROOTS = (
     Reader("a vDSO", lambda content, _: vdso.flaw(content), ()),
     Reader(
         "a seal",
-        lambda content, _: seal.opened(KEY, 7, text_of(content)),
+        lambda content, _: seal.open_seal(KEY, 7, text_of(content)),
         (seal.Broken,),
-        (seal.seal(KEY, 7, seal.Sealed("[]", {"core-1.img": ["00"]})).encode(),),
+        (seal.seal(KEY, 7, seal.SaveNotes("[]", {"core-1.img": ["00"]})).encode(),),
     ),
     Reader(
         "the pipes of a process",
-        lambda content, _: transfer.checked_descriptors(text_of(content)),
+        lambda content, _: transfer.check_descriptors(text_of(content)),
         (ipc.HandshakeFailed,),
         (b'["/dev/null", "pipe:[7]", "pipe:[8]"]',),
     ),
@@ -251,7 +251,7 @@ ROOTS = (
 
 
 FRAMES = struct.pack(">B3xL", 1, 6) + b"a\xff\0\nbc" + struct.pack(">B3xL", 2, 2) + b"d\n"
-MANIFEST = manifest.manifest_of("jobs/7/output", [], {"image_id": "x"})
+MANIFEST = manifest.make_manifest("jobs/7/output", [], {"image_id": "x"})
 RECORD = as_json(
     {
         "program": "p",
@@ -295,7 +295,7 @@ def record(content: bytes, folder: Path) -> None:
 
 
 def pack_index(content: bytes, _folder: Path) -> None:
-    chunking.parsed_index(content[chunking.FOOTER_BYTES :], content[: chunking.FOOTER_BYTES], [1, 2])
+    chunking.parse_index(content[chunking.FOOTER_BYTES :], content[: chunking.FOOTER_BYTES], [1, 2])
 
 
 AGENTS = (
@@ -306,7 +306,9 @@ AGENTS = (
         (),
         (as_json({"a": {"image_id": "b", "used_s": 1.5}}),),
     ),
-    Reader("an archive's manifest", lambda content, _: manifest.parsed("k", content), (ArchiveBroken,), (MANIFEST,)),
+    Reader(
+        "an archive's manifest", lambda content, _: manifest.parse_manifest("k", content), (ArchiveBroken,), (MANIFEST,)
+    ),
     Reader("an archive's index", pack_index, (chunking.Damaged,)),
     Reader("a user job's record", record, (StorageError,), (RECORD,)),
     Reader(

@@ -31,6 +31,10 @@ SACCT = (
 CAMPAIGN = b"name: pi\nimage: gleaner/pi\ncommand: [a, '{index}']\nindices: 1-3\nmemory_mib: 1G\nenvironment: {A: b}\n"
 SETTINGS = b"[api]\nport = 8642\n[groups.multiplier]\nphysics = 2\n"
 SCENARIO = b"[machine]\nprocessors = 64\n[agents]\nlength_s = 900\n"
+MANY_DIGITS = b"[api]\nport = " + b"9" * 5000
+YAML_OF_PYTHONS_OWN_ERRORS = (
+    b'image: "\\UFFFFFFFF"\n', b'image: "\\U00110000"\n', b"%YAML 1." + b"9" * 5000 + b"\n---\nimage: a\n",
+)  # fmt: skip
 OUTCOMES = b'{"key":"a","outcome":{"wait_s":[1.0,2.5]}}\n'
 
 
@@ -72,13 +76,18 @@ PEOPLES = (
             gzip.compress(SWF),
             gzip.compress(SACCT),
         ),
+        (SWF.replace(b" 60 ", b" 6e1 ").replace(b"\n", b"\r\r\n"),),
     ),
     Reader(
-        "a scenario", lambda content, folder: read_scenario(at(folder, content), ()), (SimulationError,), (SCENARIO,)
+        "a scenario",
+        lambda content, folder: read_scenario(at(folder, content), ()),
+        (SimulationError,),
+        (SCENARIO,),
+        (MANY_DIGITS,),
     ),
     Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
-    Reader("a campaign file", campaign, (WrongCampaign,), (CAMPAIGN,)),
-    Reader("the settings", settings_file, (Failure,), (SETTINGS,)),
+    Reader("a campaign file", campaign, (WrongCampaign,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
+    Reader("the settings", settings_file, (Failure,), (SETTINGS,), (MANY_DIGITS,)),
     Reader(
         "an image to push",
         archived_image,

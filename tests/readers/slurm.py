@@ -6,13 +6,12 @@ from pathlib import Path
 from tests.readers.reader import Reader, as_json, at
 from tests.slurm_admin import facts
 
-from gleaner.agent.common import hostlist
 from gleaner.agent.privileged.common import request
 from gleaner.agent.system import untrusted
-from gleaner.agent.system.untrusted import json_of, text_of
-from gleaner.control.slurm import accounting, munge, parse, parse_json, pyslurm_parse
-from gleaner.control.slurm.agents_view import cluster_view
-from gleaner.control.slurm.child_process import answer_in
+from gleaner.agent.system.untrusted import text_of
+from gleaner.control import hostlist
+from gleaner.control.slurm import accounting, munge, parse, parse_json, pyslurm
+from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import owners_view
 from gleaner.control.slurm_admin import client
@@ -58,7 +57,7 @@ def table(*rows: tuple[str, ...]) -> bytes:
 
 def snapshot_of(nodes: bytes, jobs: bytes) -> None:
     found = parse.parse_tables(text_of(nodes), text_of(jobs), WORD, own=1000, read_s=1.0)
-    for view in (lambda: cluster_view(found, "gleaner"), lambda: owners_view(found, ("shared",), agents="gleaner")):
+    for view in (lambda: agents_view(found, "gleaner"), lambda: owners_view(found, ("shared",), agents="gleaner")):
         try:
             view()
         except ClusterError:
@@ -66,18 +65,8 @@ def snapshot_of(nodes: bytes, jobs: bytes) -> None:
 
 
 def listed_jobs(content: bytes, _folder: Path) -> None:
-    for job in parse.parse_jobs_on(text_of(content), ["n1"])[0]:
+    for job in parse_json.parse_jobs_on(text_of(content), ["n1"])[0]:
         assert all(text == untrusted.storable(text) for text in (job.user, job.comment, job.name, *job.nodes))
-
-
-def pyslurm_answer(content: bytes, _folder: Path) -> None:
-    said = json_of(content, is_shown=True)
-    for read in (pyslurm_parse.parse_ids, pyslurm_parse.parse_versions):
-        try:
-            read(said)
-        except ClusterError:
-            continue
-    pyslurm_parse.parse_snapshot(said, partition="gleaner", read_s=1.0)
 
 
 SLURM = (
@@ -136,12 +125,11 @@ SLURM = (
         (b"c|root|||1\nc|sciences|root||3\nc|physics|sciences||1\nc|physics|sciences|alice|1\nc|art|root||parent\n",),
         (b"c|x|a||1\nc|a|b||1\nc|b|a||1\n", b"c|a|root||" + b"9" * 400),
     ),
-    Reader("PySlurm's answers", pyslurm_answer, (ClusterError, ValueError), (as_json(PYSLURM),)),
     Reader(
-        "PySlurm's process",
-        lambda content, _: answer_in(content, "PySlurm"),
+        "PySlurm",
+        lambda content, _: pyslurm.parse_look(text_of(content), "gleaner", read_s=1.0),
         (ClusterError,),
-        (as_json({"said": PYSLURM}), as_json({"failed": "no", "is_absent": True})),
+        (as_json(PYSLURM),),
     ),
     Reader(
         "unmunge",

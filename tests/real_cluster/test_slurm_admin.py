@@ -205,7 +205,9 @@ def alices_home() -> Iterator[str]:
 
 
 def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was(alices_home: str) -> None:
-    guide = (cluster.ROOT / "docs" / "user.md").read_text().partition("### A program that saves itself")[2]
+    guide = (
+        (cluster.ROOT / "docs" / "user" / "user-jobs.md").read_text().partition("\n## A program that saves itself")[2]
+    )
     script = guide.split("```")[1].removeprefix("sh\n")
     home = alices_home
     options = ("--partition=shared", f"--chdir={home}")

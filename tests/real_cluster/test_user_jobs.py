@@ -35,7 +35,7 @@ from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal
 from gleaner.agent.runtime.interface import RuntimeFault
 theirs, number, process = sys.argv[1:]
 helper = HelperClient("/run/gleaner-helper.sock")
-found = {"list": sorted(helper.ask("list").said["containers"])}
+found = {"list": sorted(helper.ask("list").fields["containers"])}
 for do, fields in {
     "admit": {"slurm_job": number}, "about": {"name": theirs}, "logs": {"name": theirs}, "checkpoint": {"name": theirs},
     "pause": {"name": theirs}, "remove": {"name": theirs}, "signal": {"name": theirs, "signal": "KILL"},

@@ -15,11 +15,11 @@ from tests.readers.changes import changed
 from tests.recorded import recording
 
 from gleaner.agent.messages import (
-    Ask,
     Checkpoint,
     Checkpointed,
+    ClaimRequest,
     Completed,
-    Farewell,
+    Deregistration,
     Heartbeat,
     LogLines,
     Message,
@@ -81,7 +81,7 @@ def test_a_final_answer_ends_a_report_and_does_not_hold_up_the_next(status: int)
     outbox = Outbox(send)
     outbox.put(f"{JOB}/completed", DONE)
     outbox.put("/jobs/8/attempts/1/completed", DONE)
-    outbox.put("/agents/a/farewell", Farewell(ended_s=2.0))
+    outbox.put("/agents/a/farewell", Deregistration(ended_s=2.0))
     outbox.deliver()
     assert heard == ["/jobs/8/attempts/1/completed", "/agents/a/farewell"]
     assert len(outbox) == 0
@@ -127,7 +127,7 @@ def test_a_report_that_is_not_taken_holds_up_its_own_attempt_and_the_farewell_an
     outbox.put(f"{JOB}/completed", DONE)
     outbox.put(f"{JOB}/log", lines(0))
     outbox.put("/jobs/8/attempts/1/saved", DONE)
-    outbox.put("/agents/a/farewell", Farewell(ended_s=2.0))
+    outbox.put("/agents/a/farewell", Deregistration(ended_s=2.0))
     with pytest.raises(ControlSilent, match=rf"{JOB}/checkpointed: {status}"):
         outbox.deliver()
     assert heard == [f"{JOB}/log", "/jobs/8/attempts/1/saved"]
@@ -149,7 +149,7 @@ def test_lines_of_output_that_are_not_taken_hold_up_no_ending_and_no_farewell(st
     outbox = Outbox(send)
     outbox.put(f"{JOB}/log", lines(0))
     outbox.put(f"{JOB}/completed", DONE)
-    outbox.put("/agents/a/farewell", Farewell(ended_s=2.0))
+    outbox.put("/agents/a/farewell", Deregistration(ended_s=2.0))
     with pytest.raises(ControlSilent) if stays else nullcontext():
         outbox.deliver()
     assert heard == [f"{JOB}/completed", "/agents/a/farewell"]
@@ -203,7 +203,7 @@ def test_whatever_control_answers_nothing_is_lost_and_no_attempts_reports_change
 
     outbox = Outbox(send)
     for number, path in enumerate(paths):
-        outbox.put(path, Farewell(ended_s=number) if path.endswith("farewell") else lines_of(path, number))
+        outbox.put(path, Deregistration(ended_s=number) if path.endswith("farewell") else lines_of(path, number))
     while len(outbox):
         with suppress(ControlSilent):
             outbox.deliver()
@@ -423,8 +423,8 @@ ANSWERS = tuple(
 FACTS = NodeFacts(node="n1", cpus=1, memory_mib=100, runtime="none", criu="", kernel="6", architecture="x")
 CALLS: dict[str, Callable[[ControlClient], object]] = {
     "register": lambda client: client.register(Registration(facts=FACTS, end_s=1.0)),
-    "claim": lambda client: client.claim(Ask(cpus=1, memory_mib=100)),
-    "beat": lambda client: client.beat(Heartbeat()),
+    "claim": lambda client: client.claim(ClaimRequest(cpus=1, memory_mib=100)),
+    "beat": lambda client: client.send_heartbeat(Heartbeat()),
     "report": lambda client: client.report("/jobs/7/attempts/1/saved", "{}"),
 }
 

@@ -23,47 +23,47 @@ Output = list[tuple[int, bytes]]
 
 def followed(log: JobLog, output: Output) -> list[LogLines]:
     log.follow(output, may_wait=lambda: False)
-    return taken(log)
+    return batches(log)
 
 
-def taken(log: JobLog) -> list[LogLines]:
-    return [one.lines for one in log.taken()]
+def batches(log: JobLog) -> list[LogLines]:
+    return [one.lines for one in log.take_batches()]
 
 
 def saved(log: JobLog) -> Checkpoint:
     """A checkpoint with what the log says of itself, as control gives it to the next agent."""
     facts = {"attempt": 1, "number": 1, "digest": f"sha256:{'0' * 64}", "size_bytes": 1}
-    told = Checkpoint.model_validate({**facts, "log_lines": log.written, "open_lines": log.open_lines()})
+    told = Checkpoint.model_validate({**facts, "log_lines": log.line_count, "open_lines": log.open_lines()})
     return Checkpoint.model_validate_json(told.model_dump_json())
 
 
 def test_a_line_that_is_open_at_a_save_is_not_given_out_and_ended_by_the_next_slice() -> None:
-    first = JobLog.going_on(None, SystemClock())
+    first = JobLog.from_checkpoint(None, SystemClock())
     assert followed(first, [(1, b"one\ncaf\xc3"), (2, b"err")]) == [LogLines(first=0, lines=("one",))]
-    second = JobLog.going_on(saved(first), SystemClock())
+    second = JobLog.from_checkpoint(saved(first), SystemClock())
     assert followed(second, [(2, b"or\n"), (1, b"\xa9\n")]) == [LogLines(first=1, lines=("error", "caf\u00e9"))]
     assert saved(second).open_lines == {}
 
 
 def test_a_slice_that_writes_nothing_hands_the_open_line_on() -> None:
-    first = JobLog.going_on(None, SystemClock())
+    first = JobLog.from_checkpoint(None, SystemClock())
     followed(first, [(1, b"half")])
-    second = JobLog.going_on(saved(first), SystemClock())
+    second = JobLog.from_checkpoint(saved(first), SystemClock())
     assert followed(second, []) == []
     assert saved(second) == saved(first)
 
 
 def test_an_open_line_is_a_line_like_others_when_nobody_goes_on_with_it() -> None:
-    log = JobLog.going_on(None, SystemClock())
+    log = JobLog.from_checkpoint(None, SystemClock())
     followed(log, [(1, b"one\nno end")])
     log.end_lines()
-    assert taken(log) == [LogLines(first=1, lines=("no end",))]
+    assert batches(log) == [LogLines(first=1, lines=("no end",))]
     assert log.open_lines() == {}
 
 
 def test_a_mark_waits_for_what_a_paused_process_wrote_before_and_counts_from_the_jobs_beginning() -> None:
     said: queue.Queue[bytes | None] = queue.Queue()
-    log = JobLog.going_on(saved(JobLog(5)), SystemClock())
+    log = JobLog.from_checkpoint(saved(JobLog(5)), SystemClock())
     output = ((1, piece) for piece in iter(said.get, None))
     following = threading.Thread(target=log.follow, args=(output,), kwargs={"may_wait": lambda: False})
     following.start()
@@ -71,16 +71,16 @@ def test_a_mark_waits_for_what_a_paused_process_wrote_before_and_counts_from_the
     threading.Timer(QUIET_S / 2, said.put, [b"two\nthr"]).start()
     mark = log.mark(paused_s=time.monotonic())
     assert mark == Mark(7, {Stream.STDOUT: base64.b64encode(b"thr").decode()})
-    assert [lines.first for lines in taken(log)] == [5]
+    assert [lines.first for lines in batches(log)] == [5]
     assert log.mark(paused_s=time.monotonic()) == mark  # what control has been told of makes no difference
     said.put(None)
     following.join()
 
 
 def test_whoever_listens_knows_the_open_line_before_the_log_does_and_what_the_slice_before_left_of_it() -> None:
-    first = JobLog.going_on(None, SystemClock())
+    first = JobLog.from_checkpoint(None, SystemClock())
     followed(first, [(1, b"one\nha")])
-    second = JobLog.going_on(saved(first), SystemClock())
+    second = JobLog.from_checkpoint(saved(first), SystemClock())
     heard: queue.Queue[bytes | None] = queue.Queue()
     listening = threading.Thread(target=second.listen, args=(((1, piece) for piece in iter(heard.get, None)),))
     listening.start()
@@ -98,12 +98,12 @@ def test_whoever_listens_knows_the_open_line_before_the_log_does_and_what_the_sl
 
 @given(st.binary(max_size=50), st.integers(0, 3 * MOST_BYTES))
 def test_whatever_is_open_fits_into_a_checkpoint(last: bytes, size_bytes: int) -> None:
-    log = JobLog.going_on(None, SystemClock())
+    log = JobLog.from_checkpoint(None, SystemClock())
     followed(log, [(1, b"x" * size_bytes + last)])
-    again = JobLog.going_on(saved(log), SystemClock())
+    again = JobLog.from_checkpoint(saved(log), SystemClock())
     again.end_lines()
     log.end_lines()
-    assert [one.lines for one in taken(again)] == [one.lines for one in taken(log)]
+    assert [one.lines for one in batches(again)] == [one.lines for one in batches(log)]
 
 
 PATH = "/jobs/7/attempts/1/log"
@@ -118,14 +118,14 @@ def long_lines(count: int) -> Iterator[tuple[int, bytes]]:
 
 def flush(log: JobLog, outbox: Outbox, *, all_of_it: bool = False) -> None:
     """Flush the log as an agent does."""
-    for one in log.taken(None if all_of_it else lambda: outbox.room_bytes(PATH)):
+    for one in log.take_batches(None if all_of_it else lambda: outbox.room_bytes(PATH)):
         outbox.put(PATH, one.lines, log_bytes=one.size_bytes)
 
 
 @pytest.mark.slow
 def test_six_thousand_long_lines_take_little_of_the_agents_memory_while_control_is_silent() -> None:
     """0.4 GiB were printed by a process that has ended: nothing holds it back any more."""
-    log, outbox = JobLog.going_on(None, SystemClock()), Outbox(lambda _path, _body: "")
+    log, outbox = JobLog.from_checkpoint(None, SystemClock()), Outbox(lambda _path, _body: "")
     tracemalloc.start()
     try:
         log.follow(long_lines(6000), may_wait=lambda: False)
@@ -137,7 +137,7 @@ def test_six_thousand_long_lines_take_little_of_the_agents_memory_while_control_
         tracemalloc.stop()
     assert took_bytes < 10 * MIB
     assert most_bytes < 16 * MIB
-    assert log.written == 6000
+    assert log.line_count == 6000
     waiting = [report.message for report in outbox._waiting]
     last = waiting[-1]
     assert isinstance(last, LogLines)
@@ -157,7 +157,7 @@ def test_what_a_running_job_prints_waits_in_its_containers_log_when_there_is_no_
             read.append(number)
             yield 1, f"line {number}\n".encode()
 
-    log, runs = JobLog.going_on(None, SystemClock()), threading.Event()
+    log, runs = JobLog.from_checkpoint(None, SystemClock()), threading.Event()
     runs.set()
     following = threading.Thread(target=log.follow, args=(output(),), kwargs={"may_wait": runs.is_set})
     following.start()
@@ -165,13 +165,13 @@ def test_what_a_running_job_prints_waits_in_its_containers_log_when_there_is_no_
     while len(lines) < 100:
         assert log.buffered_bytes <= 1000
         assert len(read) <= len(lines) + 1000 // size_in_memory("line 0") + 1
-        lines += [line for one in taken(log) for line in one.lines]
+        lines += [line for one in batches(log) for line in one.lines]
     following.join()
     assert lines == [f"line {number}" for number in range(100)]
 
 
 def test_an_outbox_takes_only_so_much_of_a_jobs_output_and_the_rest_stays_where_it_is() -> None:
-    log, outbox = JobLog.going_on(None, SystemClock()), Outbox(lambda _path, _body: "")
+    log, outbox = JobLog.from_checkpoint(None, SystemClock()), Outbox(lambda _path, _body: "")
     log.follow(long_lines(120), may_wait=lambda: False)
     flush(log, outbox)
     here_bytes = sum(report.log_bytes for report in outbox._waiting)
@@ -185,11 +185,11 @@ def test_an_outbox_takes_only_so_much_of_a_jobs_output_and_the_rest_stays_where_
 
 
 def test_a_job_that_prints_without_end_is_read_no_faster_than_its_rate() -> None:
-    rate = Rate(bytes_s=1000, most_bytes=5000, left_bytes=5000, since_s=0.0)
+    rate = Rate(bytes_s=1000, most_bytes=5000, allowance_bytes=5000, since_s=0.0)
     read_bytes = 0
     for tick in range(1000):  # 100 seconds
         while rate.allows(tick / 10):
-            rate.left_bytes -= 70
+            rate.allowance_bytes -= 70
             read_bytes += 70
     assert read_bytes <= 5000 + 100 * 1000 + 70
     assert read_bytes >= 100 * 1000
@@ -208,7 +208,7 @@ chunks = st.one_of(
 def test_whatever_is_printed_what_waits_stays_below_its_bound_and_every_line_keeps_its_number(
     rounds: list[list[bytes]], is_taken: bool, most_bytes: int
 ) -> None:
-    whole, log = JobLog.going_on(None, SystemClock()), JobLog.going_on(None, SystemClock())
+    whole, log = JobLog.from_checkpoint(None, SystemClock()), JobLog.from_checkpoint(None, SystemClock())
     with pytest.MonkeyPatch.context() as patched:
         for pieces in rounds:
             output = [(1, piece) for piece in pieces]
@@ -217,8 +217,8 @@ def test_whatever_is_printed_what_waits_stays_below_its_bound_and_every_line_kee
             patched.setattr(job_log, "BUFFER_BYTES", most_bytes)
             log.follow(output, may_wait=lambda: False)
             assert log.buffered_bytes <= most_bytes
-            assert log.written == whole.written
-            for one in taken(log) if is_taken else ():
+            assert log.line_count == whole.line_count
+            for one in batches(log) if is_taken else ():
                 assert one.lines == tuple(whole._lines[one.first : one.first + len(one.lines)])
         kept = sum(map(size_in_memory, log._lines))
         assert kept == log.buffered_bytes

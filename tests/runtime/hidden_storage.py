@@ -100,7 +100,7 @@ class Life:
             print("flipped: restored")
         except ArchiveBroken:
             print("flipped: refused")
-        print("left", len(self.runtime.ours()))
+        print("left", len(self.runtime.our_containers()))
         content[len(content) // 2] ^= 1
         pack.write_bytes(content)
 
@@ -112,6 +112,6 @@ class Life:
 
 
 if __name__ == "__main__":
-    print("way", DockerRuntime("unix:///run/docker.sock")._streamed is not None)
+    print("way", DockerRuntime("unix:///run/docker.sock")._shim is not None)
     Life(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]).run()
     print("uid", os.getuid())

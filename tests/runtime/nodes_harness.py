@@ -31,7 +31,7 @@ from gleaner.agent.checkpoints.interface import Archive, Published
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine
-from gleaner.agent.runtime.docker_streaming import DockerStreaming
+from gleaner.agent.runtime.docker_streaming import DockerShim
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
 from gleaner.agent.runtime.log_frames import Lines
 from gleaner.agent.runtime.runc import RuncRuntime
@@ -73,7 +73,7 @@ class Node:
         self.engine = docker.APIClient(base_url=self.url, version="auto", timeout=120)
 
     def clear(self) -> None:
-        for container, labels in self.runtime.ours().items():
+        for container, labels in self.runtime.our_containers().items():
             if labels[LABEL_AGENT] == AGENT:
                 self.runtime.remove(container)
         place = self.outside(_PLACE)
@@ -94,7 +94,9 @@ class Node:
     def containers(self) -> list[str]:
         """The names of all containers of these tests."""
         if self.kind == "criu":
-            return sorted(name for name, labels in self.runtime.ours().items() if labels[LABEL_AGENT] == AGENT)
+            return sorted(
+                name for name, labels in self.runtime.our_containers().items() if labels[LABEL_AGENT] == AGENT
+            )
         found = self.engine.containers(all=True, filters={"label": f"{LABEL_AGENT}={AGENT}"})
         return sorted(one["Names"][0] for one in found)
 
@@ -132,10 +134,10 @@ class Node:
         changes = [f'ENTRYPOINT ["{entry_point}"]', "ENV PATH=/bin"]
         self.engine.import_image_from_data(archive.getvalue(), repository=repository, tag=tag, changes=changes)
         if self.kind == "criu":
-            self.take_in(name)
+            self.import_image(name)
         return Engine(self.url).image_id(name)
 
-    def take_in(self, name: str) -> None:
+    def import_image(self, name: str) -> None:
         """Have the helper unpack an image of the engine's."""
         archive = self.outside(Path("/tmp/image.tar"))
         with archive.open("wb") as file:
@@ -161,7 +163,7 @@ def _runtime(kind: str, url: str, root: Path) -> Any:
 
     def shimmed() -> DockerRuntime:
         made = DockerRuntime(url)
-        vars(made)["_streamed"] = DockerStreaming(Engine(url), settings)
+        vars(made)["_shim"] = DockerShim(Engine(url), settings)
         return made
 
     return AsAccount(shimmed, USER)
@@ -309,7 +311,7 @@ def spread_image(nodes: Iterable[Node]) -> None:
         assert node.engine.inspect_image(IMAGE)["Id"] == made  # type: ignore[no-untyped-call]
     for node in (first, *others):
         if node.kind == "criu":
-            node.take_in(IMAGE)
+            node.import_image(IMAGE)
         place = node.outside(_PLACE)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)

@@ -53,13 +53,13 @@ CALLS: dict[str, Callable[[DockerRuntime], object]] = {
     "logs": lambda docker: list(docker.logs(C)),
     "wait": lambda docker: docker.wait(C),
     "usage": lambda docker: docker.usage([C]),
-    "ours": lambda docker: docker.ours(),
-    "places": lambda docker: docker.places(),
-    "written": lambda docker: docker.written(C, most_inodes=100),
+    "ours": lambda docker: docker.our_containers(),
+    "places": lambda docker: docker.data_folders(),
+    "written": lambda docker: docker.disk_use(C, most_inodes=100),
     "signal": lambda docker: docker.signal(C, "SIGTERM"),
     "kill": lambda docker: docker.kill(C),
     "unpause": lambda docker: docker.unpause(C),
-    "live": lambda docker: docker.live(C),
+    "live": lambda docker: docker.live_output(C),
     "checkpoint": lambda docker: docker.checkpoint(C, cast("Draft", None)),
 }
 
@@ -167,7 +167,7 @@ def test_an_error_of_our_own_in_a_save_or_a_restore_is_no_fault_of_the_engine(
         annotations = restore = save
 
     docker = DockerRuntime(engine.url, user=(1, 1))
-    vars(docker)["_streamed"] = Broken
+    vars(docker)["_shim"] = Broken
     engine.body, engine.status = json.dumps(SAVED).encode(), 200
     with pytest.raises(type(bug)):
         docker.checkpoint(C, cast("Draft", None))
@@ -178,4 +178,4 @@ def test_an_error_of_our_own_in_a_save_or_a_restore_is_no_fault_of_the_engine(
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing that the engine may learn a moment later."""
-    monkeypatch.setattr("gleaner.agent.runtime.docker._TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr("gleaner.agent.runtime.docker._OOM_KNOWN_WITHIN_S", 0.0)

@@ -546,7 +546,7 @@ os.write(1, b"\xa9\n")
     wait_for((work.folder(here) / "begun").exists, "the line is begun")
     saved = work.save(here, container)
     work.end(here, container)
-    assert (work.lines, work.split.begun) == ([], {1: b"in the middle of caf\xc3"})
+    assert (work.lines, work.split.beginnings) == ([], {1: b"in the middle of caf\xc3"})
     container = work.restore(there, saved, program)
     (work.folder(there) / "stop").touch()
     assert there.runtime.wait(container) == 0
@@ -583,7 +583,7 @@ time.sleep(600)
 @pytest.mark.nodes
 def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str) -> None:
     container = work.start(node, "import time; time.sleep(600)")
-    labels = node.runtime.ours()[container]
+    labels = node.runtime.our_containers()[container]
     assert labels[LABEL_AGENT] == AGENT
     assert node.runtime.image_id(container).startswith("sha256:")
     facts = node.runtime.facts()

@@ -37,13 +37,13 @@ def restoring(folder: Path, end: Callable[[ipc.Handshake], None], *, images: int
         root = ipc.Handshake(roots)
         root.say({"do": "restore"})
         root.hear()
-        with ipc.listening(str(folder / "serve")) as listener:
+        with ipc.listen(str(folder / "serve")) as listener:
             root.say({"listening": True}, listener.fileno())
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as criu:
             criu.connect(str(folder / "serve"))
             for _ in range(images):
-                criu_messages.ask(criu, "core-1.img")
-                assert criu_messages.answered(criu)
+                criu_messages.send_request(criu, "core-1.img")
+                assert criu_messages.read_answer(criu)
         end(root)
 
     failing = threading.Thread(target=fail)

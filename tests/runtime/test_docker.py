@@ -57,13 +57,13 @@ def test_without_our_runtime_the_node_helper_is_used_and_without_either_jobs_tha
 
     monkeypatch.setattr(factory, "DockerRuntime", docker_runtime)
     monkeypatch.setattr(factory, "_criu", found)
-    assert factory.chosen("auto", docker_url="unix:///engine", images=None) is helper
+    assert factory.choose_runtime("auto", docker_url="unix:///engine", images=None) is helper
 
     def none(_: object) -> object:
         raise RuntimeFault("there is no node helper here")
 
     monkeypatch.setattr(factory, "_criu", none)
-    assert factory.chosen("auto", docker_url="unix:///engine", images=None) is bare
+    assert factory.choose_runtime("auto", docker_url="unix:///engine", images=None) is bare
 
 
 def test_an_engine_that_keeps_its_images_in_containerd_is_refused_before_a_job_begins() -> None:
@@ -82,6 +82,6 @@ def test_only_what_our_runtime_saved_is_restored_and_only_by_it(work: Work) -> N
     runtime = without_shim()
     with pytest.raises(CannotRestore, match="lacks Gleaner's runtime"):
         runtime.restore(work.spec("x"), work.storage.open(ours.key, ours.digest))
-    vars(runtime)["_streamed"] = object()
+    vars(runtime)["_shim"] = object()
     with pytest.raises(CannotRestore, match="was not saved by Gleaner's runtime"):
         runtime.restore(work.spec("x"), work.storage.open(others.key, others.digest))

@@ -36,7 +36,7 @@ def image_with_volume(node: Node) -> Iterator[str]:
     node.engine.commit(made, repository=repository, tag=tag, changes=["VOLUME /data"])
     node.engine.remove_container(made)
     if node.kind == "criu":
-        node.take_in(WITH_VOLUME)
+        node.import_image(WITH_VOLUME)
     yield WITH_VOLUME
     node.remove_image(WITH_VOLUME)
 
@@ -92,13 +92,13 @@ time.sleep(600)
 """
     container = work.start(node, program)
     work.until("written")
-    found = node.runtime.written(container, most_inodes=10_000)
+    found = node.runtime.disk_use(container, most_inodes=10_000)
     assert 20 * MIB <= found.size_bytes < 22 * MIB
     assert 500 < found.inodes < 600
     node.runtime.pause(container)
-    assert node.runtime.written(container, most_inodes=100).inodes > 100
-    assert node.runtime.written(ContainerId("gone"), most_inodes=100) == DiskUse()
-    for place in node.runtime.places():
+    assert node.runtime.disk_use(container, most_inodes=100).inodes > 100
+    assert node.runtime.disk_use(ContainerId("gone"), most_inodes=100) == DiskUse()
+    for place in node.runtime.data_folders():
         assert subprocess.run(["stat", "-f", f"{node.root}{place}"], capture_output=True, check=False).returncode == 0
 
 
@@ -159,7 +159,7 @@ def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Nod
     record = PulledImages(tmp_path / "pulled.json")
     for name, age_s in ((old, 3000), (in_use, 2000), (replaced, 1000), (fresh, 1)):
         record.note(name, made[name] if name != replaced else made[old], now_s=time.time() - age_s)
-    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled=tmp_path / "pulled.json")
+    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled_images=tmp_path / "pulled.json")
     held = node.engine.create_container(in_use, ["x"])["Id"]
     try:
         assert runtime.prune(unused_for_s=600, enough=lambda: True) == []

@@ -27,7 +27,7 @@ def test_twenty_saves_between_two_nodes_leave_the_result_identical(
     whole = reference.compute(WANTED, reference.folder(reference.image_id()) / "twenty-saves")
     for node in pair:
         if node.kind == "criu":
-            node.take_in(reference.IMAGE)
+            node.import_image(reference.IMAGE)
     here, there = pair
     nodes = [here.name]
     container = work.start(here, *WANTED.arguments, memory_mib=MEMORY_MIB, image=reference.IMAGE)

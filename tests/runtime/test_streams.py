@@ -62,5 +62,5 @@ def test_lines_are_the_same_whether_or_not_the_process_was_saved_in_between(
 ) -> None:
     first = Lines()
     found = list(first.of(before))
-    second = Lines(dict(first.begun))
+    second = Lines(dict(first.beginnings))
     assert [*found, *second.of(after), *second.rest()] == lines([*before, *after])

@@ -29,6 +29,11 @@ def reading(folder: Path, *lines: str, processors: int | None = None, convention
         ("2 -7 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: submitted at a negative time"),
         ("2 0 5 -1 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: run time unknown"),
         ("2 0 5 -60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: negative run time"),
+        ("2 0 5 1795232710 4 -1 -1 4 -1 -1 1 7 3 -1 -1 -1 -1 -1", "left out: it ran for more than 50 years"),
+        (
+            "2 1795232710 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1",
+            "left out: submitted more than 50 years before or after the others",
+        ),
         ("2 0 5 60 -1 -1 -1 0 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: no number of processors"),
         ("2 0 5 60 9 -1 -1 9 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: larger than the machine (8 processors)"),
     ],
@@ -38,6 +43,11 @@ def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, line: 
     assert found.workload.job.tolist() == [1]
     assert found.cleaning.rules == ((rule, 1),)
     assert found.cleaning.read == 2
+
+
+def test_one_job_at_second_0_does_not_cost_the_jobs_that_have_absolute_times(tmp_path: Path) -> None:
+    later = [GOOD.replace("1 0 ", f"{number} {1795232710 + number} ", 1) for number in (2, 3)]
+    assert reading(tmp_path, GOOD, *later).workload.job.tolist() == [2, 3]
 
 
 def test_a_job_that_ran_past_its_limit_ends_there(tmp_path: Path) -> None:
@@ -160,9 +170,9 @@ def test_jobs_of_one_instant_can_be_in_the_order_of_the_file(tmp_path: Path) -> 
 
 def test_every_rule_of_the_page_about_simulations_is_one_of_the_codes() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "simulation.md").read_text()
+    page = (root / "docs" / "simulate" / "workloads.md").read_text()
     told = re.findall(r"^\| (?:left out|changed|kept): (.*?)(?: \(128 processors\))? \|", page, re.MULTILINE)
     package = root / "control" / "gleaner" / "control" / "simulation" / "workloads"
     code = "".join((package / f"{name}.py").read_text() for name in ("cleaning", "sacct"))
     assert [rule for rule in told if rule not in code] == []
-    assert len(told) == 21
+    assert len(told) == 23

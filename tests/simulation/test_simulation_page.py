@@ -1,4 +1,4 @@
-"""docs/simulation.md says what the program takes: its scenario has every key there is, and its options exist."""
+"""docs/simulate/reference.md says what the program takes: each key of a scenario is there, and its options exist."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from gleaner.control.cli import simulate
 from gleaner.control.simulation.scenario import Scenario
 
-PAGE = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "simulate" / "reference.md").read_text()
 
 
 def example(*, with_alternatives: bool = False) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_every_option_that_the_page_names_exists() -> None:
     group = cast("Any", typer.main.get_command(simulate.app))
     known = {option for name in ("run", "compare") for each in group.commands[name].params
              for option in (*each.opts, *each.secondary_opts)}  # fmt: skip
-    section = PAGE[PAGE.index("## The command") : PAGE.index("### Scenario files")]
+    section = PAGE[PAGE.index("## The command") : PAGE.index("## Scenario files")]
     named = set(re.findall(r"--[a-z][a-z-]+", section))
     assert len(named) > 15
     assert named - known == set()

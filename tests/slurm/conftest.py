@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 from tests.slurm import pyslurm_container, slurm_harness
 from tests.slurm.pyslurm_container import PySlurmContainer
-from tests.slurm.slurm_harness import FakedPySlurm, Place
+from tests.slurm.slurm_harness import FakedSlurm, Place
 
-from gleaner.control.slurm.interface import AGENT_PREFIX
+from gleaner.control.slurm.interface import AGENT_PREFIX, SchedulerId
 
 
 @pytest.fixture
-def faked_pyslurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedPySlurm:
-    """A Python with a faked PySlurm, and a faked scontrol on the PATH."""
-    faked = FakedPySlurm(tmp_path / "pyslurm")
-    faked.put_on(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+def faked_pyslurm(faked: FakedSlurm) -> FakedSlurm:
+    """The faked programs, with a PySlurm beside them."""
+    faked.put_pyslurm()
     return faked
 
 
@@ -55,19 +53,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             place = slurm_harness.slurm(tmp_path, logs=tmp_path)
         case "faked_pyslurm":
             faked = request.getfixturevalue("faked_pyslurm")
-            place = slurm_harness.pyslurm(tmp_path, python=faked.python, logs=tmp_path)
+            place = slurm_harness.pyslurm(tmp_path, python=faked.pyslurm_python, logs=tmp_path)
         case "real_pyslurm":
             request.getfixturevalue("real_pyslurm")
             place = slurm_harness.pyslurm(
                 tmp_path, python=tmp_path / "bin" / pyslurm_container.PYTHON, logs=Path("/tmp")
             )
-            place.eventually(lambda view: all(node.idle for node in view.nodes))
+            place.eventually(lambda view: all(node.is_idle for node in view.nodes.values()))
         case _:
             slurm_harness.wrap_real_programs(tmp_path / "bin")
             monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
             place = slurm_harness.slurm(tmp_path, logs=Path("/tmp"), account="gleaner")
-            place.eventually(lambda view: all(node.idle for node in view.nodes), within_s=180)
+            place.eventually(lambda view: all(node.is_idle for node in view.nodes.values()), within_s=180)
     yield place
-    left = [agent.id for agent in place.look().agents if agent.name.startswith(f"{AGENT_PREFIX}test-")]
+    left = [SchedulerId(agent.id) for agent in place.look().jobs if agent.name.startswith(f"{AGENT_PREFIX}test-")]
     place.cluster.withdraw(left)
-    place.eventually(lambda view: not {agent.id for agent in view.agents} & set(left), within_s=180)
+    place.eventually(lambda view: not {agent.id for agent in view.jobs} & set(left), within_s=180)

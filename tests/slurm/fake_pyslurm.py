@@ -1,14 +1,11 @@
-"""Stands in for the module `pyslurm` in the child process. For tests without a Slurm.
+"""Stands in for the module PySlurm, in the same folder as the faked programs of Slurm: it tells of their jobs.
 
-The folder beside it holds the state: `jobs.json`, and `calls.jsonl` with each submission's facts and the environment.
-Its switches: `away` fails as PySlurm does without slurmctld, `stuck` never answers, `mute` takes a submission and then
-never answers, `refuse` holds an error of a submission, `broken` ends the process as Slurm's library does,
-`chatty` prints, `immortal` lets no job end, and `built` holds another Slurm's version.
+With `away` it fails as PySlurm does without slurmctld, with `hangs` no call is answered, `broken` ends the process as
+Slurm's library does, `chatty` lets the library print, and `built` holds the version of Slurm that it was built for.
 """
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +22,7 @@ class RPCError(Exception):
 
 def slurm_init() -> None:
     if (HERE / "broken").exists():
-        print("pyslurm: fatal: Unable to process configuration file", file=sys.stderr)
+        os.write(2, b"pyslurm: fatal: Unable to process configuration file\n")
         os._exit(1)
 
 
@@ -36,8 +33,8 @@ def slurm_api_version() -> tuple[int, ...]:
 
 def call() -> None:
     if (HERE / "chatty").exists():
-        os.write(1, b'{"said": "what no answer is"}\n')
-    if (HERE / "stuck").exists():
+        os.write(1, b"what no answer is\n")
+    if (HERE / "hangs").exists():
         time.sleep(60)
     if (HERE / "away").exists():
         raise RPCError("Unable to contact slurm controller (connect failure)")
@@ -48,66 +45,29 @@ def jobs() -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def save(found: list[dict[str, Any]]) -> None:
-    (HERE / "jobs.json").write_text(json.dumps(found))
-
-
 class Jobs:
     @staticmethod
     def load() -> dict[int, Any]:
         call()
-        return {job["id"]: SimpleNamespace(**job) for job in jobs()}
+        return {job["id"]: _job(job) for job in jobs()}
+
+
+def _job(job: dict[str, Any]) -> Any:
+    start, end = (None if at == "N/A" else at for at in (job["start"], job["end"]))
+    return SimpleNamespace(
+        id=job["id"], name=job["name"], user_id=os.getuid(), partition="gleaner", state=job["state"],
+        allocated_nodes=job["node"] or None, submit_time=job["submitted"], start_time=start, end_time=end,
+    )  # fmt: skip
 
 
 class Nodes:
     @staticmethod
     def load() -> dict[str, Any]:
         call()
-        busy = {job["allocated_nodes"] for job in jobs() if job["state"] == "RUNNING"}
+        busy = {job["node"] for job in jobs() if job["state"] == "RUNNING"}
         facts: dict[str, Any] = {"total_cpus": 6, "real_memory": 4000, "partitions": ["gleaner"]}
         states = {name: "ALLOCATED" if name in busy else "IDLE" for name in NODES}
         return {name: SimpleNamespace(name=name, state=state, **facts) for name, state in states.items()}
-
-
-class Job:
-    def __init__(self, id_: int) -> None:
-        self._id = id_
-
-    def cancel(self) -> None:
-        found = jobs()
-        for job in found:
-            if job["id"] == self._id and not (HERE / "immortal").exists():
-                job["state"] = "CANCELLED"
-        save(found)
-        raise RPCError("an error of another call")
-
-
-class JobSubmitDescription:
-    def __init__(self, **facts: Any) -> None:
-        self._facts = facts
-
-    def submit(self) -> int:
-        call()
-        with (HERE / "calls.jsonl").open("a") as calls:
-            calls.write(json.dumps({"facts": self._facts, "environment": dict(os.environ)}) + "\n")
-        if (HERE / "refuse").exists():
-            raise RPCError((HERE / "refuse").read_text())
-        if not set(self._facts["excluded_nodes"]) <= set(NODES):
-            raise RPCError("Invalid node name specified")
-        found, facts, now = jobs(), self._facts, int(time.time())
-        taken = {job["allocated_nodes"] for job in found if job["state"] == "RUNNING"} | set(facts["excluded_nodes"])
-        node = next(name for name in NODES if name not in taken)
-        job = {
-            "id": 100 + len(found),
-            "name": facts["name"],
-            "user_id": os.getuid(),
-            "partition": facts["partitions"][0],
-        }
-        times = {"submit_time": now, "start_time": now, "end_time": now + 60 * facts["time_limit"]}
-        save([*found, {**job, **times, "state": "RUNNING", "allocated_nodes": node}])
-        if (HERE / "mute").exists():
-            time.sleep(60)
-        return int(job["id"])
 
 
 class _Config:

@@ -1,10 +1,12 @@
-"""Stands in for sinfo, squeue, sbatch and scancel, by the name it is called by. For tests without a Slurm.
+"""Stands in for Slurm's programs, by the name it is called by. For tests without a Slurm.
 
 What it prints was captured from Slurm 24.11. The folder beside it holds the state: `jobs.json`, and `calls.jsonl`
-with the arguments, environment and input of every call. A file `away` makes it fail as the real programs do
-without slurmctld, `refuse` holds an error of sbatch, with `mute` sbatch accepts the job and never answers,
-and with `stuck` no job starts. A file `nodes` holds the nodes that slurm.conf names now; sbatch refuses a job that is
-to be kept off any other one.
+with the arguments, environment and input of every call. A file `away` makes the programs that it names, or all, fail
+as the real ones do without slurmctld or slurmdbd, `refuse` holds an error of sbatch, with `mute` sbatch accepts the job
+and never answers, and with `stuck` no job starts. A file `nodes` holds the nodes that slurm.conf names now; sbatch
+refuses a job that is to be kept off any other one. The files `config`, `accounts`, `nodes.json` and `on-nodes.json` are
+what `scontrol show config`, `sacctmgr`, `scontrol show nodes --json` and `squeue --json` print; `strict`
+holds a node that scontrol does not know and refuses, as some versions do.
 """
 
 import fcntl
@@ -34,10 +36,10 @@ def main() -> int:
         with (HERE / "calls.jsonl").open("a") as calls:
             call = {"program": program, "words": words, "environment": dict(os.environ), "input": given}
             calls.write(json.dumps(call) + "\n")
-        if (HERE / "away").exists():
-            print(complaint(program), file=sys.stderr)
-            return 1
-        status = {"sinfo": sinfo, "squeue": squeue, "sbatch": sbatch, "scancel": scancel}[program](words)
+        away = HERE / "away"
+        if away.exists() and away.read_text() in {"", program}:
+            return failed(complaint(program))
+        status = PROGRAMS[program](words)
     if program == "sbatch" and (HERE / "mute").exists():
         time.sleep(60)
     return status
@@ -49,7 +51,20 @@ def complaint(program: str) -> str:
         "squeue": f"slurm_load_jobs error: {AWAY}",
         "sbatch": f"sbatch: error: Batch job submission failed: {AWAY}",
         "scancel": f"scancel: error: Kill job error on job id 5: {AWAY}",
+        "scontrol": f"slurm_load_ctl_conf error: {AWAY}",
+        "sacctmgr": "sacctmgr: error: Problem talking to the database: Connection refused",
     }[program]
+
+
+def failed(why: str) -> int:
+    print(why, file=sys.stderr)
+    return 1
+
+
+def show_file(name: str) -> int:
+    """Print a file as it is, whatever bytes it has."""
+    sys.stdout.buffer.write((HERE / name).read_bytes())
+    return 0
 
 
 def option(words: list[str], name: str) -> str:
@@ -71,7 +86,22 @@ def save(jobs: list[dict[str, object]]) -> None:
     (HERE / "jobs.json").write_text(json.dumps(jobs))
 
 
+def scontrol(words: list[str]) -> int:
+    if words[1] == "config":
+        return show_file("config")
+    strict = HERE / "strict"
+    unknown = strict.read_text() if strict.exists() else ","
+    return failed(f"Node {unknown} not found") if unknown in words[2].split(",") else show_file("nodes.json")
+
+
+def sacctmgr(words: list[str]) -> int:
+    return show_file("accounts")
+
+
 def sinfo(words: list[str]) -> int:
+    if option(words, "format") == "%R":
+        print("\n".join({"shared", "gleaner"} & set(option(words, "partition").split(","))))
+        return 0
     busy = {job["node"] for job in load() if job["state"] == "RUNNING"}
     if "gleaner" in option(words, "partition").split(","):
         extra = HERE / "states.json"
@@ -100,6 +130,9 @@ def show(words: list[str], told: dict[str, object]) -> None:
 
 
 def squeue(words: list[str]) -> int:
+    if "--json" in words:
+        unknown = "nodeX" in option(words, "nodelist")
+        return failed("squeue: error: Invalid node name nodeX") if unknown else show_file("on-nodes.json")
     name, states = option(words, "name"), option(words, "states")
     for job in reversed(load()):
         if (name and job["name"] != name) or (states != "all" and job["state"] not in {"RUNNING", "PENDING"}):
@@ -118,14 +151,12 @@ def squeue(words: list[str]) -> int:
 def sbatch(words: list[str]) -> int:
     refusal = HERE / "refuse"
     if refusal.exists():
-        print(f"sbatch: error: Batch job submission failed: {refusal.read_text()}", file=sys.stderr)
-        return 1
+        return failed(f"sbatch: error: Batch job submission failed: {refusal.read_text()}")
     jobs = load()
     busy = {job["node"] for job in jobs if job["state"] == "RUNNING"}
     excluded = [name for name in option(words, "exclude").split(",") if name]
     if not set(excluded) <= set(nodes()):
-        print("sbatch: error: Batch job submission failed: Invalid node name specified", file=sys.stderr)
-        return 1
+        return failed("sbatch: error: Batch job submission failed: Invalid node name specified")
     free = [node for node in nodes() if node not in busy and node not in excluded]
     now, id_ = int(time.time()), 100 + len(jobs)
     job = {"id": id_, "name": option(words, "job-name"), "submitted": now}
@@ -147,5 +178,9 @@ def scancel(words: list[str]) -> int:
     save(jobs)
     return 0
 
+
+PROGRAMS = {
+    "sinfo": sinfo, "squeue": squeue, "sbatch": sbatch, "scancel": scancel, "scontrol": scontrol, "sacctmgr": sacctmgr,
+}  # fmt: skip
 
 sys.exit(main())

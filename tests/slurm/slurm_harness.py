@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm.agents_view import ClusterView, cluster_view
+from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest, Cluster, ClusterUnavailable, SchedulerId
 from gleaner.control.slurm.local import LocalCluster
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.pyslurm import PySlurmCluster
+from gleaner.control.slurm.snapshot import Snapshot
 
 PROGRAMS = ("sinfo", "squeue", "sbatch", "scancel")
 SAME_NAMES = {name: name for name in PROGRAMS}
@@ -48,11 +49,11 @@ class Place:
         """Submit it now."""
         return self.cluster.submit(request, time.time())
 
-    def look(self) -> ClusterView:
+    def look(self) -> Snapshot:
         """Look now."""
-        return cluster_view(self.cluster.read(time.time()), self.partition)
+        return agents_view(self.cluster.read(time.time()), self.partition)
 
-    def once_it_answers(self, *, within_s: float = 60) -> ClusterView:
+    def once_it_answers(self, *, within_s: float = 60) -> Snapshot:
         """Return the first view after Slurm was away. On a busy machine the first answers may come too late."""
         until_s = time.monotonic() + within_s
         while True:
@@ -63,7 +64,7 @@ class Place:
                     raise
                 time.sleep(0.1)
 
-    def eventually(self, holds: Callable[[ClusterView], bool], *, within_s: float = 180) -> ClusterView:
+    def eventually(self, holds: Callable[[Snapshot], bool], *, within_s: float = 180) -> Snapshot:
         """The first view for which this holds."""
         until_s = time.monotonic() + within_s
         while not holds(view := self.look()):
@@ -83,52 +84,28 @@ class FakedSlurm:
         path.mkdir(exist_ok=True)
         source = (Path(__file__).parent / "fake_slurm.py").read_text()
         (path / "fake_slurm.py").write_text(f"#!{sys.executable}\n{source}")
-        for program in PROGRAMS:
+        for program in (*PROGRAMS, "scontrol", "sacctmgr"):
             (path / program).symlink_to("fake_slurm.py")
         (path / "fake_slurm.py").chmod(0o755)
+
+    @property
+    def pyslurm_python(self) -> Path:
+        """A Python that has PySlurm. Told to be isolated, it would not look into the folder."""
+        return self.folder / "pyslurm-python"
+
+    def put_pyslurm(self) -> None:
+        """Put a faked PySlurm beside the programs."""
+        (self.folder / "pyslurm.py").write_text((Path(__file__).parent / "fake_pyslurm.py").read_text())
+        run = "import runpy, sys; sys.path.insert(0, sys.argv[1]); sys.argv = sys.argv[3:]; "
+        run += "runpy.run_path(sys.argv[0], run_name='__main__')"
+        self.pyslurm_python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{run}" {self.folder} "$@"\n')
+        self.pyslurm_python.chmod(0o755)
 
     def calls(self, program: str) -> list[dict[str, Any]]:
         """Return the calls of this program so far."""
         path = self.folder / "calls.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [call for call in map(json.loads, lines) if call["program"] == program]
-
-    def switch(self, name: str, text: str = "") -> None:
-        """Turn a misbehaviour on."""
-        (self.folder / name).write_text(text)
-
-    def heal(self, name: str) -> None:
-        """Turn it off."""
-        (self.folder / name).unlink()
-
-
-@dataclass
-class FakedPySlurm:
-    """The folder of the faked module and its switches. `scontrol` on the PATH is faked too."""
-
-    folder: Path
-
-    @property
-    def python(self) -> Path:
-        """A Python that has it. Told to be isolated, it would not look into the folder."""
-        return self.folder / "python"
-
-    def put_on(self, path: Path) -> None:
-        """Make the folder, and put `scontrol` into `path`."""
-        self.folder.mkdir()
-        path.mkdir()
-        (self.folder / "pyslurm.py").write_text((Path(__file__).parent / "fake_pyslurm.py").read_text())
-        run = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[3], run_name='__main__')"
-        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{run}" {self.folder} "$@"\n')
-        refused = f'if [ -e {self.folder}/fixed ]; then echo "scontrol: error: Job is fixed" >&2; exit 1; fi'
-        (path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/scontrol\n{refused}\n')
-        for program in (self.python, path / "scontrol"):
-            program.chmod(0o755)
-
-    def submissions(self) -> list[dict[str, Any]]:
-        """Return the submissions so far, with their environments."""
-        path = self.folder / "calls.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def switch(self, name: str, text: str = "") -> None:
         """Turn a misbehaviour on."""

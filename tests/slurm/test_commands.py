@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, agent_phase, cluster_view
+from gleaner.control.slurm.agents_view import agent_phase, agents_view, regular_nodes
 from gleaner.control.slurm.interface import AgentRequest, ClusterError
-from gleaner.control.slurm.owners_view import OwnedPhase, owned_phase
 from gleaner.control.slurm.parse import parse_submitted, parse_tables
-from gleaner.control.slurm.snapshot import SlurmJob
+from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 SETTINGS = ClusterSettings(backend="slurm")
 END_S = 1_795_233_600.0
@@ -51,8 +50,8 @@ def jobs_text(*agents: tuple[str, ...], user: str = "1000") -> str:
     return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
 
 
-def view(nodes: str, jobs: str, *, own: int | None = None) -> ClusterView:
-    return cluster_view(parse_tables(nodes, jobs, WORD, own=own, read_s=1.0), "gleaner")
+def view(nodes: str, jobs: str, *, own: int | None = None) -> Snapshot:
+    return agents_view(parse_tables(nodes, jobs, WORD, own=own, read_s=1.0), "gleaner")
 
 
 def words(request: AgentRequest, now_s: float) -> dict[str, str]:
@@ -62,34 +61,38 @@ def words(request: AgentRequest, now_s: float) -> dict[str, str]:
 
 def test_only_nodes_that_slurm_calls_idle_or_planned_are_free() -> None:
     seen = view(nodes_text(**NODES), jobs_text(*AGENTS))
-    assert [(node.name, node.planned) for node in seen.nodes if node.idle] == [("n1", False), ("n3", True)]
-    assert {node.name: node.state for node in seen.nodes}["n9"] == "something-new"
+    idle = [node for node in seen.nodes.values() if node.is_idle]
+    assert [(node.name, node.is_planned) for node in idle] == [
+        ("n1", False),
+        ("n3", True),
+    ]
+    assert seen.nodes["n9"].state == "something-new"
 
 
 def test_nodes_in_use_that_are_not_ours_are_regular() -> None:
-    assert view(nodes_text(**NODES), jobs_text(*AGENTS)).regular_nodes == {"n4"}
+    assert regular_nodes(view(nodes_text(**NODES), jobs_text(*AGENTS))) == {"n4"}
 
 
 def test_nodes_and_jobs_of_other_partitions_are_none_of_provisionings() -> None:
     both = nodes_text(n1="idle", n2="idle") + nodes_text("shared", n2="idle", n3="idle")
     elsewhere = jobs_text(AGENTS[0]).replace(f"gleaner{WORD}gleaner{WORD}", f"gleaner{WORD}shared{WORD}")
     seen = view(both, elsewhere)
-    assert ([node.name for node in seen.nodes], seen.agents) == (["n1", "n2"], ())
+    assert (list(seen.nodes), seen.jobs) == (["n1", "n2"], ())
 
 
 def test_of_everybodys_jobs_only_those_of_our_own_user_are_agents() -> None:
     """A name is anybody's to choose."""
     text = jobs_text(AGENTS[0], user="1000") + jobs_text(AGENTS[1], user="1001")
-    assert [agent.name for agent in view(nodes_text(**NODES), text, own=1000).agents] == ["gleaner-b"]
+    assert [agent.name for agent in view(nodes_text(**NODES), text, own=1000).jobs] == ["gleaner-b"]
 
 
-def test_agents_are_told_from_other_jobs_by_their_name_and_have_times_only_once_they_run() -> None:
+def test_agents_are_told_from_other_jobs_by_their_name() -> None:
     seen = view(nodes_text(**NODES), jobs_text(*AGENTS))
-    assert [(agent.name, agent.phase, agent.start_s) for agent in seen.agents] == [
-        ("gleaner-b", AgentPhase.PENDING, None),
-        ("gleaner-a", AgentPhase.RUNNING, 1795232717.0),
-        ("gleaner-c", AgentPhase.ENDING, 1795232701.0),
-        ("gleaner-d", AgentPhase.ENDING, 1795232701.0),
+    assert [(agent.name, agent_phase(agent)) for agent in seen.jobs] == [
+        ("gleaner-b", JobPhase.PENDING),
+        ("gleaner-a", JobPhase.RUNNING),
+        ("gleaner-c", JobPhase.ENDING),
+        ("gleaner-d", JobPhase.ENDING),
     ]
 
 
@@ -133,8 +136,8 @@ def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents()
 @pytest.mark.parametrize(("known", "wrong"), [("4000", "many"), ("0/6/0/6", "6")])
 def test_a_lone_node_that_cannot_be_read_costs_no_job_anything(known: str, wrong: str) -> None:
     found = parse_tables(nodes_text(n1="idle").replace(known, wrong), jobs_text(AGENTS[1]), WORD, own=1000, read_s=1.0)
-    seen = cluster_view(found, "gleaner")
-    assert (seen.nodes, [agent.name for agent in seen.agents]) == ((), ["gleaner-a"])
+    seen = agents_view(found, "gleaner")
+    assert (dict(seen.nodes), [agent.name for agent in seen.jobs]) == ({}, ["gleaner-a"])
     assert found.gaps.startswith(f"Slurm said of node n1 what cannot be read: '{wrong}', where ")
 
 
@@ -171,20 +174,20 @@ def test_however_late_the_start_slurms_own_end_is_the_shared_end_or_up_to_a_minu
 @pytest.mark.parametrize(
     ("state", "agent", "owned"),
     [
-        ("PENDING", AgentPhase.PENDING, OwnedPhase.PENDING),
-        ("REQUEUE_HOLD", AgentPhase.PENDING, OwnedPhase.PENDING),
-        ("CONFIGURING", AgentPhase.PENDING, OwnedPhase.RUNNING),
-        ("SUSPENDED", AgentPhase.RUNNING, OwnedPhase.RUNNING),
-        ("COMPLETING", AgentPhase.ENDING, OwnedPhase.ENDING),
-        ("STAGE_OUT", AgentPhase.ENDING, OwnedPhase.ENDING),
+        ("PENDING", JobPhase.PENDING, JobPhase.PENDING),
+        ("REQUEUE_HOLD", JobPhase.PENDING, JobPhase.PENDING),
+        ("CONFIGURING", JobPhase.PENDING, JobPhase.RUNNING),
+        ("SUSPENDED", JobPhase.RUNNING, JobPhase.RUNNING),
+        ("COMPLETING", JobPhase.ENDING, JobPhase.ENDING),
+        ("STAGE_OUT", JobPhase.ENDING, JobPhase.ENDING),
     ],
 )
 def test_an_agent_and_a_job_of_an_owners_stand_where_slurm_says_but_for_one_whose_node_is_made_ready(
-    state: str, agent: AgentPhase, owned: OwnedPhase
+    state: str, agent: JobPhase, owned: JobPhase
 ) -> None:
     """No agent runs yet in such a job; to the owners' other jobs its CPUs are taken."""
     job = SlurmJob(id="1", partitions=("p",), states=frozenset({state}))
-    assert (agent_phase(job), owned_phase(job)) == (agent, owned)
+    assert (agent_phase(job), job.phase) == (agent, owned)
 
 
 def test_the_script_runs_the_agent_as_a_step_and_hands_the_warning_on() -> None:

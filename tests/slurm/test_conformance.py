@@ -5,21 +5,22 @@ import time
 import pytest
 from tests.slurm.slurm_harness import Place
 
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView
+from gleaner.control.slurm.agents_view import agent_phase, regular_nodes
+from gleaner.control.slurm.snapshot import JobPhase, Snapshot
 
 pytestmark = pytest.mark.slow
 
 
-def idle(view: ClusterView) -> int:
-    return sum(node.idle for node in view.nodes)
+def idle(view: Snapshot) -> int:
+    return sum(node.is_idle for node in view.nodes.values())
 
 
 def test_an_idle_cluster_shows_its_nodes_and_no_agents(place: Place) -> None:
     view = place.look()
     assert len(view.nodes) == 3
-    assert all(node.idle and node.cpus >= 1 and node.memory_mib >= 1 for node in view.nodes)
-    assert view.agents == ()
-    assert view.regular_nodes == frozenset()
+    assert all(node.is_idle and node.cpus >= 1 and node.memory_mib >= 1 for node in view.nodes.values())
+    assert view.jobs == ()
+    assert regular_nodes(view) == frozenset()
 
 
 def test_a_submitted_agent_is_found_again_by_its_name_on_a_node_of_its_own(place: Place) -> None:
@@ -27,24 +28,24 @@ def test_a_submitted_agent_is_found_again_by_its_name_on_a_node_of_its_own(place
     request = place.request()
     id_ = place.submit(request)
 
-    def runs_on_its_node(view: ClusterView) -> bool:
+    def runs_on_its_node(view: Snapshot) -> bool:
         """Nodes and agents are two questions: it may have started between them."""
-        busy = {node.name for node in view.nodes if not node.idle}
-        return [(agent.phase, agent.node in busy) for agent in view.agents] == [(AgentPhase.RUNNING, True)]
+        busy = {node.name for node in view.nodes.values() if not node.is_idle}
+        return [(agent_phase(agent), agent.node in busy) for agent in view.jobs] == [(JobPhase.RUNNING, True)]
 
     view = place.eventually(runs_on_its_node)
-    (agent,) = view.agents
+    (agent,) = view.jobs
     assert (agent.id, agent.name) == (id_, request.name)
     assert idle(view) == 2
-    assert view.regular_nodes == frozenset()
+    assert regular_nodes(view) == frozenset()
     assert before_s - 1 <= agent.submitted_s <= time.time() + 1
 
 
 def test_the_scheduler_ends_an_agent_at_the_shared_end_or_less_than_a_minute_later(place: Place) -> None:
     request = place.request(last_s=170)
     place.submit(request)
-    view = place.eventually(lambda view: [agent.phase for agent in view.agents] == [AgentPhase.RUNNING])
-    end_s = view.agents[0].end_s
+    view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
+    end_s = view.jobs[0].end_s
     assert end_s is not None
     assert 0 <= end_s - request.end_s <= 60
 
@@ -53,7 +54,7 @@ def test_submitting_a_name_twice_gives_one_agent(place: Place) -> None:
     request = place.request()
     first = place.submit(request)
     assert place.submit(request) == first
-    assert len(place.look().agents) == 1
+    assert len(place.look().jobs) == 1
 
 
 def test_a_restarted_program_finds_the_agent_instead_of_submitting_it_again(place: Place) -> None:
@@ -61,33 +62,33 @@ def test_a_restarted_program_finds_the_agent_instead_of_submitting_it_again(plac
     first = place.submit(request)
     place.cluster = place.again()
     assert place.submit(request) == first
-    assert [agent.name for agent in place.look().agents] == [request.name]
+    assert [agent.name for agent in place.look().jobs] == [request.name]
 
 
 def test_withdrawn_agents_are_soon_gone_and_their_nodes_idle(place: Place) -> None:
     ids = [place.cluster.submit(place.request(), time.time()) for _ in range(2)]
     place.eventually(lambda view: idle(view) == 1)
     place.cluster.withdraw(ids)
-    place.eventually(lambda view: not view.agents and idle(view) == 3)
+    place.eventually(lambda view: not view.jobs and idle(view) == 3)
 
 
 def test_withdrawing_what_has_ended_or_nothing_at_all_is_no_error(place: Place) -> None:
     id_ = place.submit(place.request())
     place.cluster.withdraw([id_])
-    place.eventually(lambda view: not view.agents)
+    place.eventually(lambda view: not view.jobs)
     place.cluster.withdraw([id_])
     place.cluster.withdraw([])
 
 
 def test_a_node_to_be_avoided_that_the_scheduler_does_not_know_refuses_no_agent(place: Place) -> None:
-    first, *others = [node.name for node in place.look().nodes]
+    first, *others = [node.name for node in place.look().nodes.values()]
     place.submit(place.request(avoid=("nodeX", *others)))
-    view = place.eventually(lambda view: [agent.phase for agent in view.agents] == [AgentPhase.RUNNING])
-    assert view.agents[0].node == first
+    view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
+    assert view.jobs[0].node == first
 
 
 def test_an_agent_keeps_off_the_nodes_it_must_avoid(place: Place) -> None:
-    first, *others = [node.name for node in place.look().nodes]
+    first, *others = [node.name for node in place.look().nodes.values()]
     place.submit(place.request(avoid=tuple(others)))
-    view = place.eventually(lambda view: [agent.phase for agent in view.agents] == [AgentPhase.RUNNING])
-    assert view.agents[0].node == first
+    view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
+    assert view.jobs[0].node == first

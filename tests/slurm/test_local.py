@@ -29,7 +29,7 @@ def test_an_agent_that_just_begins_another_program_is_found_by_control_and_by_th
                 between += Path(f"/proc/{pid}/cmdline").read_bytes() == b""
                 assert [job.name for job in cluster.read(time.time()).jobs] == [request.name]
         cluster.withdraw([SchedulerId(request.name)])
-        place.eventually(lambda view: not view.agents)
+        place.eventually(lambda view: not view.jobs)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -5,9 +5,11 @@ import pytest
 from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
+from gleaner.control.slurm.comments import is_held_for_us
 from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.owners_view import OwnedJob, OwnedPhase, OwnersView, owners_view
+from gleaner.control.slurm.owners_view import begins_later, holdings, is_ready, job_class, owners_view, wishes
 from gleaner.control.slurm.parse import parse_tables
+from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 WORD = "x832a19f6"
 READ_S = 1795275200.0
@@ -39,49 +41,53 @@ def text(*rows: tuple[str, ...]) -> str:
     return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
 
 
-def parse(nodes: str, jobs: str, *, read_s: float = 1.0) -> OwnersView:
+def parse(nodes: str, jobs: str, *, read_s: float = 1.0) -> Snapshot:
     return owners_view(parse_tables(nodes, jobs, WORD, own=1000, read_s=read_s), ("shared",), agents="gleaner")
 
 
-def job(*more_nodes: tuple[str, ...], **changes: str) -> OwnedJob:
+def job(*more_nodes: tuple[str, ...], **changes: str) -> SlurmJob:
     row = tuple((dict(zip(FIELDS, RUNNING, strict=True)) | changes).values())
     (found,) = parse(text(*NODES, *more_nodes), text(row), read_s=READ_S).jobs
     return found
 
 
-def pending(*more_nodes: tuple[str, ...], **changes: str) -> OwnedJob:
+def pending(*more_nodes: tuple[str, ...], **changes: str) -> SlurmJob:
     return job(*more_nodes, **PENDING | changes)
+
+
+def wish(*more_nodes: tuple[str, ...], **changes: str) -> Wish:
+    return wishes([pending(*more_nodes, **changes)], parse(text(*NODES, *more_nodes), "").nodes)["82"]
 
 
 def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
     view = parse(text(*NODES), "")
-    assert {node.name: node.free for node in view.nodes} == {
-        "node1": Resources(2, 2000),
-        "node2": Resources(6, 4000),
-        "node4": Resources(6, 4000),
+    assert {node.name: (node.idle_cpus, node.allocated_mib) for node in view.nodes.values()} == {
+        "node1": (2, 2000),
+        "node2": (6, 0),
+        "node4": (6, 0),
     }
 
 
 def test_a_node_that_sleeps_to_save_energy_can_be_used() -> None:
     asleep = ("node5", "idle~", "0/6/0/6", "4000", "0", "", "shared")
-    assert "node5" in {node.name for node in parse(text(*NODES, asleep), "").nodes}
+    assert "node5" in parse(text(*NODES, asleep), "").nodes
 
 
 def test_a_job_whose_nodes_are_being_made_ready_has_them() -> None:
     """Else others would be preempted for it once more."""
-    assert job(state="CONFIGURING").phase is OwnedPhase.RUNNING
+    assert job(state="CONFIGURING").phase is JobPhase.RUNNING
 
 
 def test_a_running_job_holds_its_part_of_each_of_its_nodes() -> None:
     found = job()
-    assert (found.phase, found.job_class, found.since_s) == (OwnedPhase.RUNNING, JobClass.CHECKPOINTABLE, 1795275130)
-    assert found.holds == {"node1": Resources(2, 1000), "node2": Resources(2, 1000)}
+    assert (found.phase, job_class(found), found.start_s) == (JobPhase.RUNNING, JobClass.CHECKPOINTABLE, 1795275130)
+    assert holdings(found) == {"node1": Resources(2, 1000), "node2": Resources(2, 1000)}
 
 
 @pytest.mark.parametrize(("cpus", "nodes"), [(7, 2), (101, 100), (2, 2), (1, 3)])
 def test_what_a_job_holds_on_its_nodes_is_together_what_it_has(cpus: int, nodes: int) -> None:
     tres = f"cpu={cpus},mem=1001M,node={nodes},billing={cpus}"
-    holds = job(cpus=str(cpus), hosts=f"n[1-{nodes}]", tres=tres).holds or {}
+    holds = holdings(job(cpus=str(cpus), hosts=f"n[1-{nodes}]", tres=tres))
     assert len(holds) == nodes
     assert sum(room.cpus for room in holds.values()) == cpus
     assert sum(room.memory_mib for room in holds.values()) == 1001
@@ -93,7 +99,7 @@ def test_where_no_node_can_be_used_the_view_has_none_and_jobs_are_read() -> None
     down = [(row[0], "down", *row[2:]) for row in NODES]
     whole = tuple("NO" if field == "OK" else field for field in RUNNING)
     view = parse(text(*down), text(RUNNING, whole))
-    assert (view.nodes, len(view.jobs)) == ((), 2)
+    assert (dict(view.nodes), len(view.jobs)) == ({}, 2)
 
 
 def test_a_partition_that_slurm_does_not_know_is_an_error() -> None:
@@ -104,21 +110,22 @@ def test_a_partition_that_slurm_does_not_know_is_an_error() -> None:
 def test_a_lone_node_that_cannot_be_read_costs_no_job_anything() -> None:
     (wrong,) = ((NODES[0][0], "idle", "many", *NODES[0][3:]),)
     view = parse(text(wrong), text(RUNNING))
-    assert (view.nodes, len(view.jobs)) == ((), 1)
+    assert (dict(view.nodes), len(view.jobs)) == ({}, 1)
     assert view.gaps.startswith(f"Slurm said of node {NODES[0][0]} what cannot be read: 'many'")
 
 
 def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
-    assert (pending().held, pending().ours) == (True, True)
-    assert not pending(reason="JobHeldAdmin").ours
-    assert not pending(admin="gleaner: released").ours, "its owner holds it since"
-    assert pending(admin="gleaner: released", restarts="1").ours, "it has requeued itself"
-    assert not pending(admin="(null)").ours
-    assert not pending(priority="12").held
+    assert pending().is_held and is_held_for_us(pending())
+    assert not is_held_for_us(pending(reason="JobHeldAdmin"))
+    assert not is_held_for_us(pending(admin="gleaner: released")), "its owner holds it since"
+    assert is_held_for_us(pending(admin="gleaner: released", restarts="1")), "it has requeued itself"
+    assert not is_held_for_us(pending(admin="(null)"))
+    assert not pending(priority="12").is_held
+    assert not is_held_for_us(pending(priority="12"))
 
 
 @pytest.mark.parametrize(
-    ("changes", "wish"),
+    ("changes", "expected"),
     [
         ({}, Wish(4, Resources(1, 500), apart=False)),
         ({"tasks": "1"}, Wish(1, Resources(4, 2000))),
@@ -144,8 +151,8 @@ def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
         ),
     ],
 )
-def test_what_a_job_asks_for(changes: dict[str, str], wish: Wish) -> None:
-    assert pending(**changes).wish == wish
+def test_what_a_job_asks_for(changes: dict[str, str], expected: Wish) -> None:
+    assert wish(**changes) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,25 +168,25 @@ def test_what_a_job_asks_for(changes: dict[str, str], wish: Wish) -> None:
 )
 def test_a_job_that_more_room_would_not_help_is_not_ready(changes: dict[str, str]) -> None:
     """While it is held Slurm's reason is JobHeldUser, whatever else it waits for."""
-    assert pending().is_ready
-    assert pending(priority="5", reason="Resources").is_ready
-    assert pending(priority="5", reason="ReqNodeNotAvail, UnavailableNodes:node3").is_ready
-    assert not pending(**changes).is_ready
+    assert is_ready(pending())
+    assert is_ready(pending(priority="5", reason="Resources"))
+    assert is_ready(pending(priority="5", reason="ReqNodeNotAvail, UnavailableNodes:node3"))
+    assert not is_ready(pending(**changes))
 
 
 def test_a_job_whose_begin_time_has_not_come_begins_later_but_for_what_slurm_adds_to_a_requeued_one() -> None:
     soon = str(int(READ_S) + 121)
-    assert not pending().begins_later
-    assert not pending(begins=str(int(READ_S) - 1)).begins_later
-    assert pending(begins=soon).begins_later
-    assert not pending(begins=soon, restarts="1").begins_later
-    assert pending(begins=str(int(READ_S) + 3600), restarts="1").begins_later
+    assert not begins_later(pending(), READ_S)
+    assert not begins_later(pending(begins=str(int(READ_S) - 1)), READ_S)
+    assert begins_later(pending(begins=soon), READ_S)
+    assert not begins_later(pending(begins=soon, restarts="1"), READ_S)
+    assert begins_later(pending(begins=str(int(READ_S) + 3600), restarts="1"), READ_S)
 
 
 def test_whole_nodes_are_as_large_as_those_that_the_job_may_use() -> None:
     large = ("node5", "idle", "0/24/0/24", "9000", "0", "large", "shared")
-    found = pending(large, shared="NO", tasks="1", cpus="24", constraint="large")
-    assert found.wish == Wish(1, Resources(24, 9000), whole=True, nodes=("node5",))
+    found = wish(large, shared="NO", tasks="1", cpus="24", constraint="large")
+    assert found == Wish(1, Resources(24, 9000), whole=True, nodes=("node5",))
 
 
 def test_a_comment_cannot_forge_a_job() -> None:
@@ -192,7 +199,7 @@ def test_a_comment_cannot_forge_a_job() -> None:
 
 
 def test_two_classes_at_once_are_none() -> None:
-    assert job(comment="gleaner:preemptible gleaner:checkpointable").job_class is JobClass.NON_PREEMPTIBLE
+    assert job_class(job(comment="gleaner:preemptible gleaner:checkpointable")) is JobClass.NON_PREEMPTIBLE
 
 
 def test_arrays_and_jobs_come_in_the_order_of_their_submission() -> None:

@@ -32,6 +32,42 @@ def test_a_task_is_found_by_itself_or_in_the_record_that_it_shares() -> None:
     assert not parse_json.is_array(facts.answer(facts.shown()))
 
 
+PLAIN = facts.shown(
+    job_state="PENDING", priority=0, nice=None, restart_cnt=0, submit_time=500, end_time=0, array_job_id=0,
+    array_task_id=None,
+)  # fmt: skip
+"""Made by the source of Slurm 22.05 (openapi/v0.0.38): no cluster of that version was asked."""
+ONE_WORD = facts.shown(job_state="PENDING")
+"""Made by the source of Slurm 23.02 (data_parser/v0.0.39)."""
+
+
+@pytest.mark.parametrize("record", [PLAIN, ONE_WORD, facts.shown()], ids=["22.05", "23.02", "24.11"])
+def test_a_job_is_the_same_whichever_slurm_prints_it(record: dict[str, object]) -> None:
+    assert parse_json.parse_job(facts.answer(record), "7") == facts.job()
+
+
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", ["PENDING", "REQUEUE_HOLD"]], ids=["22.05", "24.11"])
+def test_a_job_that_was_requeued_into_a_hold_waits_and_is_held(state: object) -> None:
+    found = parse_json.parse_job(facts.answer(facts.shown(job_state=state)), "7")
+    assert found is not None and found.is_held
+
+
+@pytest.mark.parametrize("priority", [None, {"set": False, "infinite": False, "number": 0}], ids=["22.05", "24.11"])
+def test_a_priority_that_slurm_has_not_computed_yet_is_no_hold(priority: object) -> None:
+    found = parse_json.parse_job(facts.answer(facts.shown(priority=priority)), "7")
+    assert found is not None and found.is_pending and not found.is_held
+
+
+@pytest.mark.parametrize(
+    "states", [{"state": "idle", "state_flags": ["DRAIN"]}, {"state": ["IDLE", "DRAIN"]}], ids=["22.05", "24.11"]
+)
+def test_a_node_is_the_same_whichever_slurm_prints_it(states: dict[str, object]) -> None:
+    """The first is made by the source of openapi/v0.0.38."""
+    said = {"name": "n1", "partitions": ["shared"], "reason": "", "reason_set_by_user": None} | states
+    found, gaps = parse_json.parse_nodes(json.dumps({"nodes": [said]}))
+    assert (found, gaps) == ({"n1": facts.node("IDLE", "DRAIN")}, "")
+
+
 @given(st.text())
 def test_what_an_owner_writes_into_a_comment_is_nothing_but_its_comment(text: str) -> None:
     comment = f"{text}\n   AdminComment=gleaner: waits for its turn"

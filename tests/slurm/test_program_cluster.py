@@ -9,9 +9,10 @@ from tests.slurm import slurm_harness
 from tests.slurm.slurm_harness import FakedSlurm, Place
 
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm.agents_view import AgentPhase
+from gleaner.control.slurm.agents_view import agent_phase
 from gleaner.control.slurm.interface import ClusterError, ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.program_cluster import SlurmCluster
+from gleaner.control.slurm.snapshot import JobPhase
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def test_an_sbatch_that_takes_the_job_and_never_answers_makes_no_second_agent(
     id_ = impatient.submit(request)
     faked.heal("mute")
     assert impatient.submit(request) == id_
-    assert [(agent.name, agent.id) for agent in impatient.look().agents] == [(request.name, id_)]
+    assert [(agent.name, agent.id) for agent in impatient.look().jobs] == [(request.name, id_)]
     assert len(faked.calls("sbatch")) == 1
 
 
@@ -57,7 +58,7 @@ def test_a_submission_lost_on_the_way_may_be_tried_again_under_its_name(slurm: P
         slurm.submit(request)
     faked.heal("away")
     slurm.submit(request)
-    assert [agent.name for agent in slurm.look().agents] == [request.name]
+    assert [agent.name for agent in slurm.look().jobs] == [request.name]
 
 
 def test_a_refusal_names_what_was_asked_for_and_is_not_called_unavailable(slurm: Place, faked: FakedSlurm) -> None:
@@ -88,7 +89,7 @@ def test_an_answer_that_cannot_be_read_may_have_been_a_yes(
     monkeypatch.setenv("PATH", f"{chatty}:{os.environ['PATH']}")
     request = slurm.request()
     id_ = slurm.submit(request)
-    assert [(agent.name, agent.id) for agent in slurm.look().agents] == [(request.name, id_)]
+    assert [(agent.name, agent.id) for agent in slurm.look().jobs] == [(request.name, id_)]
 
 
 def test_missing_programs_are_named(slurm: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,5 +153,5 @@ def test_the_deadline_is_the_same_instant_in_every_time_zone(
 def test_a_pending_agent_is_seen_as_pending_and_without_a_node(slurm: Place) -> None:
     for _ in range(4):
         slurm.submit(slurm.request())
-    (waiting,) = [agent for agent in slurm.look().agents if agent.phase is AgentPhase.PENDING]
+    (waiting,) = [agent for agent in slurm.look().jobs if agent_phase(agent) is JobPhase.PENDING]
     assert (waiting.node, waiting.start_s, waiting.end_s) == (None, None, None)

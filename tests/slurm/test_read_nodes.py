@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slurm.slurm_harness import FakedSlurm
 from tests.slurm_admin.facts import shown
 
 from gleaner.control.daemon.drains import is_ours, occupant
 from gleaner.control.policy.draining import Kind
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.parse import parse_jobs_on
-from gleaner.control.slurm.parse_json import parse_nodes
+from gleaner.control.slurm.parse_json import parse_jobs_on, parse_nodes
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 
@@ -43,7 +43,8 @@ def test_a_task_of_an_array_has_the_name_that_the_slurm_admin_knows() -> None:
 
 def test_what_waits_or_is_elsewhere_is_not_there() -> None:
     assert jobs(JOB | {"job_state": ["PENDING"]}, JOB | {"nodes": "n2"}, JOB | {"nodes": ""}) == ()
-    assert jobs(JOB | {"job_state": ["COMPLETING"]})[0].is_completing
+    for state in (["RUNNING", "COMPLETING"], ["PENDING", "COMPLETING"]):
+        assert jobs(JOB | {"job_state": state})[0].is_completing, "a requeued job is there until its processes are gone"
 
 
 @pytest.mark.parametrize("end", [{"infinite": True}, {"set": False}, {"number": 0}], ids=["endless", "unset", "zero"])
@@ -70,52 +71,40 @@ def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
     assert (found.is_drained, is_ours(found)) == (False, False), "a reason outlives its drain"
 
 
-SCONTROL = """#!/bin/sh
-echo "$@" >>{folder}/told
-case "$*" in *nodeX*) echo "Node nodeX not found" >&2; exit 1;; esac
-cat {folder}/nodes.json
-"""
-"""An older Slurm refuses the name here; a newer one passes over the name, and squeue refuses it."""
-SQUEUE = """#!/bin/sh
-echo "squeue $@" >>{folder}/told
-case "$*" in *nodeX*) echo "squeue: error: Invalid node name nodeX" >&2; exit 1;; esac
-cat {folder}/jobs.json
-"""
+@pytest.fixture
+def slurm(faked: FakedSlurm, tmp_path: Path) -> SlurmCluster:
+    shows(faked, [NODE, NODE | {"name": "n2"}], [JOB])
+    return SlurmCluster(ClusterSettings(timeout_s=5), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "scontrol", [SCONTROL, SCONTROL.replace("nodeX*)", "neverX*)")], ids=["refuses", "passes over"]
-)
+def shows(faked: FakedSlurm, nodes: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
+    faked.switch("nodes.json", json.dumps({"nodes": nodes}))
+    text = json.dumps({"jobs": jobs}, ensure_ascii=False)
+    (faked.folder / "on-nodes.json").write_bytes(text.encode("latin-1"))
+
+
+@pytest.mark.parametrize("is_strict", [True, False], ids=["refuses", "passes over"])
 def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str
+    slurm: SlurmCluster, faked: FakedSlurm, *, is_strict: bool
 ) -> None:
-    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE, NODE | {"name": "n2"}]}))
-    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [JOB]}))
-    for name, text in (("scontrol", scontrol), ("squeue", SQUEUE)):
-        (tmp_path / name).write_text(text.format(folder=tmp_path))
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    there = SlurmCluster(ClusterSettings(timeout_s=5), tmp_path)
-    found = there.read_nodes(["n1", "nodeX"], 1.0)
+    """Some versions of scontrol refuse the name; the others pass over the name, and squeue refuses it."""
+    if is_strict:
+        faked.switch("strict", "nodeX")
+    found = slurm.read_nodes(["n1", "nodeX"], 1.0)
     assert (set(found.nodes), [job.id for job in found.jobs]) == ({"n1"}, ["12"])
-    (tmp_path / "told").unlink()
-    found = there.read_nodes(["nodeX"], 1.0)
+    before = len(faked.calls("squeue"))
+    found = slurm.read_nodes(["nodeX"], 1.0)
     assert (dict(found.nodes), found.jobs) == ({}, ())
-    assert "squeue" not in (tmp_path / "told").read_text(), "without a name it would answer for all nodes"
+    assert len(faked.calls("squeue")) == before, "without a name it would answer for all nodes"
 
 
 def test_a_comment_that_is_no_utf8_and_a_record_that_cannot_be_read_cost_no_other_job_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmCluster, faked: FakedSlurm
 ) -> None:
     odd = JOB | {"job_id": 13, "comment": "caf\xe9", "user_name": "bob"}
     wrong = JOB | {"job_id": 14, "nodes": ["n1"]}
-    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE, {"name": "n2", "partitions": 7}]}))
-    (tmp_path / "jobs.json").write_bytes(json.dumps({"jobs": [JOB, odd, wrong]}, ensure_ascii=False).encode("latin-1"))
-    for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE)):
-        (tmp_path / name).write_text(text.format(folder=tmp_path))
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    found = SlurmCluster(ClusterSettings(timeout_s=5), tmp_path).read_nodes(["n1"], 1.0)
+    shows(faked, [NODE, {"name": "n2", "partitions": 7}], [JOB, odd, wrong])
+    found = slurm.read_nodes(["n1"], 1.0)
     assert [(job.id, job.user, job.comment) for job in found.jobs] == [
         ("12", "alice", "gleaner:preemptible"),
         ("13", "bob", "caf\N{REPLACEMENT CHARACTER}"),
@@ -128,14 +117,11 @@ def test_a_comment_that_is_no_utf8_and_a_record_that_cannot_be_read_cost_no_othe
 
 @pytest.mark.parametrize("name", ["munge1", "authentication"])
 def test_a_name_that_reads_like_a_slurm_that_is_away_is_refused_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    slurm: SlurmCluster, faked: FakedSlurm, name: str
 ) -> None:
     """Else a drain of it would wait for ever for a Slurm that has answered."""
-    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE]}))
-    (tmp_path / "scontrol").write_text(SCONTROL.replace("nodeX", name).format(folder=tmp_path))
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    found = SlurmCluster(ClusterSettings(timeout_s=5), tmp_path).read_nodes([name], 1.0)
+    faked.switch("strict", name)
+    found = slurm.read_nodes([name], 1.0)
     assert (dict(found.nodes), found.jobs) == ({}, ())
 
 

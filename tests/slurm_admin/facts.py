@@ -26,9 +26,9 @@ def admin_settings(folder: Path = Path("/run/gleaner")) -> SlurmAdminSettings:
 def job(**facts: Any) -> SlurmJob:
     """A job that waits for its turn, but for what is said otherwise."""
     waiting: dict[str, Any] = {
-        "id": "7", "partitions": ("shared",), "states": frozenset({"PENDING"}), "priority": 0,
+        "id": "7", "user": "alice", "partitions": ("shared",), "states": frozenset({"PENDING"}), "priority": 0,
         "reason": "JobHeldUser", "comment": "", "admin_comment": WAITS_FOR_ITS_TURN, "nice": 0, "restarts": 0,
-        "can_requeue": True, "is_batch": True,
+        "can_requeue": True, "is_batch": True, "submitted_s": 500,
     }  # fmt: skip
     return SlurmJob(**(waiting | facts))
 
@@ -56,9 +56,12 @@ def drained_by_us(name: str = "n1") -> SlurmNode:
 def shown(**facts: Any) -> dict[str, Any]:
     """A job as `scontrol show job --json` of Slurm 24.11 shows it, as far as it is read."""
     some: dict[str, Any] = {
-        "job_id": 7, "partition": "shared", "job_state": ["PENDING"], "state_reason": "JobHeldUser",
+        "job_id": 7, "user_name": "alice", "nodes": "", "partition": "shared", "job_state": ["PENDING"],
+        "state_reason": "JobHeldUser",
         "priority": {"set": True, "infinite": False, "number": 0}, "comment": "", "admin_comment": WAITS_FOR_ITS_TURN,
-        "nice": 0, "restart_cnt": 0, "requeue": True, "batch_flag": True, "array_task_string": "",
+        "nice": 0, "restart_cnt": 0, "submit_time": {"set": True, "infinite": False, "number": 500},
+        "end_time": {"set": True, "infinite": False, "number": 0},
+        "requeue": True, "batch_flag": True, "array_task_string": "",
         "array_job_id": {"set": True, "infinite": False, "number": 0},
         "array_task_id": {"set": False, "infinite": False, "number": 0},
     }  # fmt: skip

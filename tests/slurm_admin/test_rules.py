@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.slurm.test_owners_view import pending
 from tests.slurm_admin import facts
 
 from gleaner.agent.privileged.common.request import Refused
@@ -154,13 +153,18 @@ def test_only_what_we_hold_is_released(held: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_what_control_takes_for_held_for_us_the_slurm_admin_releases(mark: str, reason: str, restarts: int) -> None:
     """Else control would ask for the same release at each look."""
-    shown = pending(admin=mark, reason=reason, restarts=str(restarts))
-    assert rules.is_held_by_us(facts.job(admin_comment=mark, reason=reason, restarts=restarts)) is shown.ours
+    job = facts.job(admin_comment=mark, reason=reason, restarts=restarts)
+    try:
+        done(Release("7", top=False), job)
+    except Refused:
+        assert not comments.is_held_for_us(job)
+    else:
+        assert comments.is_held_for_us(job)
 
 
 def test_a_job_that_held_itself_after_its_requeue_is_ours_to_release() -> None:
-    assert rules.is_held_by_us(facts.job(admin_comment="gleaner: released", restarts=1))
-    assert not rules.is_held_by_us(facts.job(admin_comment="", restarts=1))
+    assert comments.is_held_for_us(facts.job(admin_comment="gleaner: released", restarts=1))
+    assert not comments.is_held_for_us(facts.job(admin_comment="", restarts=1))
 
 
 @pytest.mark.parametrize("facts_", [{"can_requeue": False}, {"is_batch": False}], ids=["no-requeue", "interactive"])

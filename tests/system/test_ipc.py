@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.agent.system import ipc
-from gleaner.agent.system.ipc import LONGEST_BYTES, Handshake, HandshakeFailed, checked_name, connect
+from gleaner.agent.system.ipc import LONGEST_BYTES, Handshake, HandshakeFailed, check_name, connect
 
 US = os.getuid()
 
@@ -80,7 +80,7 @@ def test_only_a_plain_name_is_one(folder: Path, name: object) -> None:
 @given(st.text(max_size=80))
 def test_a_name_never_leaves_the_folder(name: str) -> None:
     with contextlib.suppress(HandshakeFailed):
-        assert os.path.normpath(f"/handshakes/{checked_name(name)}") == f"/handshakes/{name}"
+        assert os.path.normpath(f"/handshakes/{check_name(name)}") == f"/handshakes/{name}"
 
 
 def test_a_link_is_not_followed_even_to_the_agents_own_socket(folder: Path, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def upper(tmp_path: Path) -> Path:
     (tmp_path / "image" / "old" / "sub").mkdir(parents=True)
     for name in ("old/one", "old/two", "old/sub/three"):
         (tmp_path / "image" / name).touch()
-    made = tmp_path / "upper"
-    made.mkdir()
-    return made
+    walk_and_make = tmp_path / "upper"
+    walk_and_make.mkdir()
+    return walk_and_make
 
 
 def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
@@ -123,15 +123,15 @@ def test_a_mark_deletes_what_the_image_has_there(upper: Path, tmp_path: Path) ->
 
 def test_a_link_to_a_file_of_the_image_is_refused(tmp_path: Path) -> None:
     """Overlay would copy the whole file, which no limit counts."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+    walk_and_make = io.BytesIO()
+    with tarfile.open(fileobj=walk_and_make, mode="w") as archive:
         link = tarfile.TarInfo("hard")
         link.type, link.linkname = tarfile.LNKTYPE, "large"
         archive.addfile(link)
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "large").touch()
     with pytest.raises(Hostile, match="not in it"):
-        put_back(made.getvalue(), tmp_path / "target")
+        put_back(walk_and_make.getvalue(), tmp_path / "target")
 
 
 def test_a_layer_that_is_cut_off_between_two_files_is_an_error(upper: Path, tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_a_file_that_shrinks_meanwhile_keeps_the_archive_whole(upper: Path, tmp_
 
 
 def test_a_hostile_layer_is_refused(tmp_path: Path) -> None:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+    walk_and_make = io.BytesIO()
+    with tarfile.open(fileobj=walk_and_make, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("../outside"))
     with pytest.raises(Hostile):
-        put_back(made.getvalue(), tmp_path / "target")
+        put_back(walk_and_make.getvalue(), tmp_path / "target")
     assert not (tmp_path / "outside").exists()
     for content in (b"", b"x" * 1024):
         with pytest.raises(tarfile.TarError):

@@ -22,8 +22,8 @@ Member = tuple[str, bytes, str]
 
 
 def archive(*members: Member, **more: Any) -> io.BytesIO:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    walk_and_make = io.BytesIO()
+    with tarfile.open(fileobj=walk_and_make, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, kind, text in members:
             member = tarfile.TarInfo(name)
             member.type, member.uid, member.gid = kind, os.getuid(), os.getgid()
@@ -33,8 +33,8 @@ def archive(*members: Member, **more: Any) -> io.BytesIO:
             for key, value in more.items():
                 setattr(member, key, value)
             tar.addfile(member, io.BytesIO(content))
-    made.seek(0)
-    return made
+    walk_and_make.seek(0)
+    return walk_and_make
 
 
 def put(target: Path, *members: Member, is_image: bool = True, limit: SizeLimit | None = None, **more: Any) -> None:

@@ -26,7 +26,7 @@ values = st.recursive(
 @settings(max_examples=examples(200))
 def test_no_bytes_raise_anything_else(content: bytes, is_shown: bool) -> None:
     with contextlib.suppress(ValueError):
-        json.dumps(json_of(content, is_shown=is_shown), allow_nan=False)
+        json.dumps(json_of(content, for_display=is_shown), allow_nan=False)
 
 
 @given(values, st.booleans())
@@ -34,14 +34,14 @@ def test_no_bytes_raise_anything_else(content: bytes, is_shown: bool) -> None:
 def test_what_is_shown_can_be_stored_and_sent(value: object, is_ascii: bool) -> None:
     text = json.dumps({"a": value}, ensure_ascii=is_ascii).replace("\\\\u", "\\u")
     with contextlib.suppress(ValueError):
-        stored = json.dumps(json_of(text, is_shown=True), ensure_ascii=False)
+        stored = json.dumps(json_of(text, for_display=True), ensure_ascii=False)
         assert "\\u0000" not in stored.replace("\\\\", "")
         assert stored.encode().decode() == stored
 
 
 @given(st.text())
 def test_a_text_that_is_a_text_stays_as_it_is(text: str) -> None:
-    assert json_of(json.dumps(text), is_shown=True) == text.replace("\0", "\ufffd")
+    assert json_of(json.dumps(text), for_display=True) == text.replace("\0", "\ufffd")
     assert json_of(json.dumps(text)) == text
 
 

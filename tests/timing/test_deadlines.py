@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gleaner.agent.timing.deadlines import (
     ASSUMED_MTBF_S,
     AtStake,
-    gone_s,
+    exit_by_s,
     interval_s,
     is_due,
     optimal_interval_s,
@@ -36,14 +36,14 @@ def test_no_order_of_saves_loses_less_on_average_when_time_runs_out(jobs: list[A
 
 @given(st.floats(0, 2e9), st.floats(0, 1e4), st.floats(0, 1e4))
 def test_saving_begins_before_the_end(end_s: float, margin_s: float, save_s: float) -> None:
-    assert save_point_s(gone_s=end_s, margin_s=margin_s, save_s=save_s) <= end_s
+    assert save_point_s(exit_by_s=end_s, margin_s=margin_s, save_s=save_s) <= end_s
 
 
 @given(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 300))
 def test_an_agent_is_gone_by_the_kill_wait_before_its_end_but_keeps_half_of_its_time(
     now_s: float, left_s: float, kill_wait_s: float
 ) -> None:
-    gone = gone_s(now_s + left_s, now_s=now_s, kill_wait_s=kill_wait_s)
+    gone = exit_by_s(now_s + left_s, now_s=now_s, kill_wait_s=kill_wait_s)
     assert now_s <= gone <= now_s + left_s
     if left_s >= 2 * kill_wait_s:
         assert gone == pytest.approx(now_s + left_s - kill_wait_s)

@@ -10,13 +10,13 @@ def test_all_saves_of_an_attempt_count_together_and_the_computing_between_them_t
     times = Stopwatch(clock)
     for after_s, doing in ((3, Activity.COMPUTING), (7, Activity.SAVING), (2, Activity.COMPUTING)):
         clock.advance(after_s)
-        times.turn_to(doing)
+        times.switch_to(doing)
     clock.advance(8)
     told = times.slice()
     assert (told.started_s, told.restore_s, told.compute_s, told.save_s) == (100, 3, 15, 2)
     for after_s, doing in ((10, Activity.SAVING), (1, Activity.OVER)):
         clock.advance(after_s)
-        times.turn_to(doing)
+        times.switch_to(doing)
     clock.advance(369)
     told = times.slice()
     assert (told.restore_s, told.compute_s, told.save_s) == (3, 25, 3)

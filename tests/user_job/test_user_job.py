@@ -27,7 +27,7 @@ from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter
 from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import UserJob
-from gleaner.agent.user_job.slurm_reporter import ENDED, FAILED, deliver
+from gleaner.agent.user_job.slurm_reporter import FAILED, TERMINATED, deliver
 from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, is_started_by_gleaner
 from gleaner.control.slurm.comments import ASKED_TO_SAVE
 
@@ -104,7 +104,7 @@ def saved(at: Catalog, attempt: int, number: int, chain: str | None = None) -> C
         log_lines=0,
         chain=chain,
     )
-    at.note(found)
+    at.record_checkpoint(found)
     return found
 
 
@@ -117,7 +117,7 @@ def test_the_newest_two_checkpoints_stay_and_nothing_after_the_end(tmp_path: Pat
     assert (at.before(third), at.before(second), at.before(first)) == (second, None, None)
     assert len(at.storage.keys("jobs/66")) == 2
     assert at.next_attempt() == 2
-    at.drop(third)
+    at.set_aside(third)
     assert at.latest() == (second,)
     (at.root / ".broken" / "jobs--661--attempt-1--checkpoint-1--0").mkdir()
     at.clear()
@@ -224,6 +224,17 @@ def test_what_else_the_user_has_put_into_the_folder_is_left_alone(tmp_path: Path
     assert at.storage.keys("") == ["jobs/mine/attempt-1/checkpoint-1"]
 
 
+def test_a_folder_whose_name_only_reads_like_a_jobs_number_takes_no_jobs_checkpoints_with_it(tmp_path: Path) -> None:
+    at = catalog(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    with at.storage.draft("jobs/066/attempt-1/checkpoint-1") as draft:  # a copy that the user has made
+        draft.publish({})
+    Catalog(at.root, 67, "q").remove_forgotten(frozenset({"66", "67"}))
+    assert len(at.latest()) == 1
+    assert at.storage.keys("") == ["jobs/066/attempt-1/checkpoint-1", "jobs/66/attempt-1/checkpoint-1"]
+
+
 def test_a_storage_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a folder that all nodes share"):
         catalog(tmp_path).set_up(is_first=False, now_s=0)
@@ -266,7 +277,7 @@ class UserJobHarness:
         self.job = UserJob(
             slurm_job=JobHandle("66"),
             runtime=self.runtime,
-            stored=JobCheckpoints(
+            checkpoints=JobCheckpoints(
                 self.catalog.storage, given, node_facts(self.runtime.facts(), cpus=1, memory_mib=100), work
             ),
             catalog=self.catalog,
@@ -274,7 +285,7 @@ class UserJobHarness:
             plan=Plan(end_s=2e9, kill_wait_s=30, every_s=every_s, began_s=time.time()),
             results=self.place / "results",
             begin_with=None,
-            happened=queue.SimpleQueue(),
+            signals=queue.SimpleQueue(),
             readmit=lambda: self.readmitted.append(self.runtime.restores),
             say=self.says.append,
         )
@@ -306,9 +317,9 @@ class UserJobHarness:
 
     def leave(self) -> int:
         """It is asked to leave, and when it has had itself requeued Slurm ends it; its exit code."""
-        self.job.happened.put(signal.SIGUSR1)
+        self.job.signals.put(signal.SIGUSR1)
         self.until(lambda: self.requeued)
-        self.job.happened.put(signal.SIGTERM)
+        self.job.signals.put(signal.SIGTERM)
         return self.end()
 
     def leave_two_checkpoints(self) -> None:
@@ -336,7 +347,7 @@ def test_a_job_that_ends_delivers_its_files_and_its_exit_code_and_leaves_nothing
 def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(harness: UserJobHarness) -> None:
     harness.start("count", "120")
     harness.until(harness.computes)
-    assert (harness.leave(), harness.requeued) == (ENDED, ["requeue 66"])
+    assert (harness.leave(), harness.requeued) == (TERMINATED, ["requeue 66"])
     assert "the job is requeued" in harness.says[-1]
     harness.start("count", "120")
     assert harness.end() == 0
@@ -363,7 +374,7 @@ def test_a_signal_that_came_before_anybody_could_hear_it_is_obeyed_all_the_same(
     if not leaves:  # that was before it was released again
         harness.until(harness.computes)
         assert harness.requeued == []
-        at.happened.put(signal.SIGUSR1)
+        at.signals.put(signal.SIGUSR1)
     harness.until(lambda: harness.requeued)
     assert harness.requeued == ["requeuehold 66"]
     assert len(harness.catalog.latest()) == (0 if leaves else 1), "what has not begun has nothing to save"
@@ -375,7 +386,7 @@ def test_a_job_that_cannot_be_saved_says_so_and_goes_on(harness: UserJobHarness)
     at = harness.start("count", "250")
     harness.until(harness.computes)
     for number in range(4):
-        at.happened.put(signal.SIGUSR1)
+        at.signals.put(signal.SIGUSR1)
         harness.until(lambda number=number: len(harness.says) > number)  # type: ignore[misc]
     assert harness.end() == 0
     assert harness.says == ["cannot be saved, and goes on: it holds a device"] * 4
@@ -390,7 +401,7 @@ def test_a_job_that_slurm_does_not_requeue_goes_on_here(
     (harness.place / "refused").touch()
     at = harness.start("count", "200")
     harness.until(harness.computes)
-    at.happened.put(signal.SIGUSR1)
+    at.signals.put(signal.SIGUSR1)
     assert harness.end() == 0
     assert "saved, but it goes on here: Slurm does not requeue job 66: Requeue refused" in harness.says
 
@@ -411,11 +422,11 @@ def test_a_job_that_somebody_else_requeues_while_it_is_saved_is_not_requeued_aga
     harness.runtime.checkpoint_takes_s = 1.5
     at = harness.start("count", "100000")
     harness.until(harness.computes)
-    at.happened.put(signal.SIGUSR1)
+    at.signals.put(signal.SIGUSR1)
     harness.until(lambda: at.executor.is_saving)
     (harness.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(job_state=["PENDING", "COMPLETING"])]}))
-    at.happened.put(signal.SIGTERM)
-    assert (harness.end(), harness.requeued) == (ENDED, [])
+    at.signals.put(signal.SIGTERM)
+    assert (harness.end(), harness.requeued) == (TERMINATED, [])
     assert harness.says[-1].endswith("the job has been requeued")
     assert len(harness.catalog.latest()) == 1
 
@@ -426,8 +437,8 @@ def test_a_job_that_is_cancelled_while_it_is_saved_leaves_nothing(harness: UserJ
     at = harness.start("count", "100000", every_s=0.01)
     harness.until(lambda: at.executor.is_saving)
     (harness.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(job_state=["CANCELLED", "COMPLETING"])]}))
-    at.happened.put(signal.SIGTERM)
-    assert harness.end() == ENDED
+    at.signals.put(signal.SIGTERM)
+    assert harness.end() == TERMINATED
     assert (harness.catalog.storage.keys("jobs/66"), harness.requeued) == ([], [])
 
 
@@ -435,8 +446,8 @@ def test_a_cancelled_job_ends_and_nothing_of_it_stays(harness: UserJobHarness) -
     at = harness.start("count", "100000", every_s=0.01)
     harness.until(harness.catalog.latest)
     (harness.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(job_state=["CANCELLED", "COMPLETING"])]}))
-    at.happened.put(signal.SIGTERM)
-    assert harness.end() == ENDED
+    at.signals.put(signal.SIGTERM)
+    assert harness.end() == TERMINATED
     assert harness.catalog.storage.keys("jobs/66") == []
 
 

@@ -8,8 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.cli.cli_harness import CliHarness, Service
 from tests.cli.conftest import admin, service
-
-from gleaner.control.slurm.agents_view import ClusterView, Node
+from tests.slurm.records import node, seen
 
 __all__ = ["admin", "service"]
 
@@ -57,8 +56,8 @@ def _fill(admin: CliHarness) -> None:
     admin.node.write(first, 0, "event 1", "<script>alert(1)</script>")
     admin.node.complete(third, exit_code=3)
     admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--hold", "--name", "waits", "--", "run")
-    nodes = tuple(Node(name, 64, 65536, idle=True, state="idle") for name in ("node1", "node2"))
-    admin.state.cluster = ClusterView(admin.state.clock(), nodes, (), frozenset({"node2"}))
+    nodes = (node("node1", 64, 65536), node("node2", 64, 65536, "ALLOCATED"))
+    admin.state.cluster = seen(admin.state.clock(), *nodes)
 
 
 def test_a_person_looks_at_everything_and_acts(browser: Browser, admin: CliHarness, service: Service) -> None:

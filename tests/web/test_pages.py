@@ -11,10 +11,10 @@ from fastapi import HTTPException
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.api.api_harness import ApiHarness
+from tests.slurm.records import node, seen
 from tests.web.web_harness import Browser, Shown, browser_of, markup
 
 from gleaner.agent.messages import LogLines
-from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.jobs import AttemptRow, EventRow, JobDetail, JobRow, LogPage
@@ -23,19 +23,12 @@ from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.queue import avoided_nodes, decisions, logs
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.schema import DecisionKind
-from gleaner.control.slurm.agents_view import ClusterView, Node
 from gleaner.control.states import State
 from gleaner.control.web import rendering
 from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT, Places
 
 PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements", "/web/submit")
 STATIC = Path(rendering.__file__).parent / "static"
-
-
-def _saw(state: ControlState, *names: str, now_s: float) -> None:
-    """Control's last look at a cluster of these nodes."""
-    nodes = tuple(Node(name=name, cpus=8, memory_mib=16384, state="idle", idle=True, planned=False) for name in names)
-    state.cluster = ClusterView(now_s, nodes, (), frozenset())
 
 
 def test_every_page_is_there_with_an_empty_queue_and_all_links_of_it_lead_somewhere(harness: ApiHarness) -> None:
@@ -144,7 +137,7 @@ def test_a_wrong_search_is_refused_in_one_line(harness: ApiHarness, query: str) 
 
 
 def test_nodes_say_what_is_wrong_and_what_to_do(harness: ApiHarness) -> None:
-    _saw(harness.state, "n1", "n2", now_s=harness.now_s)
+    harness.state.cluster = seen(harness.now_s, node("n1"), node("n2"))
     harness.state.wrong_clocks = {"n2": 90.0}
     with transaction(harness.state.engine) as db:
         avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=1, avoid_s=3600)
@@ -267,7 +260,7 @@ def _job_page(word: str) -> str:
 
 
 def _cluster_pages(word: str) -> str:
-    node = NodeRow(
+    node_row = NodeRow(
         name=word, cpus=1, memory_mib=1, state=word, idle=True, regular=False, agent=word, failures=0,
         avoided_until_s=None, doubted=f"d{word}", drained=f"d{word}", wrong=(word,),
     )  # fmt: skip
@@ -275,7 +268,7 @@ def _cluster_pages(word: str) -> str:
         name=word, node=f"n{word}", phase=word, scheduler_id=word, end_s=0.0, submitted_s=0.0, registered_s=None,
         ended_s=None, jobs=(), reason=word,
     )  # fmt: skip
-    cluster = ClusterStatus(read_s=0.0, stale=False, problem=f"p{word}", boundary_s=0.0, nodes=(node,))
+    cluster = ClusterStatus(read_s=0.0, stale=False, problem=f"p{word}", boundary_s=0.0, nodes=(node_row,))
     drain = DrainRow(id=1, task=word, phase=word, nodes=(word,), by=word, asked_s=0.0, ended_s=None, said=word, jobs=())
 
     class Wanted:
@@ -289,7 +282,7 @@ def _cluster_pages(word: str) -> str:
 
     common = {"wanted": Wanted, "rows_a_page": 50}
     return (
-        _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, **common)
+        _rendered("nodes.html", cluster=cluster, found=Found(node_row), uses={word: word}, **common)
         + _rendered("agents.html", found=Found(agent), **common)
         + _rendered("drains.html", found=Found(drain), **common)
         + _rendered("problem.html", detail=word)

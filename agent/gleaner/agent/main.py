@@ -19,7 +19,7 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import slurm_job
 from gleaner.agent.reporting.client import ControlClient
-from gleaner.agent.runtime.factory import chosen
+from gleaner.agent.runtime.factory import choose_runtime
 from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import AgentSettings
 
@@ -55,16 +55,16 @@ def run(
     if settings:
         os.environ["GLEANER_AGENT_SETTINGS"] = str(settings)
     try:
-        agent = _agent(name=name, end_s=end, token_file=token_file)
+        agent = _make_agent(name=name, end_s=end, token_file=token_file)
     except (ValidationError, OSError, RuntimeFault, StorageError, ValueError, RecursionError) as error:
         log.error("this node cannot run jobs", reason=str(error))
         sys.exit(UNFIT)
-    run_to_its_end(agent)
+    run_to_end(agent)
 
 
-def run_to_its_end(agent: Agent) -> NoReturn:
-    """Run the agent, and end this process, at the latest when it has to be gone."""
-    threading.Thread(target=_leave_in_time, args=(agent,), daemon=True).start()
+def run_to_end(agent: Agent) -> NoReturn:
+    """Run the agent, and end this process, at the latest at the agent's exit."""
+    threading.Thread(target=_exit_in_time, args=(agent,), daemon=True).start()
     asyncio.run(_live_and_exit(agent))
     raise AssertionError("an agent that has lived does not come back")
 
@@ -76,25 +76,27 @@ async def _live_and_exit(agent: Agent) -> None:
         log.error("the container runtime does not work", reason=str(error))
         status = UNFIT
     sys.stderr.flush()
-    # At once, whatever still runs: a thread that hangs in a storage call must not keep the Slurm job, or Slurm
-    # drains the node.
+    # At once, whatever still runs: if a thread that hangs in a storage call kept the Slurm job, Slurm would drain the
+    # node.
     os._exit(status)
 
 
-def _leave_in_time(agent: Agent) -> None:
-    """End this process when it has to be gone, also when all else hangs, for example in writing to a log."""
-    while (left_s := agent.leave_s - agent.clock.now_s()) > 0:
+def _exit_in_time(agent: Agent) -> None:
+    """End this process at the agent's exit, even if all else hangs, for example in writing to a log."""
+    while (left_s := agent.latest_exit_s - agent.clock.now_s()) > 0:
         agent.clock.pause(min(left_s, 1.0))
     os._exit(1)
 
 
-def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
+def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings = AgentSettings()
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
-    pulled = settings.work / "pulled-images.json"
-    runtime = chosen(settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled=pulled)
-    able = runtime.facts()
+    pulled_images = settings.work / "pulled-images.json"
+    runtime = choose_runtime(
+        settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled_images=pulled_images
+    )
+    runtime_facts = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
     kill_wait_s = settings.kill_wait_s
     if kill_wait_s is None:
@@ -102,14 +104,14 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     memory_mib = settings.memory_mib
     if job:
         try:
-            given = slurm_job.JobHandle(job).lower_end(end_s)
-            memory_mib = memory_mib or given.memory_mib
-            end_s = end_s if given.end_s is None else min(end_s, given.end_s)
+            slurm_facts = slurm_job.JobHandle(job).lower_end(end_s)
+            memory_mib = memory_mib or slurm_facts.memory_mib
+            end_s = end_s if slurm_facts.end_s is None else min(end_s, slurm_facts.end_s)
         except slurm_job.Unknown as error:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
-    facts = node_facts(able, cpus=settings.cpus, memory_mib=memory_mib)
-    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
-        log.warning(said)
+    facts = node_facts(runtime_facts, cpus=settings.cpus, memory_mib=memory_mib)
+    if warning := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
+        log.warning(warning)
     return Agent(
         name=name,
         end_s=end_s,
@@ -125,8 +127,8 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         runtime=runtime,
         storage=FolderStorage(settings.storage, writer=name),
         facts=facts,
-        way=able.way,
-        can_save=able.checkpoints,
+        way=runtime_facts.way,
+        can_save=runtime_facts.checkpoints,
         kill_wait_s=kill_wait_s,
     )
 

@@ -52,9 +52,10 @@ AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
 Count = Annotated[int, Field(ge=0, le=_LARGEST), NUMBER]
 Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
-Seconds = Annotated[float, NUMBER]
-Duration = Annotated[float, Field(ge=0), NUMBER]
-Weight = Annotated[float, Field(ge=0), NUMBER]
+Seconds = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), NUMBER]
+Duration = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+"""The sum of many of these is still a finite number."""
+Weight = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
 Flag = Annotated[bool, Field(strict=True)]
 
 
@@ -85,11 +86,11 @@ class VersionedMessage(Message):
 
     @model_validator(mode="before")
     @classmethod
-    def _version_first(cls, told: object) -> object:
-        whole = told  # `isinstance` would narrow what is returned to a dict of unknown things
-        if isinstance(told, dict):
-            _readable(cast("dict[str, object]", told).get("version"))
-        return whole
+    def _version_first(cls, fields: object) -> object:
+        same = fields  # `isinstance` would narrow what is returned to a dict of unknown things
+        if isinstance(fields, dict):
+            _readable(cast("dict[str, object]", fields).get("version"))
+        return same
 
 
 class NodeFacts(Message):
@@ -222,7 +223,7 @@ class ComputeLimit(Message):
     """The part of it that earlier slices have left."""
 
 
-class Ask(VersionedMessage):
+class ClaimRequest(VersionedMessage):
     """A request for work: the cores and the memory that are free on the node."""
 
     cpus: Cores
@@ -266,7 +267,7 @@ class Assignment(Message):
 
 
 class Assignments(VersionedMessage):
-    """The answer to an `Ask`; empty when nothing fits."""
+    """The answer to an `ClaimRequest`; empty when nothing fits."""
 
     jobs: tuple[Assignment, ...] = ()
 
@@ -306,10 +307,10 @@ class Orders(VersionedMessage):
     """Control's clock, between the heartbeat and this answer."""
 
 
-class RestoreMeasured(Message):
+class RestoreMeasurement(Message):
     """The cost of one restore.
 
-    >>> RestoreMeasured(stored_bytes=300_000_000, took_s=0.9, way=Way.SHIM).at_once
+    >>> RestoreMeasurement(stored_bytes=300_000_000, took_s=0.9, way=Way.SHIM).at_once
     1
     """
 
@@ -322,10 +323,10 @@ class RestoreMeasured(Message):
     way: Way
 
 
-class Measured(Message):
+class SaveMeasurement(Message):
     """The cost of one save, from which the next is estimated better.
 
-    >>> Measured(memory_bytes=2**30, stored_bytes=2**29, took_s=1.4, expected_s=1.6, at_once=4, way=Way.SHIM).failed
+    >>> SaveMeasurement(memory_bytes=2**30, stored_bytes=2**29, took_s=1.4, at_once=4, way=Way.SHIM).failed
     0
     """
 
@@ -354,7 +355,7 @@ class Slice(Message):
     compute_s: Duration = 0.0
     save_s: Duration = 0.0
     """From the order to save until the checkpoint was published; all saves of the attempt together."""
-    restored: RestoreMeasured | None = None
+    restored: RestoreMeasurement | None = None
     """The cost of its restore; None if it began without one. Reports may repeat it; control counts it once."""
 
 
@@ -367,14 +368,14 @@ class Checkpointed(VersionedMessage):
     >>> Checkpointed(
     ...     checkpoint=Checkpoint(attempt=3, number=2, digest="sha256:" + "0" * 64, size_bytes=5, log_lines=0),
     ...     slice=Slice(started_s=1_790_000_000, compute_s=600, save_s=1.4),
-    ...     measured=Measured(memory_bytes=2**30, stored_bytes=5, took_s=1.4, way=Way.SHIM),
+    ...     measured=SaveMeasurement(memory_bytes=2**30, stored_bytes=5, took_s=1.4, way=Way.SHIM),
     ... ).checkpoint.number
     2
     """
 
     checkpoint: Checkpoint
     slice: Slice
-    measured: Measured | None = None
+    measured: SaveMeasurement | None = None
 
 
 class Saved(VersionedMessage):
@@ -382,7 +383,7 @@ class Saved(VersionedMessage):
 
     checkpoint: Checkpoint
     slice: Slice
-    measured: Measured | None = None
+    measured: SaveMeasurement | None = None
 
 
 class Output(Message):
@@ -442,7 +443,7 @@ class Returned(VersionedMessage):
     why: ReturnReason
     detail: Text = ""
     slice: Slice | None = None
-    measured: Measured | None = None
+    measured: SaveMeasurement | None = None
     """The cost of a save that came too late: `took_s` is what it had taken by then, so the least that it takes."""
 
 
@@ -453,7 +454,7 @@ class LogLines(VersionedMessage):
     lines: tuple[LogLine, ...] = Field(max_length=10_000)
 
 
-class Farewell(VersionedMessage):
+class Deregistration(VersionedMessage):
     """An agent's last message. Its remaining attempts, if any, count as returned unstarted."""
 
     ended_s: Seconds

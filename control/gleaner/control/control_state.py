@@ -27,7 +27,7 @@ from gleaner.control.queue.leader import Term
 from gleaner.control.queue.quotas import Stored, allowance
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
-from gleaner.control.slurm.agents_view import ClusterView
+from gleaner.control.slurm.snapshot import Snapshot
 
 
 def seconds_since_boot() -> float:
@@ -90,8 +90,9 @@ class ControlState:
     term: Term | None = None
     """The term by which this program leads or led last. None if it leads although there is no other program that
     could, as in tests."""
-    cluster: ClusterView | None = None
-    """The view of the last successful poll; its `read_s` tells its age. None until there was one."""
+    cluster: Snapshot | None = None
+    """The agents' partition at the last successful poll, see `agents_view`; its `read_s` tells its age. None until
+    there was one."""
     problem: str = ""
     """The reason, in one line, why the last poll or submission failed; empty if neither failed."""
     entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)

@@ -12,21 +12,25 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from gleaner.agent.common.hostlist import chosen
-from gleaner.agent.common.settings_sources import FileSettings
+from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
+from gleaner.control.hostlist import chosen
 from gleaner.control.policy.group_shares import ShareRules
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, GroupMost, Most, QuotaRules
 
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30
-MOST = 10**12
-"""The largest number for anything that is counted: more than there will be, and every database can hold it."""
+LONGEST_CALL_S = DAY_S
+"""The longest time for which a call is waited for: the system's own waits end at 24 days."""
+LARGEST_GIB = 10**9
+"""The largest size in GiB: its bytes are a number that every database can hold."""
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _usable = field_validator("*")(usable)
 
 
 class QueueSettings(_Table):
@@ -35,23 +39,27 @@ class QueueSettings(_Table):
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
     lease_s: float = Field(default=180, gt=0)
-    """The time for which a silent agent keeps its jobs."""
+    """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
-    retries: int = Field(default=2, ge=0)
+    """An agent tells control this often that it is there."""
+    retries: int = Field(default=2, ge=0, le=100)
     """The number of times that a job is started over after its own failure, unless the job says otherwise."""
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this often in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Jobs' output and events are removed this long after the jobs' end. Agents that never got a job are, too."""
+    """Jobs' output and events are removed this long after the jobs' end. Agents that never got a job are, too. Shorter
+    where the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
     """The number of stored decisions that are kept. The oldest of more are removed, once an hour. Decisions older than
     `keep_days` are always removed."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The size of all stored decisions together, compressed as they are stored. The oldest of more are removed, too."""
+    """The size of all stored decisions together, compressed as they are stored. The oldest of more are removed, too.
+    Larger where `glean why` is to reach back further."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
     """The number of lines of a job's log that are kept. The oldest lines of a longer log are removed, once an hour."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. The oldest lines of a larger log are removed at once."""
+    """The size of a job's log that is kept. The oldest lines of a larger log are removed at once. Smaller where many
+    jobs print much: all of them may reach it."""
 
     @property
     def log_bytes_per_job(self) -> int:
@@ -69,21 +77,26 @@ class RoundSettings(_Table):
     """`[rounds]`: the instants at which agents end, and the number of agents."""
 
     length_s: float = Field(default=3600, ge=SHORTEST_ROUND_S)
-    """All agents end at multiples of this time since `origin_s`."""
+    """All agents end at multiples of this time since `origin_s`. Shorter where preemption is off and wide jobs wait;
+    longer where saving is slow."""
     origin_s: float = 0
+    """The rounds are counted from this time, in seconds since the epoch."""
     synchronised: bool = True
     """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """The shortest time for which an agent is submitted. Unless it is set, it is half a round at most."""
+    """The shortest time for which an agent is submitted. Unless it is set, it is half a round at most. Choose at
+    least ten times a save and a restore together."""
     agent_needs_s: float = Field(default=55, ge=0)
     """The time that an agent needs to begin any job. No agent is submitted for less, either. It is the sum of the
     agent's start (5 s), Slurm's KillWait (30 s), and two of the agents' own settings: `margin_s` (10 s; an agent sends
     its last reports in it) and `shortest_slice_s`, of which 10 s are counted here. Unless it is set, it is half a
     round at most."""
     poll_s: float = Field(default=20, ge=1)
+    """One `sinfo` and one `squeue` this often. Not below 10 on a busy controller."""
     pending_limit_s: float = Field(default=300, gt=0)
     """A pending agent that has not started after this long is withdrawn."""
     agents_at_most: int = Field(default=1000, ge=0)
+    """The most agents at one time. Begin with a few."""
     failures_until_avoided: int = Field(default=3, ge=1)
     """A node on which agents fail this often in a row is left alone."""
     avoid_s: float = Field(default=3600, gt=0)
@@ -131,7 +144,8 @@ class RateSettings(_Table):
     half_life_days: float = Field(default=60, gt=0)
     """An agent that was lost, or that lasted, counts half after so many days."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
-    """The assumed mean time for which a node's agents last without being lost. It counts while little was seen."""
+    """The assumed mean time for which a node's agents last without being lost. It counts while little was seen. Shorter
+    where nodes die often: it sets how often long rounds save."""
 
     @property
     def rules(self) -> RateRules:
@@ -140,7 +154,7 @@ class RateSettings(_Table):
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 
 
 def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
@@ -164,7 +178,8 @@ class GroupSettings(_Table):
     """The part that is not given to named groups. `equal`: the other groups that have jobs share it equally. `none`:
     the other groups get only what no group below its target asks for."""
     from_slurm: bool = False
-    """Take the groups' parts from the shares of Slurm's accounts of the same names."""
+    """Take the groups' parts from the shares of Slurm's accounts of the same names. Of use where groups are
+    Slurm's accounts."""
 
     @model_validator(mode="after")
     def _no_more_than_all(self) -> Self:
@@ -191,7 +206,7 @@ class MigrationSettings(_Table):
     """The background migrates at most one job in this time, and none while any job waits."""
     patience_s: float = Field(default=120, ge=10)
     """The time that a migration may take. A job that is not saved by then stays where it is. A job that was saved for a
-    certain node, and that no agent there has claimed by then, may go on anywhere."""
+    certain node, and that no agent there has claimed by then, may go on anywhere. Longer where saving is slow."""
     assumed_s: float = Field(default=60, gt=0)
     """The assumed time to save and restore a job, where nothing was measured."""
 
@@ -211,7 +226,7 @@ class MigrationSettings(_Table):
 class EntitlementSettings(_Table):
     """`[entitlements]`: the owners' entitlements in their partitions, and how owners get them back.
 
-    See deploy/INSTALL.md for the steps: off, dry-run for a week, one partition, all.
+    See docs/admin/entitlements.md for the steps: off, dry-run for a week, one partition, all.
     """
 
     mode: Literal["off", "dry-run", "on"] = "off"
@@ -233,8 +248,11 @@ class EntitlementSettings(_Table):
     settle_s: float = Field(default=20, gt=0)
     """A job that was released for what is idle, and has not started after this long, is taken to need a single node."""
     poll_s: float = Field(default=5, ge=1)
+    """Control looks at the owners' jobs this often."""
     slurm_admin_socket: Path = Path("/run/gleaner/slurm-admin.sock")
-    slurm_admin_timeout_s: float = Field(default=30, gt=0)
+    """The socket of the Slurm admin service."""
+    slurm_admin_timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
+    """The time for one request to the Slurm admin service."""
 
     @model_validator(mode="after")
     def _has_partitions(self) -> Self:
@@ -253,11 +271,15 @@ class ClusterSettings(_Table):
     pyslurm_python: Path | None = None
     """The Python that PySlurm is installed for; this program's own Python by default."""
     partition: str = "gleaner"
+    """The agents' partition."""
     account: str | None = None
+    """The agents' account; Slurm's default by default."""
     qos: str | None = None
-    timeout_s: float = Field(default=30, gt=0)
+    """The agents' QOS; Slurm's default by default."""
+    timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time for one call of a Slurm program, or of PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
+    """The most submissions in a second."""
     agent_command: tuple[str, ...] = ("glean-agent",)
     """The agent program, as a node finds it."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
@@ -274,14 +296,18 @@ class ApiSettings(_Table):
     """`[api]`: the address at which control listens, and the limits on connections."""
 
     host: str = "127.0.0.1"
+    """The address at which control listens. Any but this machine's own needs TLS."""
     port: int = Field(default=8642, ge=0, le=65535)
+    """The port at which control listens."""
     certificate: Path | None = None
+    """The certificate for TLS, with the chain to its authority (PEM)."""
     key: Path | None = None
+    """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
     """The most connections at one time. Further connections are answered with 503 at once."""
     connections_per_host: int = Field(default=256, ge=1)
     """The most connections from one address. Set a higher number behind a proxy that all callers come through."""
-    request_s: float = Field(default=60, gt=0)
+    request_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
     """The time from the first byte of a request to its last. After that the connection is closed."""
 
     @model_validator(mode="after")
@@ -315,7 +341,7 @@ class Quota(_Table):
     """Jobs that have not ended."""
     cores: int | None = Field(default=None, ge=0, le=MOST)
     """Cores of running jobs. At the quota, running jobs go on, and no further job is started."""
-    stored_gib: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
     """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
     are saved and go on."""
 
@@ -365,9 +391,9 @@ class ImageSettings(_Table):
 
     push: bool = True
     """False: nobody may push an image. Those that are there stay."""
-    largest_gib: float = Field(default=20, gt=0, le=195, allow_inf_nan=False)
+    largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one image, all its layers uncompressed."""
-    group_gib: float = Field(default=100, ge=0, allow_inf_nan=False)
+    group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
     """The size of all images of a group together. What two names mean counts once."""
 
     @property
@@ -420,18 +446,24 @@ class StorageSettings(_Table):
     """`[storage]`: the folder that control and all nodes share."""
 
     folder: Path = Path("/var/lib/gleaner/storage")
+    """The folder, at the same path everywhere. It belongs to the service account alone."""
 
 
 class ClientSettings(_Table):
     """`[client]`: control's address for the command line, and the proof of who asks."""
 
     url: str = "http://127.0.0.1:8642"
+    """Control's address."""
     token_file: Path = Path("~/.config/gleaner/token")
+    """The file with the token, mode 0600."""
     ca_file: Path | None = None
-    timeout_s: float = Field(default=30, gt=0)
+    """The certificate authority of control's certificate, if the system does not trust it."""
+    timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
+    """The time for one request."""
     proof: Literal["auto", "token", "munge"] = "auto"
     """The proof of who asks, for `glean`. `auto`: the token if its file is there, else munge if munge runs here."""
     munge_socket: Path = Path("/run/munge/munge.socket.2")
+    """The socket of munged."""
 
 
 class Settings(FileSettings):

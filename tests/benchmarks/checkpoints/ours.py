@@ -15,7 +15,7 @@ from pathlib import Path
 from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
-from gleaner.agent.runtime.factory import Kind, chosen
+from gleaner.agent.runtime.factory import Kind, choose_runtime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec, Runtime
 
 MORE_MIB = 256
@@ -24,7 +24,7 @@ KINDS: dict[str, Kind] = {"docker": "docker", "criu": "criu"}
 
 def main() -> None:
     runtime_name, image, size_mib, kind, count, repeat, place = sys.argv[1:]
-    runtime = chosen(KINDS[runtime_name], docker_url="unix:///var/run/docker.sock", images=Path("/data/images"))
+    runtime = choose_runtime(KINDS[runtime_name], docker_url="unix:///var/run/docker.sock", images=Path("/data/images"))
     measured = MeasuredContainers(runtime, image, int(size_mib), kind, Path(place))
     try:
         print(json.dumps(measured.run(int(count), int(repeat))))
@@ -43,7 +43,7 @@ class MeasuredContainers:
         self.storage.prepare()
 
     def clear(self) -> None:
-        for container in self.runtime.ours():
+        for container in self.runtime.our_containers():
             self.runtime.remove(container)
 
     def run(self, count: int, repeat: int) -> dict[str, object]:

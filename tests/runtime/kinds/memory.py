@@ -80,6 +80,33 @@ assert memory[:] == b"x" * 8192
 """,
     ),
     Kind(
+        "memory that a child gets as zeros or not at all (`MADV_WIPEONFORK`, `MADV_DONTFORK`)",
+        """
+zeros, kept, ordinary = (mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE) for _ in range(3))
+zeros.madvise(18)
+kept.madvise(mmap.MADV_DONTFORK)
+zeros[5000] = ordinary[5000] = kept[5000] = 5
+rest()
+assert zeros[5000] == ordinary[5000] == kept[5000] == 5
+assert code(child(lambda: (zeros[5000], ordinary[5000]) != (0, 5))) == 0
+assert code(child(lambda: kept[5000])) == -signal.SIGSEGV
+""",
+        both_ways=True,
+    ),
+    Kind(
+        "random numbers (`os.urandom`, `getrandom`) in children that are forked after the restore",
+        """
+os.urandom(16)
+reader, writer = os.pipe()
+rest()
+for _ in range(2):
+    assert code(child(lambda: os.write(writer, os.urandom(16)) - 16)) == 0
+drawn = {os.urandom(16), os.read(reader, 16), os.read(reader, 16)}
+assert len(drawn) == 3
+""",
+        brief=True,
+    ),
+    Kind(
         "guard pages (threads with glibc 2.42 or newer)",
         """
 memory = mmap.mmap(-1, 16384, flags=mmap.MAP_PRIVATE)

@@ -1,4 +1,4 @@
-"""A published archive in a folder: opened with its manifest and index verified, and read block by block."""
+"""A published archive in a folder: opening it verifies its manifest and index, reading verifies each block."""
 
 import os
 from collections import deque
@@ -17,17 +17,24 @@ from gleaner.agent.checkpoints.chunking import (
     Blocks,
     Damaged,
     index_bytes,
-    parsed_index,
+    parse_index,
     part_digest,
 )
 from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, ArchiveMissing, Part
-from gleaner.agent.checkpoints.manifest import MANIFEST, MANIFEST_MOST_BYTES, Listed, digest_of, names_of, parsed
-from gleaner.agent.checkpoints.storage_root import open_root, translated
+from gleaner.agent.checkpoints.manifest import (
+    MANIFEST,
+    MANIFEST_MOST_BYTES,
+    ManifestPart,
+    manifest_digest,
+    names_of,
+    parse_manifest,
+)
+from gleaner.agent.checkpoints.storage_root import open_root, translate_errors
 from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
-from gleaner.agent.system.openat import open_plain, opened, pread_all, read_all, walk
+from gleaner.agent.system.openat import closing_fd, open_plain, pread_all, read_all, walk
 
 _AHEAD = 4
-"""The number of batches of one part that are read before anybody asks for them."""
+"""The number of batches of one part that are read ahead."""
 
 
 def pack_name(number: int) -> str:
@@ -63,16 +70,16 @@ class FolderArchive:
         self._workers = workers
         self._parts = parts
         self._facts = facts
-        self._read_well = {name: bytearray(len(blocks)) for name, blocks in layout.blocks.items()}
+        self._verified = {name: bytearray(len(blocks)) for name, blocks in layout.blocks.items()}
 
     @property
-    def read_well(self) -> bytes:
-        """One byte for each block, in the layout's order: 1 if the block was read here and was what was written."""
-        return b"".join(self._read_well.values())
+    def verified(self) -> bytes:
+        """One byte for each block, in the layout's order: 1 if the block was read here and had its digest."""
+        return b"".join(self._verified.values())
 
     def rely_on_all(self) -> None:
-        """Take all blocks as well read: see `Archive`."""
-        for flags in self._read_well.values():
+        """Take all blocks as verified: see `Archive`."""
+        for flags in self._verified.values():
             flags[:] = b"\x01" * len(flags)
 
     @property
@@ -91,7 +98,7 @@ class FolderArchive:
 
     @contextmanager
     def folder(self) -> Generator[int]:
-        """Yield the archive's folder, opened. Raises `FileNotFoundError` if it is gone."""
+        """Yield a descriptor of the archive's folder. Raises `FileNotFoundError` if it is gone."""
         with open_root(self._root) as root, walk(root, names_of(self._key)) as folder:
             yield folder
 
@@ -99,7 +106,7 @@ class FolderArchive:
         blocks = self.layout.blocks[part.name]
         with ExitStack() as stack:
             try:
-                with translated(self._root):
+                with translate_errors(self._root):
                     files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
                 yield from self._read_ahead(files, part.name, blocks)
             except Damaged as error:
@@ -111,7 +118,7 @@ class FolderArchive:
         try:
             with self.folder() as folder:
                 return {
-                    number: stack.enter_context(opened(open_pack(folder, number, self.layout.pack_bytes[number])))
+                    number: stack.enter_context(closing_fd(open_pack(folder, number, self.layout.pack_bytes[number])))
                     for number in sorted(numbers)
                 }
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -128,73 +135,73 @@ class FolderArchive:
                     yield from self._result(tasks.popleft())
             while tasks:
                 yield from self._result(tasks.popleft())
-        finally:  # the files must stay open until nobody reads any more
+        finally:  # the files must stay open until no thread reads them
             wait([task for task in tasks if not task.cancel()])
 
     def _result(self, task: Future[list[bytes]]) -> list[bytes]:
-        with translated(self._root):
+        with translate_errors(self._root):
             return task.result()
 
     def _read(self, files: Mapping[int, int], name: str, start: int, batch: Sequence[Block]) -> list[bytes]:
         content = [
-            self._workers.decoded(
+            self._workers.decode(
                 block, pread_all(files[block.pack], block.stored_bytes, block.offset) if block.stored_bytes else b""
             )
             for block in batch
         ]
-        self._read_well[name][start : start + len(batch)] = b"\x01" * len(batch)
+        self._verified[name][start : start + len(batch)] = b"\x01" * len(batch)
         return content
 
 
 def open_archive(root: Path, key: str, digest: str, workers: Workers) -> FolderArchive:
     """Return the archive at `key`. Raises `ArchiveBroken` unless it has this digest and an index that fits it."""
     names = names_of(key)
-    with translated(root), open_root(root) as storage:
+    with translate_errors(root), open_root(root) as storage:
         try:
             with walk(storage, names) as folder:
                 manifest = read_all(folder, MANIFEST, most_bytes=MANIFEST_MOST_BYTES)
-                found = digest_of(manifest)
-                if found != digest:
-                    raise ArchiveBroken(f"{key}: the manifest's digest is {found}, expected {digest}")
-                listed, facts = parsed(key, manifest)
+                actual = manifest_digest(manifest)
+                if actual != digest:
+                    raise ArchiveBroken(f"{key}: the manifest's digest is {actual}, expected {digest}")
+                parts, facts = parse_manifest(key, manifest)
                 try:
-                    layout = _layout(folder, listed)
+                    layout = _layout(folder, parts)
                 except FileNotFoundError as error:
                     raise ArchiveMissing(f"{key}: {pack_name(0)} is gone") from error
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ArchiveMissing(f"{key} is not in the storage folder {root}") from error
         except Damaged as error:
             raise ArchiveBroken(f"{key}: {error}") from error
-    parts = {one.part.name: one.part for one in listed}
-    return FolderArchive(root, key, workers=workers, parts=parts, facts=facts, layout=layout)
+    by_name = {one.part.name: one.part for one in parts}
+    return FolderArchive(root, key, workers=workers, parts=by_name, facts=facts, layout=layout)
 
 
-def _layout(folder: int, listed: Sequence[Listed]) -> Layout:
-    counts = [one.blocks for one in listed]
+def _layout(folder: int, parts: Sequence[ManifestPart]) -> Layout:
+    counts = [one.blocks for one in parts]
     size_bytes = index_bytes(sum(counts))
-    with opened(open_plain(folder, pack_name(0))) as file:
+    with closing_fd(open_plain(folder, pack_name(0))) as file:
         file_bytes = os.fstat(file).st_size
         start = file_bytes - FOOTER_BYTES - size_bytes
         if start < 0:
             raise Damaged(f"{pack_name(0)} was cut off")
         index = pread_all(file, size_bytes, start)
         footer = footer_of(file, file_bytes)
-    pack_bytes, blocks = parsed_index(index, footer, counts)
+    pack_bytes, blocks = parse_index(index, footer, counts)
     if pack_bytes[0] != file_bytes:
         raise Damaged(f"{pack_name(0)} has {file_bytes} bytes, {pack_bytes[0]} were written")
-    for one, part in zip(listed, blocks, strict=True):
+    for one, part in zip(parts, blocks, strict=True):
         if part_digest(part) != one.part.digest or any(not _is_sound(block, pack_bytes) for block in part):
             raise Damaged(f"the index does not say what the manifest says of part {one.part.name!r}")
-    return Layout({one.part.name: part for one, part in zip(listed, blocks, strict=True)}, pack_bytes, footer)
+    return Layout({one.part.name: part for one, part in zip(parts, blocks, strict=True)}, pack_bytes, footer)
 
 
 def footer_of(file: int, file_bytes: int) -> bytes:
-    """Return the last bytes of a pack. They hold its index's digest, so they identify an archive and its storing."""
+    """Return the last bytes of a pack. They hold the digest of its index, so they identify the archive."""
     return pread_all(file, FOOTER_BYTES, file_bytes - FOOTER_BYTES)
 
 
 def _is_sound(block: Block, pack_bytes: Sequence[int]) -> bool:
-    """Return True if the block can be in its pack. The system may reject an offset outside of the pack."""
+    """Return True if the block can lie in its pack. The system may reject an offset outside of it."""
     is_in_pack = block.pack < PACKS and block.offset + block.stored_bytes <= pack_bytes[block.pack]
     return (is_in_pack or not block.stored_bytes) and block.stored_bytes <= block.size_bytes <= MOST_BYTES
 
@@ -202,15 +209,15 @@ def _is_sound(block: Block, pack_bytes: Sequence[int]) -> bool:
 def open_pack(folder: int, number: int, size_bytes: int) -> int:
     """Open a pack. Raises `Damaged` if the pack has another size, and `FileNotFoundError` if there is none."""
     file = open_plain(folder, pack_name(number))
-    found_bytes = os.fstat(file).st_size
-    if found_bytes != size_bytes:
+    actual_bytes = os.fstat(file).st_size
+    if actual_bytes != size_bytes:
         os.close(file)
-        raise Damaged(f"{pack_name(number)} has {found_bytes} bytes, {size_bytes} were written")
+        raise Damaged(f"{pack_name(number)} has {actual_bytes} bytes, {size_bytes} were written")
     return file
 
 
 def _batches(blocks: Blocks) -> Iterator[list[Block]]:
-    """Yield the blocks in turn, in batches that are large enough to be worth a task."""
+    """Yield the blocks in order, in batches large enough for a task."""
     batch: list[Block] = []
     size_bytes = 0
     for block in blocks:

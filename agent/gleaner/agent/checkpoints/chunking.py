@@ -1,8 +1,8 @@
-"""The blocks that a part is made of: where they are cut, and how they are listed. No I/O.
+"""The blocks of a part: where they are cut, and how they are listed. No I/O.
 
-A part is cut into blocks at page boundaries that its content decides. So memory that has moved by some pages since the
-checkpoint before is cut alike, and most of its blocks are known. A block has the SHA-256 of its plain content. It is
-stored as a zstd frame, raw, or, if all of it is zero, not at all.
+A part is cut into blocks at page boundaries that depend on its content. So memory that has moved by some pages since
+the previous checkpoint is cut in the same places, and most of its blocks are known. A block has the SHA-256 of its
+plain content. It is stored as a zstd frame, raw, or, if all of it is zero, not at all.
 
     PACK = stored blocks, one after the other; INDEX; FOOTER
     INDEX = the sizes of the packs that are used; one record for each block of each part, parts in the manifest's order
@@ -40,7 +40,7 @@ FOOTER_BYTES = _FOOTER.size
 
 
 class Damaged(Exception):
-    """Stored bytes that are not what they should be."""
+    """Stored bytes are not what was written."""
 
 
 class Block(NamedTuple):
@@ -90,15 +90,15 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
             zeros_from = None
         if first % _ONE_IN == _REMAINDER:
             cut(page, LEAST_BYTES)
-    decided_bytes = whole_bytes
+    final_bytes = whole_bytes
     if zeros_from is not None:
         if len(firsts) - zeros_from >= _ZERO_PAGES:
             cut(zeros_from)
             if last and any(content[whole_bytes:]):  # less than a page follows the zeros
                 cut(len(firsts))
         elif not last:  # the number of zeros that follow decides if a block ends where the zeros begin
-            decided_bytes = zeros_from * PAGE_BYTES
-    while decided_bytes - start >= MOST_BYTES:
+            final_bytes = zeros_from * PAGE_BYTES
+    while final_bytes - start >= MOST_BYTES:
         start += MOST_BYTES
         ends.append(start)
     if last and start < len(content):
@@ -146,10 +146,10 @@ class Blocks(Sequence[Block]):
 
 def part_digest(blocks: Blocks) -> str:
     """Return `sha256:` and the SHA-256 of a part's size (8 bytes, little endian) and its blocks' digests, in order."""
-    hashed = hashlib.sha256(sum(block.size_bytes for block in blocks).to_bytes(8, "little"))
+    digest = hashlib.sha256(sum(block.size_bytes for block in blocks).to_bytes(8, "little"))
     for block in blocks:
-        hashed.update(block.digest)
-    return f"sha256:{hashed.hexdigest()}"
+        digest.update(block.digest)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def index_of(pack_sizes: Sequence[int], parts: Iterable[Blocks]) -> tuple[bytes, bytes]:
@@ -163,7 +163,7 @@ def index_bytes(blocks: int) -> int:
     return _HEAD.size + blocks * _RECORD.size
 
 
-def parsed_index(index: bytes, footer: bytes, counts: Sequence[int]) -> tuple[Sequence[int], list[Blocks]]:
+def parse_index(index: bytes, footer: bytes, counts: Sequence[int]) -> tuple[Sequence[int], list[Blocks]]:
     """Return the sizes of the packs, and each part's blocks, `counts` of them. Raises `Damaged`."""
     if len(index) != index_bytes(sum(counts)):
         raise Damaged("the index has another size than the manifest says")

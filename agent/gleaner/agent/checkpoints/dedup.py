@@ -1,11 +1,11 @@
-"""Blocks that the checkpoint before holds: a new archive shares the packs that they are in, by hard links.
+"""Blocks that the previous checkpoint has: a new archive shares their packs, by hard links.
 
-So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not kept: its
-blocks are copied, as they are stored, or else a few of them would hold a whole old checkpoint on the disk.
+So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared: its
+blocks are copied as they are stored. Otherwise a few blocks would keep a whole old checkpoint on the disk.
 
-Each block is read and compared before the new archive relies on it. Else a block that has rotted since the older
-archive was written would break the new archive too, and with it every later one. A pack with such a block is not kept.
-A block that the older archive has read and compared itself, since it was opened, is not read once more.
+Each block is read and verified before the new archive relies on it. Otherwise a block that has rotted would break the
+new archive too, and every later one. A pack with such a block is not shared. A block that the older archive has
+verified since it was opened is not read again.
 """
 
 import os
@@ -21,7 +21,7 @@ from gleaner.agent.checkpoints.archive import FolderArchive, footer_of, open_pac
 from gleaner.agent.checkpoints.chunking import MOST_BYTES, PACKS, Block, Blocks, Damaged
 from gleaner.agent.checkpoints.pack_writer import Pack
 from gleaner.agent.checkpoints.workers import Workers
-from gleaner.agent.system.openat import opened, pread_all, pread_into
+from gleaner.agent.system.openat import closing_fd, pread_all, pread_into
 
 log = structlog.get_logger()
 
@@ -36,29 +36,29 @@ class KnownBlocks:
         pack_bytes: Mapping[int, int],
         *,
         files: Mapping[int, int],
-        read_well: bytes,
+        verified: bytes,
         workers: Workers,
     ) -> None:
         """Take the older archive's blocks and packs.
 
         `packs` maps the older archive's pack numbers to the new one's. `pack_bytes` maps the new numbers to sizes, and
-        `files` maps them to open files, which `end` closes. `read_well` has a 1 for each block that was just compared.
+        `files` maps them to open files, which `end` closes. `verified` has a 1 for each block that was just verified.
         """
         self._blocks = Blocks(b"".join(part.records for part in blocks))
         self._packs = packs
         self._pack_bytes = pack_bytes
         numbers = sorted(range(len(self._blocks)), key=self._blocks.digest)
         self._by_digest = array("I", numbers)
-        self._used = bytearray(len(numbers))
-        self._read_well = read_well
+        self._in_use = bytearray(len(numbers))
+        self._verified = verified
         self._files = dict(files)
         self._workers = workers
         self._own = threading.local()
         self.rotten: set[int] = set()
-        """The packs, by the new archive's numbers, with a block that is not what was written."""
+        """The packs, by the new archive's numbers, with a rotten block."""
 
     def find(self, digest: bytes, buffer: bytearray, start: int) -> Block | None:
-        """Return the block with this digest as the new archive refers to it; None unless it is stored well.
+        """Return the block with this digest as the new archive refers to it; None if it is not stored, or rotten.
 
         The block's content is in the buffer from `start` on. Safe from several threads.
         """
@@ -70,14 +70,14 @@ class KnownBlocks:
         if block.digest != digest or block.stored_bytes == 0 or block.pack not in self._packs:
             return None
         pack = self._packs[block.pack]
-        if not self._used[number]:
+        if not self._in_use[number]:
             if pack in self.rotten:
                 return None
-            if not self._read_well[number] and not self._is_stored_well(block, pack, buffer, start):
-                log.warning("what an older checkpoint has stored is damaged, and is stored anew", pack=pack)
+            if not self._verified[number] and not self._is_stored_well(block, pack, buffer, start):
+                log.warning("a block of an older checkpoint is damaged and is stored again", pack=pack)
                 self.rotten.add(pack)
                 return None
-            self._used[number] = True
+            self._in_use[number] = True
         return block._replace(pack=pack)
 
     def _is_stored_well(self, block: Block, pack: int, buffer: bytearray, start: int) -> bool:
@@ -90,61 +90,61 @@ class KnownBlocks:
             if block.stored_bytes == block.size_bytes:
                 room = self._room()[: block.size_bytes]
                 return pread_into(file, room, block.offset) and buffer.startswith(room, start)
-            self._workers.decoded(block, pread_all(file, block.stored_bytes, block.offset))
+            self._workers.decode(block, pread_all(file, block.stored_bytes, block.offset))
         except (OSError, Damaged):
             return False
         return True
 
     def _room(self) -> memoryview:
-        """Return the calling thread's buffer for one block: new memory for each block would cost more than reading."""
+        """Return the calling thread's buffer for one block: new memory for each block costs more than reading."""
         if not hasattr(self._own, "room"):
             self._own.room = memoryview(bytearray(MOST_BYTES))
-        found: memoryview = self._own.room
-        return found
+        room: memoryview = self._own.room
+        return room
 
     def end(self) -> None:
-        """Close the files, when no thread looks for blocks any more."""
+        """Close the files. Call this when no thread looks for blocks any more."""
         for file in self._files.values():
             with suppress(OSError):
                 os.close(file)
         self._files.clear()
 
     def settle(self, folder: int, parts: Sequence[Blocks], pack: Pack) -> list[int]:
-        """Keep the packs that are worth it in the draft's folder, and copy the rest into the draft's own pack.
+        """Share the packs that are used enough, and copy blocks of the others into the draft's own pack.
 
-        Return the sizes of the packs that are kept, from number 1 on; 0 where there is none. Raises `Damaged`.
+        Return the sizes of the shared packs, from number 1 on; 0 where there is none. Raises `Damaged`.
         """
-        used_bytes = self._used_bytes()
-        kept_bytes = [0] * (PACKS - 1)
+        bytes_in_use = self._bytes_in_use()
+        shared_bytes = [0] * (PACKS - 1)
         for number, size_bytes in self._pack_bytes.items():
             is_whole = number not in self.rotten
-            if used_bytes[number] and is_whole and is_worth_keeping(used_bytes[number], size_bytes):
-                kept_bytes[number - 1] = size_bytes
+            if bytes_in_use[number] and is_whole and is_worth_keeping(bytes_in_use[number], size_bytes):
+                shared_bytes[number - 1] = size_bytes
                 continue
-            if used_bytes[number]:
+            if bytes_in_use[number]:
                 _copy(self._files[number], number, parts, pack, self._workers)
             os.unlink(pack_name(number), dir_fd=folder)
-        return kept_bytes
+        return shared_bytes
 
-    def _used_bytes(self) -> dict[int, int]:
-        """Return the stored bytes that were found in each shared pack. A part that was given up counts too."""
-        used = dict.fromkeys(self._pack_bytes, 0)
-        for block, is_used in zip(self._blocks, self._used, strict=True):
-            if is_used:
-                used[self._packs[block.pack]] += block.stored_bytes
-        return used
+    def _bytes_in_use(self) -> dict[int, int]:
+        """Return the stored bytes in use of each shared pack. A dropped part counts too."""
+        bytes_in_use = dict.fromkeys(self._pack_bytes, 0)
+        for block, is_in_use in zip(self._blocks, self._in_use, strict=True):
+            if is_in_use:
+                bytes_in_use[self._packs[block.pack]] += block.stored_bytes
+        return bytes_in_use
 
 
-def is_worth_keeping(used_bytes: int, size_bytes: int) -> bool:
+def is_worth_keeping(bytes_in_use: int, size_bytes: int) -> bool:
     """Return True if enough of a pack of this size is used to share the pack.
 
     >>> is_worth_keeping(50, 100), is_worth_keeping(49, 100)
     (True, False)
     """
-    return 2 * used_bytes >= size_bytes
+    return 2 * bytes_in_use >= size_bytes
 
 
-def inherit(folder: int, before: FolderArchive, workers: Workers) -> KnownBlocks | None:
+def link_packs(folder: int, before: FolderArchive, workers: Workers) -> KnownBlocks | None:
     """Link the packs of the archive before into a draft's folder. Return None if none can be linked.
 
     If there are too many packs, the largest are linked.
@@ -158,48 +158,48 @@ def inherit(folder: int, before: FolderArchive, workers: Workers) -> KnownBlocks
             return None
         for number in sorted(number for number in largest if before.layout.pack_bytes[number]):
             new = len(packs) + 1
-            if (file := _linked(older, number, folder, new, before)) is not None:
+            if (file := _link_pack(older, number, folder, new, before)) is not None:
                 packs[number] = new
                 pack_bytes[new] = before.layout.pack_bytes[number]
                 files[new] = file
     if not packs:
         return None
-    blocks, read_well = before.layout.blocks.values(), before.read_well
-    return KnownBlocks(blocks, packs, pack_bytes, files=files, read_well=read_well, workers=workers)
+    blocks, verified = before.layout.blocks.values(), before.verified
+    return KnownBlocks(blocks, packs, pack_bytes, files=files, verified=verified, workers=workers)
 
 
 def _is_still_there(older: int, before: FolderArchive) -> bool:
-    """Return True if the folder holds the archive that was opened, and not another one of this key."""
+    """Return True if the folder still holds this archive, and not another one of the same key."""
     try:
         file_bytes = before.layout.pack_bytes[0]
-        with opened(open_pack(older, 0, file_bytes)) as file:
+        with closing_fd(open_pack(older, 0, file_bytes)) as file:
             return footer_of(file, file_bytes) == before.layout.footer
     except (OSError, Damaged):
         return False
 
 
-def _linked(older: int, number: int, folder: int, new: int, before: FolderArchive) -> int | None:
-    """Link a pack and open it. Return None if it cannot be linked, or has not the size that it should have."""
+def _link_pack(older: int, number: int, folder: int, new: int, before: FolderArchive) -> int | None:
+    """Link a pack and open it. Return None if it cannot be linked, or has a wrong size."""
     try:
         os.link(pack_name(number), pack_name(new), src_dir_fd=older, dst_dir_fd=folder, follow_symlinks=False)
     except OSError:  # the pack is gone, or the file system has no hard links, or no more of them
         return None
     try:
         return open_pack(folder, new, before.layout.pack_bytes[number])
-    except (OSError, Damaged):  # what is wrong with the older archive must not cost the new one
+    except (OSError, Damaged):  # a fault of the older archive must not break the new one
         os.unlink(pack_name(new), dir_fd=folder)
         return None
 
 
 def _copy(file: int, number: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> None:
-    """Copy what the parts use of a pack to the end of another pack, and let the parts refer to the copies."""
-    copied: dict[int, int] = {}
+    """Copy the blocks that the parts use of a pack to the end of `pack`, and let the parts refer to the copies."""
+    copies: dict[int, int] = {}
     for part in parts:
         for at, block in enumerate(part):
             if block.pack != number:
                 continue
-            if block.offset not in copied:
-                stored = pread_all(file, block.stored_bytes, block.offset)
-                workers.decoded(block, stored)
-                copied[block.offset] = pack.append(stored)
-            part.replace(at, block._replace(pack=0, offset=copied[block.offset]))
+            if block.offset not in copies:
+                content = pread_all(file, block.stored_bytes, block.offset)
+                workers.decode(block, content)
+                copies[block.offset] = pack.append(content)
+            part.replace(at, block._replace(pack=0, offset=copies[block.offset]))

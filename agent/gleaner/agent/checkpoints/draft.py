@@ -1,4 +1,4 @@
-"""An archive being written in a folder, until one rename makes it visible."""
+"""An archive in the making, in a folder, until one rename makes it visible."""
 
 import errno
 import os
@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING
 
 from gleaner.agent.checkpoints.archive import FolderArchive, pack_name
 from gleaner.agent.checkpoints.chunking import FOOTER_BYTES, PACKS, Blocks, Damaged, index_bytes, index_of
-from gleaner.agent.checkpoints.dedup import KnownBlocks, inherit
+from gleaner.agent.checkpoints.dedup import KnownBlocks, link_packs
 from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWriter, Published, StorageError
 from gleaner.agent.checkpoints.manifest import (
     MANIFEST,
     MANIFEST_MOST_BYTES,
-    Listed,
-    digest_of,
+    ManifestPart,
     is_plain,
-    manifest_of,
+    make_manifest,
+    manifest_digest,
     names_of,
 )
-from gleaner.agent.checkpoints.pack_writer import Pack, PackedPart, nothing_known
-from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translated
+from gleaner.agent.checkpoints.pack_writer import Pack, PackPartWriter, find_nothing
+from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
 from gleaner.agent.system.openat import (
+    closing_fd,
     create,
-    made,
-    opened,
     read_all,
     remove_tree,
     walk,
+    walk_and_make,
     write_all,
 )
 
 _RACES = 20
-"""The number of times that a publication is tried when a deletion removes the empty parent folder under it."""
+"""The most tries of a publication: a deletion may remove the empty parent folder at the same time."""
 
 
 def draft_name(writer: str) -> str:
-    """Return a new draft's name, by which others see who writes it."""
+    """Return a name for a new draft; it tells the writer."""
     return f"{writer}--{secrets.token_hex(16)}" if writer else secrets.token_hex(16)
 
 
@@ -56,7 +56,7 @@ def writer_of(name: str) -> str:
 
 
 class FolderDraft:
-    """An archive being written. Different parts may be written from different threads."""
+    """An archive in the making. Several threads may write it, each another part."""
 
     def __init__(self, root: Path, key: str, workers: Workers, before: FolderArchive | None, writer: str = "") -> None:
         self._root = root
@@ -68,37 +68,37 @@ class FolderDraft:
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[Part, Blocks] | None] = {}
         """Each part by name; None while it is being written."""
-        self._inherited: KnownBlocks | None = None
+        self._known_blocks: KnownBlocks | None = None
         self._pack: Pack | None = None
-        self._ended = False
+        self._is_over = False
 
     def __enter__(self) -> "FolderDraft":
-        with translated(self._root), open_root(self._root) as root:
+        with translate_errors(self._root), open_root(self._root) as root:
             self._refuse_visible(root, self._names[:-1])
             with walk(root, (DRAFTS,)) as drafts:
                 os.mkdir(self._draft, 0o700, dir_fd=drafts)
                 try:
                     with walk(drafts, (self._draft,)) as folder:
                         if self._before is not None:
-                            self._inherited = inherit(folder, self._before, self._workers)
+                            self._known_blocks = link_packs(folder, self._before, self._workers)
                         file = create(folder, pack_name(0))
                 except BaseException:
-                    if self._inherited is not None:
-                        self._inherited.end()
+                    if self._known_blocks is not None:
+                        self._known_blocks.end()
                     remove_tree(drafts, self._draft)
                     raise
-        known = self._inherited.find if self._inherited is not None else nothing_known
-        self._pack = Pack(self._root, file, self._workers, known)
+        find_block = self._known_blocks.find if self._known_blocks is not None else find_nothing
+        self._pack = Pack(self._root, file, self._workers, find_block)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended = True
+        self._is_over = True
         if self._pack is not None:
             self._pack.end()
-        if self._inherited is not None:
-            self._inherited.end()
+        if self._known_blocks is not None:
+            self._known_blocks.end()
         with suppress(OSError, StorageError), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             remove_tree(drafts, self._draft)
 
@@ -106,12 +106,12 @@ class FolderDraft:
         if not is_plain(name):
             raise StorageError(f"{name!r} cannot be the name of a part")
         with self._lock:
-            if self._ended or self._pack is None or name in self._parts:
+            if self._is_over or self._pack is None or name in self._parts:
                 raise StorageError(f"{self._key}: part {name!r} cannot be added (again)")
             self._parts[name] = None
-        return PackedPart(name, self._pack, self._part_ended)
+        return PackPartWriter(name, self._pack, self._end_part)
 
-    def _part_ended(self, name: str, part: Part | None, blocks: Blocks) -> None:
+    def _end_part(self, name: str, part: Part | None, blocks: Blocks) -> None:
         with self._lock:
             if part is None:
                 del self._parts[name]
@@ -126,32 +126,32 @@ class FolderDraft:
 
     def publish(self, facts: Mapping[str, object]) -> Published:
         with self._lock:
-            written = self._whole()
-            manifest = manifest_of(self._key, [Listed(part, len(blocks)) for part, blocks in written], facts)
-            self._ended = True
-        with translated(self._root), self._folder() as folder:
-            stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
-            with opened(create(folder, MANIFEST)) as file:
+            parts = self._complete_parts()
+            manifest = make_manifest(self._key, [ManifestPart(part, len(blocks)) for part, blocks in parts], facts)
+            self._is_over = True
+        with translate_errors(self._root), self._folder() as folder:
+            stored_bytes = self._end_pack(folder, [blocks for _, blocks in parts])
+            with closing_fd(create(folder, MANIFEST)) as file:
                 write_all(file, manifest)
                 os.fsync(file)
             os.fsync(folder)
-        with translated(self._root), open_root(self._root) as root:
+        with translate_errors(self._root), open_root(self._root) as root:
             self._make_visible(root, manifest)
         return Published(
             key=self._key,
-            digest=digest_of(manifest),
-            size_bytes=sum(part.size_bytes for part, _ in written) + len(manifest),
+            digest=manifest_digest(manifest),
+            size_bytes=sum(part.size_bytes for part, _ in parts) + len(manifest),
             stored_bytes=stored_bytes + len(manifest),
         )
 
-    def _whole(self) -> Sequence[tuple[Part, Blocks]]:
+    def _complete_parts(self) -> Sequence[tuple[Part, Blocks]]:
         """Return all parts, sorted by name."""
-        if self._ended:
+        if self._is_over:
             raise StorageError(f"{self._key} has been published or given up")
-        whole = [part for _, part in sorted(self._parts.items()) if part is not None]
-        if len(whole) < len(self._parts):
+        complete = [part for _, part in sorted(self._parts.items()) if part is not None]
+        if len(complete) < len(self._parts):
             raise StorageError(f"{self._key}: a part is still being written")
-        return whole
+        return complete
 
     def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> int:
         """Complete the pack and sync it to the disk. Return its size."""
@@ -159,9 +159,9 @@ class FolderDraft:
         assert pack is not None  # noqa: S101 - there is one since __enter__
         pack.settle()
         shared_bytes = [0] * (PACKS - 1)
-        if self._inherited is not None:
+        if self._known_blocks is not None:
             try:
-                shared_bytes = self._inherited.settle(folder, parts, pack)
+                shared_bytes = self._known_blocks.settle(folder, parts, pack)
             except Damaged as error:
                 raise StorageError(f"{self._key}: the archive before is damaged ({error}); save without it") from error
         own_bytes = pack.size_bytes + index_bytes(sum(map(len, parts))) + FOOTER_BYTES
@@ -173,8 +173,8 @@ class FolderDraft:
     def _make_visible(self, root: int, manifest: bytes) -> None:
         for chance in range(_RACES):
             try:
-                with made(root, self._names[:-1]) as parent:
-                    if not self._was_renamed(parent, manifest):  # an earlier try may have failed after its rename
+                with walk_and_make(root, self._names[:-1]) as parent:
+                    if not self._is_visible(parent, manifest):  # an earlier try may have failed after its rename
                         self._rename(root, parent, manifest)
                     os.fsync(parent)
                     return
@@ -187,13 +187,13 @@ class FolderDraft:
         try:
             os.rename(f"{DRAFTS}/{self._draft}", self._names[-1], src_dir_fd=root, dst_dir_fd=parent)
         except OSError as error:
-            if self._was_renamed(parent, manifest):  # NFS may have renamed it and lost the answer
+            if self._is_visible(parent, manifest):  # NFS may have renamed it and lost the answer
                 return
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise StorageError(f"{self._key} is already published in {self._root}") from error
             raise
 
-    def _was_renamed(self, parent: int, manifest: bytes) -> bool:
+    def _is_visible(self, parent: int, manifest: bytes) -> bool:
         try:
             with walk(parent, self._names[-1:]) as folder:
                 return read_all(folder, MANIFEST, most_bytes=MANIFEST_MOST_BYTES) == manifest
@@ -213,15 +213,15 @@ class FolderDraft:
     @contextmanager
     def _folder(self) -> Generator[int]:
         with (
-            translated(self._root, "the draft was removed"),
+            translate_errors(self._root, "the draft was removed"),
             open_root(self._root) as root,
             walk(root, (DRAFTS, self._draft)) as folder,
         ):
             file = os.dup(folder)
-        with opened(file):
+        with closing_fd(file):
             yield file
 
 
 if TYPE_CHECKING:
     _draft: type[Draft] = FolderDraft
-    _writer: type[PartWriter] = PackedPart
+    _writer: type[PartWriter] = PackPartWriter

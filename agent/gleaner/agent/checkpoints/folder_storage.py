@@ -11,7 +11,7 @@ to it. Only the owner has access to the files (0700, 0600), since checkpoints ho
 walked from the root without following symbolic links.
 
 The folder must have been set up once (`prepare`). So a node on which the shared file system is not mounted reports
-that, instead of finding every archive missing or keeping its own archives on the local disk.
+that. Otherwise it would find every archive missing, or keep its own archives on the local disk.
 """
 
 import errno
@@ -27,11 +27,11 @@ from gleaner.agent.checkpoints.archive import FolderArchive, open_archive
 from gleaner.agent.checkpoints.draft import FolderDraft, writer_of
 from gleaner.agent.checkpoints.interface import Archive, Draft, Storage, StorageError
 from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
-from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translated
+from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
 from gleaner.agent.system.openat import (
+    closing_fd,
     entries,
-    opened,
     remove_tree,
     subfolders,
     walk,
@@ -59,17 +59,17 @@ class FolderStorage:
         This is for an admin's command, not for every start: if the shared file system is missing, it turns the empty
         mount point into a storage folder.
         """
-        with translated(self._root):
+        with translate_errors(self._root):
             self._root.mkdir(mode=0o700, exist_ok=True)
             for name in (DRAFTS, _BROKEN):
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
             self._root.chmod(0o700)
             for folder in (self._root, self._root.parent):
-                with opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
+                with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
                     os.fsync(file)
 
     def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
-        """Return a new draft. Refuse a key inside an archive; `publish` refuses a key that is taken."""
+        """Return a new draft. Refuse a key inside an archive; `publish` refuses a key that is in use."""
         older = before if isinstance(before, FolderArchive) else None
         return FolderDraft(self._root, key, self._workers, older, self._writer)
 
@@ -80,7 +80,7 @@ class FolderStorage:
     def keys(self, prefix: str) -> Sequence[str]:
         """Return the keys of all visible archives below `prefix`, sorted; an empty prefix means all."""
         names = names_of(prefix) if prefix else ()
-        with translated(self._root), open_root(self._root) as root:
+        with translate_errors(self._root), open_root(self._root) as root:
             try:
                 with walk(root, names) as folder:
                     return sorted(_archives(folder, "/".join(names)))
@@ -91,38 +91,40 @@ class FolderStorage:
         """Hide an archive from readers at once, then remove its files. One that is not there is no error."""
         hidden = f"{DRAFTS}/{secrets.token_hex(16)}"
         if self._move_away(key, hidden):
-            with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+            with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
                 remove_tree(drafts, hidden.removeprefix(f"{DRAFTS}/"))
 
     def set_aside(self, key: str) -> None:
         """Move a broken archive to `.broken`. One that is not there is no error."""
         if self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}"):
-            with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+            with translate_errors(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
                 os.fsync(broken)
 
     def remove_set_aside(self, folder: str) -> None:
         """Remove the archives set aside whose keys begin with `folder/`."""
         mine = f"{folder}/".replace("/", "--")
-        with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+        with translate_errors(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
             for name in entries(broken):
                 if name.startswith(mine):
                     remove_tree(broken, name)
 
     def writers(self) -> Collection[str]:
         """Return the names of the writers whose drafts are there; nameless drafts are left out."""
-        with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+        with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             return {writer for name in entries(drafts) if (writer := writer_of(name))}
 
-    def sweep(self, *, before_s: float, ended: Collection[str] = ()) -> int:
+    def sweep(self, *, before_s: float, ended_writers: Collection[str] = ()) -> int:
         """Remove the drafts that programs left when they died. Return how many there were.
 
-        These are all drafts of the writers that have `ended`, and all that were not written to since `before_s`
-        (seconds since the epoch, the file server's clock). A writer that wakes up after that gets a `StorageError` and
-        has published nothing.
+        These are all drafts of `ended_writers`, and all that were not written to since `before_s` (seconds since the
+        epoch, the file server's clock). A writer that wakes up after that gets a `StorageError` and has published
+        nothing.
         """
-        with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+        with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             stale = [
-                name for name in entries(drafts) if writer_of(name) in ended or _last_written_s(drafts, name) < before_s
+                name
+                for name in entries(drafts)
+                if writer_of(name) in ended_writers or _last_written_s(drafts, name) < before_s
             ]
             for name in stale:
                 hidden = secrets.token_hex(16)
@@ -138,7 +140,7 @@ class FolderStorage:
 
     def _move_away(self, key: str, target: str) -> bool:
         names = names_of(key)
-        with translated(self._root), open_root(self._root) as root:
+        with translate_errors(self._root), open_root(self._root) as root:
             try:
                 with walk(root, names) as folder:
                     if MANIFEST not in entries(folder) and any(subfolders(folder)):

@@ -17,19 +17,19 @@ BytesLike = bytes | bytearray | memoryview
 
 
 class StorageError(Exception):
-    """The storage refuses or has failed; the message names the place and what to do."""
+    """The storage refuses or fails; the message names the place and what to do."""
 
 
 class StorageFull(StorageError):
-    """There is no room (or no quota) left. Nothing was published."""
+    """No room, or no quota, is left. Nothing was published."""
 
 
 class ArchiveBroken(StorageError):
-    """The archive is missing, incomplete, or not the one whose digest was given."""
+    """The archive is missing, incomplete, or another one than the digest says."""
 
 
 class ArchiveMissing(ArchiveBroken):
-    """Nothing is at that key, as far as this node sees. It may not see yet what another node has written."""
+    """Nothing is at that key, as far as this node sees; perhaps another node has just written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An archive that is now visible. `digest` is that of its manifest.
+    """An archive that is now visible. `digest` is the digest of its manifest.
 
-    `size_bytes` is the size of its content. `stored_bytes` is what was written for it: without zeros and known blocks,
-    and compressed where that was worth it.
+    `size_bytes` is the size of its content. `stored_bytes` was written for it: without zeros and known blocks, and
+    partly compressed.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Published:
 
 
 class PartWriter(Protocol):
-    """One part being written, by one thread at a time. An error inside its context leaves no part."""
+    """The writer of one part, for one thread at a time. An error inside its context leaves no part."""
 
     def __enter__(self) -> "PartWriter": ...
 
@@ -69,7 +69,7 @@ class PartWriter(Protocol):
     ) -> None: ...
 
     def write(self, chunk: BytesLike) -> None:
-        """Append a chunk, which may be changed afterwards. Waits while the storage is slower than its writers.
+        """Append a chunk; its buffer may be used again afterwards. Waits while the storage is slower than its writers.
 
         Raises `StorageFull` or `StorageError`, also for earlier writes and those of the draft's other writers: the
         draft has then failed as a whole.
@@ -77,19 +77,19 @@ class PartWriter(Protocol):
         ...
 
     def close(self) -> Part:
-        """Complete the part and return it; again the same at a second call. Raises like `write`.
+        """Complete the part and return it; a second call returns it again. Raises like `write`.
 
-        At the end of the context the part is closed, too.
+        The end of the context closes the part, too.
         """
         ...
 
     def abort(self) -> None:
-        """Give the part up: it is not in the draft, and its name is free again. A closed part stays."""
+        """Drop the part: it is not in the draft, and its name is free again. A closed part stays."""
         ...
 
 
 class Draft(Protocol):
-    """An archive being written. Nobody else can see it. Its parts may be written at once, each in a thread."""
+    """An archive in the making. Nobody else can see it. Its parts may be written at once, each in a thread."""
 
     def part(self, name: str) -> PartWriter:
         """Return a writer for a new part."""
@@ -103,13 +103,13 @@ class Draft(Protocol):
         """Write the manifest with `facts` (plain JSON values) in it, sync, and make all visible at once.
 
         All writers must have been closed. Raises `StorageError` if another archive is visible under the key. If exactly
-        this archive is visible, there is no error: so a publication that failed may be tried again with a new draft.
+        this archive is visible, there is no error: so a failed publication may be tried again with a new draft.
         """
         ...
 
 
 class Archive(Protocol):
-    """A published archive whose manifest was found to be the expected one."""
+    """A published archive whose manifest has the expected digest."""
 
     @property
     def parts(self) -> Mapping[str, Part]: ...
@@ -118,11 +118,11 @@ class Archive(Protocol):
     def facts(self) -> Mapping[str, object]: ...
 
     def rely_on_all(self) -> None:
-        """Take all blocks as well read. The caller has just written them, and has no time to read them."""
+        """Take all blocks as verified: the caller has just written them, and has no time to read them."""
         ...
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Yield the part's content in chunks, each compared with its digest before that.
+        """Yield the part's content in chunks, each one verified by its digest first.
 
         Some chunks are read ahead. Several parts, or one part several times, may be read at once. Raises
         `ArchiveBroken` at the first chunk that is not as it was written.
@@ -137,10 +137,10 @@ class Storage(Protocol):
     """
 
     def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
-        """Return a new draft. At the end of the context, an unpublished one is removed.
+        """Return a new draft. The end of its context removes a draft that was not published.
 
-        Blocks that are in the archive `before`, of this storage, are not stored again after they were checked. A later
-        deletion of `before` does no harm. If `before` is gone or cannot be shared, all blocks are stored.
+        Blocks that are in the archive `before`, of this storage, are checked and not stored again. A later deletion of
+        `before` does no harm. If `before` is gone or cannot be shared, all blocks are stored.
         """
         ...
 
@@ -157,18 +157,18 @@ class Storage(Protocol):
         ...
 
     def set_aside(self, key: str) -> None:
-        """Move a broken archive out of the way, where an admin can look at it."""
+        """Move a broken archive to a place where an admin can look at it."""
         ...
 
     def writers(self) -> Collection[str]:
         """Return the names of the writers whose drafts are there."""
         ...
 
-    def sweep(self, *, before_s: float, ended: Collection[str] = ()) -> int:
+    def sweep(self, *, before_s: float, ended_writers: Collection[str] = ()) -> int:
         """Remove the drafts that programs left when they died. Return how many there were.
 
-        These are the drafts of writers that have `ended`, and those that nobody has written to since `before_s`
-        (seconds since the epoch).
+        These are the drafts of `ended_writers`, and those that nobody has written to since `before_s` (seconds since
+        the epoch).
         """
         ...
 
@@ -183,11 +183,10 @@ def checkpoint_key(job: int, attempt: int, number: int) -> str:
 
 
 def checkpoints_to_keep(chains: Sequence[str | None]) -> Sequence[int]:
-    """Return the positions of the checkpoints that stay, from the chains of all whole ones of a job, the newest first.
+    """Return the positions of the checkpoints to keep, from the chains of all whole ones of a job, the newest first.
 
-    The newest two stay, so that a broken one costs only what was computed since the one before. The newest that is in
-    another chain than the newest of all, and so shares no file with it, stays too: a file that has rotted breaks all
-    that share it.
+    The newest two stay: if one is broken, only the work since the other is lost. The newest one of another chain stays
+    too: it shares no file with the newest of all, and a rotten file breaks all checkpoints that share it.
 
     >>> checkpoints_to_keep(["1/8", "1/8", "1/4", "1/4"]), checkpoints_to_keep([None, "1/1", "1/1"])
     ([0, 1, 2], [0, 1])
@@ -197,7 +196,7 @@ def checkpoints_to_keep(chains: Sequence[str | None]) -> Sequence[int]:
 
 
 def output_key(job: int, attempt: int) -> str:
-    """Return the key of the folder that a completed attempt left.
+    """Return the key of the results of a completed attempt.
 
     >>> output_key(7, 3)
     'jobs/7/attempt-3/output'

@@ -21,7 +21,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ManifestPart:
     """A part as the manifest lists it, with the number of its blocks."""
 
     part: Part
@@ -44,25 +44,25 @@ def names_of(key: str) -> tuple[str, ...]:
     return names
 
 
-def digest_of(manifest: bytes) -> str:
+def manifest_digest(manifest: bytes) -> str:
     """Return the digest that the queue keeps of a manifest."""
     return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
 
 
-def manifest_of(key: str, parts: Sequence[Listed], facts: Mapping[str, object]) -> bytes:
+def make_manifest(key: str, parts: Sequence[ManifestPart], facts: Mapping[str, object]) -> bytes:
     """Return the manifest's content. Raises `StorageError` for facts that are no plain values."""
-    listed = [
+    entries = [
         {"name": one.part.name, "size_bytes": one.part.size_bytes, "digest": one.part.digest, "blocks": one.blocks}
         for one in parts
     ]
-    whole = {"format": _FORMAT, "key": key, "parts": listed, "facts": facts}
+    whole = {"format": _FORMAT, "key": key, "parts": entries, "facts": facts}
     try:
         return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise StorageError(f"{key}: the facts are no plain JSON values: {error}") from error
 
 
-def parsed(key: str, manifest: bytes) -> tuple[list[Listed], dict[str, object]]:
+def parse_manifest(key: str, manifest: bytes) -> tuple[list[ManifestPart], dict[str, object]]:
     """Return the parts, in the index's order, and the facts. Raises `ArchiveBroken`."""
     try:
         whole = cast("dict[str, Any]", json_of(manifest))
@@ -71,7 +71,7 @@ def parsed(key: str, manifest: bytes) -> tuple[list[Listed], dict[str, object]]:
                 f"{key}: the manifest has format {whole['format']!r}; this version reads {_FORMAT} alone"
             )
         parts = [
-            Listed(Part(part["name"], int(part["size_bytes"]), part["digest"]), int(part["blocks"]))
+            ManifestPart(Part(part["name"], int(part["size_bytes"]), part["digest"]), int(part["blocks"]))
             for part in whole["parts"]
         ]
         return parts, dict(whole["facts"])

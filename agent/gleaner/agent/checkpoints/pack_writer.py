@@ -2,9 +2,9 @@
 
     write() of any thread → batch of whole blocks → workers hash and compress → writing thread → syncing thread
 
-The amount of data on its way to the writing thread is bounded. The syncing thread makes the disk work from the
-beginning, so that little is left for the sync at the end, and so that it is known how far the disk is behind. Blocks of
-a large archive are compressed only when the disk is behind, since compression would slow down a disk that keeps up.
+The amount of data on its way to the writing thread is bounded. The syncing thread keeps the disk busy from the
+beginning: little is left for the last sync, and we know how much the disk still has to write. Blocks of a large archive
+are compressed only when the disk is behind: a disk that keeps up is faster without compression.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from gleaner.agent.checkpoints.chunking import MOST_BYTES, Block, Blocks, cuts, digest_of_zeros, part_digest
 from gleaner.agent.checkpoints.interface import BytesLike, Part, StorageError
-from gleaner.agent.checkpoints.storage_root import translated
+from gleaner.agent.checkpoints.storage_root import translate_errors
 from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
 from gleaner.agent.system.openat import writev_all
 
@@ -32,21 +32,21 @@ _SYNC_BYTES = 8 * 2**20
 _BEHIND_BYTES = 32 * 2**20
 """A disk that has so much left to write is slower than the data that comes."""
 _LITTLE_BYTES = 4 * 2**20
-"""So little is compressed in a negligible time."""
+"""To compress so little takes no noticeable time."""
 
-Known = Callable[[bytes, bytearray, int], Block | None]
-"""A function that returns the stored block with this digest, so that the block need not be stored again.
+FindBlock = Callable[[bytes, bytearray, int], Block | None]
+"""Finds the stored block with a digest, so that the block need not be stored again; None if there is none.
 
-The block's content is in the buffer from the given place on. The function has checked that the block is stored as it
-should be. It is called from several threads."""
+The block's content is in the buffer from the given offset on. The function verifies the stored block. Several threads
+call it."""
 
 
-def nothing_known(_digest: bytes, _buffer: bytearray, _start: int) -> None:
+def find_nothing(_digest: bytes, _buffer: bytearray, _start: int) -> None:
     """Return None: every block is new."""
 
 
-class Prepared(NamedTuple):
-    """A block that waits to be written. One without `stored` needs no room: its `block` is complete."""
+class PreparedBlock(NamedTuple):
+    """A block before it is written. Without `stored` it needs no room: its `block` is complete."""
 
     block: Block
     stored: bytes | memoryview | None
@@ -59,26 +59,26 @@ class Batch:
     buffer: bytearray
     ends: list[int]
     part: Blocks
-    prepared: Future[list[Prepared]] = field(init=False)
-    written: threading.Event = field(default_factory=threading.Event)
+    prepared: Future[list[PreparedBlock]] = field(init=False)
+    is_written: threading.Event = field(default_factory=threading.Event)
 
 
 class Pack:
-    """The pack of one draft, which owns `file`. An error in one thread is raised in all that use the draft."""
+    """The pack of one draft; it owns `file`. An error in one thread is raised in all that use the draft."""
 
-    def __init__(self, root: Path, file: int, workers: Workers, known: Known) -> None:
+    def __init__(self, root: Path, file: int, workers: Workers, find_block: FindBlock) -> None:
         self._root = root
         self._file = file
         self._workers = workers
-        self._known = known
+        self._find_block = find_block
         self._queue: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._written = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
         self._so_far_bytes = 0
         self._synced_bytes = 0
-        self._ended = False
-        self._failed: BaseException | None = None
+        self._is_over = False
+        self._error: BaseException | None = None
         self.size_bytes = 0
 
     def buffer(self) -> bytearray:
@@ -102,11 +102,11 @@ class Pack:
 
     def check(self) -> None:
         """Raise the error if writing has failed; then the whole draft has failed."""
-        if isinstance(self._failed, OSError):
-            with translated(self._root):
-                raise OSError(self._failed.errno, self._failed.strerror) from self._failed
-        if self._failed is not None:
-            raise StorageError(f"the draft cannot be written: {self._failed}") from self._failed
+        if isinstance(self._error, OSError):
+            with translate_errors(self._root):
+                raise OSError(self._error.errno, self._error.strerror) from self._error
+        if self._error is not None:
+            raise StorageError(f"the draft cannot be written: {self._error}") from self._error
 
     def append(self, stored: bytes) -> int:
         """Write at the end of the pack, when no part is being written. Return the offset."""
@@ -126,35 +126,35 @@ class Pack:
     def sync(self) -> None:
         """Sync the pack to the disk, and check that it has the size that it should have."""
         os.fsync(self._file)
-        found_bytes = os.fstat(self._file).st_size
-        if found_bytes != self.size_bytes:
-            raise StorageError(f"the pack has {found_bytes} bytes on the storage, {self.size_bytes} were written")
+        actual_bytes = os.fstat(self._file).st_size
+        if actual_bytes != self.size_bytes:
+            raise StorageError(f"the pack has {actual_bytes} bytes on the storage, {self.size_bytes} were written")
 
     def end(self) -> None:
-        """Release the thread and the file; also after a failure, and in the middle of writing."""
+        """End the thread and close the file, even after a failure or in the middle of writing."""
         with self._lock:
-            self._failed = self._failed or StorageError("it has ended")
+            self._error = self._error or StorageError("it has ended")
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
         with suppress(OSError):
             os.close(self._file)
 
-    def _prepare(self, batch: Batch) -> list[Prepared]:
+    def _prepare(self, batch: Batch) -> list[PreparedBlock]:
         waiting_bytes = self.size_bytes - self._synced_bytes
         compress = is_worth_compressing(so_far_bytes=self._so_far_bytes, waiting_bytes=waiting_bytes)
-        return [self._prepared(batch, start, end, compress) for start, end in pairwise([0, *batch.ends])]
+        return [self._prepare_block(batch, start, end, compress) for start, end in pairwise([0, *batch.ends])]
 
-    def _prepared(self, batch: Batch, start: int, end: int, compress: bool) -> Prepared:
+    def _prepare_block(self, batch: Batch, start: int, end: int, compress: bool) -> PreparedBlock:
         size_bytes = end - start
         if batch.buffer.startswith(_ZEROS[:size_bytes], start):
-            return Prepared(Block(digest_of_zeros(size_bytes), 0, 0, size_bytes, 0), None)
+            return PreparedBlock(Block(digest_of_zeros(size_bytes), 0, 0, size_bytes, 0), None)
         content = memoryview(batch.buffer)[start:end]
         digest = hashlib.sha256(content).digest()
-        if (known := self._known(digest, batch.buffer, start)) is not None:
-            return Prepared(known, None)
-        stored = (self._workers.compressed(content) if compress else None) or content
-        return Prepared(Block(digest, 0, len(stored), size_bytes, 0), stored)
+        if (known_block := self._find_block(digest, batch.buffer, start)) is not None:
+            return PreparedBlock(known_block, None)
+        stored = (self._workers.compress(content) if compress else None) or content
+        return PreparedBlock(Block(digest, 0, len(stored), size_bytes, 0), stored)
 
     def _write_all(self) -> None:
         syncing = threading.Thread(target=self._sync_all, name="storage sync", daemon=True)
@@ -162,32 +162,32 @@ class Pack:
         while (batch := self._queue.get()) is not None:
             try:
                 prepared = batch.prepared.result()
-                if self._failed is None:
+                if self._error is None:
                     self._write(batch, prepared)
             except BaseException as error:  # raised again by check()
-                self._failed = error
+                self._error = error
             self._workers.leave(batch.buffer)
-            batch.written.set()
+            batch.is_written.set()
         with self._lock:
-            self._ended = True
-            self._written.notify()
+            self._is_over = True
+            self._progress.notify()
         syncing.join()
 
     def _sync_all(self) -> None:
         while True:
             with self._lock:
-                self._written.wait_for(lambda: self._ended or self.size_bytes >= self._synced_bytes + _SYNC_BYTES)
-                if self._ended:
+                self._progress.wait_for(lambda: self._is_over or self.size_bytes >= self._synced_bytes + _SYNC_BYTES)
+                if self._is_over:
                     return
                 size_bytes = self.size_bytes
             try:
                 os.fdatasync(self._file)
             except OSError as error:  # the system reports a lost write only once
-                self._failed = error
+                self._error = error
                 return
             self._synced_bytes = size_bytes
 
-    def _write(self, batch: Batch, prepared: list[Prepared]) -> None:
+    def _write(self, batch: Batch, prepared: list[PreparedBlock]) -> None:
         stored = [one.stored for one in prepared if one.stored is not None]
         writev_all(self._file, stored)
         offset = self.size_bytes
@@ -199,7 +199,7 @@ class Pack:
                 offset += len(one.stored)
         with self._lock:
             self.size_bytes = offset
-            self._written.notify()
+            self._progress.notify()
 
 
 def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
@@ -207,22 +207,22 @@ def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
     return so_far_bytes <= _LITTLE_BYTES or waiting_bytes >= _BEHIND_BYTES
 
 
-class PackedPart:
+class PackPartWriter:
     """The writer of one part, for one thread at a time."""
 
-    def __init__(self, name: str, pack: Pack, ended: Callable[[str, Part | None, Blocks], None]) -> None:
+    def __init__(self, name: str, pack: Pack, on_end: Callable[[str, Part | None, Blocks], None]) -> None:
         self._name = name
         self._pack = pack
-        self._ended = ended
+        self._is_over = on_end
         self._blocks = Blocks()
         self._buffer: bytearray | None = None
-        self._filled = 0
+        self._fill_bytes = 0
         self._size_bytes = 0
         self._latest: Batch | None = None
         self._part: Part | None = None
         self._open = True
 
-    def __enter__(self) -> "PackedPart":
+    def __enter__(self) -> "PackPartWriter":
         return self
 
     def __exit__(
@@ -241,11 +241,11 @@ class PackedPart:
         while rest:
             if self._buffer is None:
                 self._buffer = self._pack.buffer()
-            took = min(len(rest), BATCH_BYTES - self._filled)
-            memoryview(self._buffer)[self._filled : self._filled + took] = rest[:took]
-            self._filled += took
-            rest = rest[took:]
-            if self._filled == BATCH_BYTES:
+            count = min(len(rest), BATCH_BYTES - self._fill_bytes)
+            memoryview(self._buffer)[self._fill_bytes : self._fill_bytes + count] = rest[:count]
+            self._fill_bytes += count
+            rest = rest[count:]
+            if self._fill_bytes == BATCH_BYTES:
                 self._flush(last=False)
 
     def close(self) -> Part:
@@ -256,30 +256,30 @@ class PackedPart:
         try:
             self._flush(last=True)
             if self._latest is not None:
-                self._latest.written.wait()
+                self._latest.is_written.wait()
             self._pack.check()
         except BaseException:
             self.abort()
             raise
         self._open = False
         self._part = Part(self._name, self._size_bytes, part_digest(self._blocks))
-        self._ended(self._name, self._part, self._blocks)
+        self._is_over(self._name, self._part, self._blocks)
         return self._part
 
     def abort(self) -> None:
-        """Give the part up; its name is free again."""
+        """Drop the part; its name is free again."""
         if self._open:
             self._open = False
             self._buffer = None
-            self._ended(self._name, None, self._blocks)
+            self._is_over(self._name, None, self._blocks)
 
     def _flush(self, *, last: bool) -> None:
         if self._buffer is None:
             return
-        full, content = self._buffer, memoryview(self._buffer)[: self._filled]
+        full, content = self._buffer, memoryview(self._buffer)[: self._fill_bytes]
         ends = cuts(content, last=last)
         rest = content[ends[-1] :]
-        self._buffer, self._filled = None, len(rest)
+        self._buffer, self._fill_bytes = None, len(rest)
         if rest:
             self._buffer = self._pack.buffer()
             memoryview(self._buffer)[: len(rest)] = rest

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gleaner.agent.checkpoints.interface import StorageError, StorageFull
-from gleaner.agent.system.openat import entries, opened
+from gleaner.agent.system.openat import closing_fd, entries
 
 DRAFTS = ".drafts"
 
@@ -16,7 +16,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
-def translated(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
+def translate_errors(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
     """Turn the system's errors into the storage's. This is the one place that does so."""
     try:
         yield
@@ -31,15 +31,15 @@ def translated(root: Path, missing: str = "is the file system mounted?") -> Gene
 @contextmanager
 def open_root(root: Path) -> Generator[int]:
     """Yield the storage's root, if it is there, is set up, and only its owner may write to it."""
-    with translated(root):
+    with translate_errors(root):
         file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with opened(file):
-        with translated(root):
+    with closing_fd(file):
+        with translate_errors(root):
             mode = os.fstat(file).st_mode
-            set_up = DRAFTS in entries(file)
+            is_set_up = DRAFTS in entries(file)
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StorageError(f"others may write into the storage folder {root}: run `chmod 700 {root}`")
-        if not set_up:
+        if not is_set_up:
             raise StorageError(
                 f"{root} is not a storage folder: is the file system mounted? For a new one: `glean control prepare`"
             )

@@ -1,6 +1,6 @@
 """A job's folder as a tar stream, and back: regular files with their holes, folders, links and named pipes.
 
-A workload writes what it likes into its folder, and an agent may do more than the workload may. So both directions walk
+A workload writes what it likes into its folder, and an agent has more rights than the workload. So both directions walk
 from an open folder step by step and follow no symbolic link (`system.tar_pack`, `system.tar_unpack`).
 """
 
@@ -21,21 +21,21 @@ class WorkdirError(OSError):
 def pack(folder: Path) -> Iterator[bytes]:
     """Yield the folder's content as chunks of an uncompressed tar archive (pax), in bounded memory.
 
-    Nobody may change the folder meanwhile: a container that uses it is paused, or has ended. Raises `WorkdirError` for
-    a file that shrinks all the same, or that cannot be read.
+    Nobody may change the folder meanwhile: its container is paused or has ended. Raises `WorkdirError` for a file that
+    shrinks nevertheless, or that cannot be read.
     """
-    with _opened(folder) as root:
+    with _open(folder) as root:
         yield from tar_pack.pack(root, _policy())
 
 
 def unpack(chunks: Iterable[bytes], folder: Path) -> None:
-    """Replace the folder's content by exactly that of an archive; the folder itself stays the same one.
+    """Replace the folder's content by that of an archive; the folder itself stays.
 
-    All chunks are consumed, so that a source that verifies its content at the end gets to its end. After an error
-    (`WorkdirError`, or the source's own) the content is unusable: unpack again, or remove the folder.
+    All chunks are consumed, since a source may verify its content at its end. After an error (`WorkdirError`, or the
+    source's own) the content is unusable: unpack again, or remove the folder.
     """
     source = tar_unpack.Source(chunks)
-    with _opened(folder) as root:
+    with _open(folder) as root:
         _clear(root)
         tar_unpack.unpack(source, root, _policy())
         source.finish()
@@ -43,7 +43,7 @@ def unpack(chunks: Iterable[bytes], folder: Path) -> None:
 
 def clear(folder: Path) -> None:
     """Remove everything in the folder, whatever its modes and however deep; the folder itself stays."""
-    with _opened(folder) as root:
+    with _open(folder) as root:
         _clear(root)
 
 
@@ -52,10 +52,10 @@ def _policy() -> Policy:
 
 
 @contextmanager
-def _opened(folder: Path) -> Generator[int]:
+def _open(folder: Path) -> Generator[int]:
     """Open the folder, and add its name to every error of the system or of the archive."""
     try:
-        with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        with openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
             yield root
     except BlockingIOError as error:
         why = f"the job holds a lease on {error.filename!r} (F_SETLEASE), which keeps others from reading the file"

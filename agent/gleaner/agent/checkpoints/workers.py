@@ -1,4 +1,4 @@
-"""The threads that hash, compress and read for all drafts and archives of one storage, and the memory they may use."""
+"""The threads that hash, compress and read for all drafts and archives of one storage, and their memory."""
 
 import ctypes
 import hashlib
@@ -15,15 +15,15 @@ import zstandard
 from gleaner.agent.checkpoints.chunking import Block, Damaged, digest_of_zeros, zeros
 
 BATCH_BYTES = 2**20
-"""The size of one piece of work, about."""
+"""About the size of one piece of work."""
 _IN_FLIGHT = 12
-"""The most batches on their way from a writer to the disk, over all drafts."""
+"""The most batches on their way to the disk, of all drafts together."""
 _LEVEL = 1
 _M_ARENA_MAX = -8
 """The number in malloc.h."""
 _SAMPLE_BYTES = 64 * 2**10
 _WORTH_IT = 0.9
-"""A block is stored compressed only if that shrinks it to this part."""
+"""A block is stored compressed only if that shrinks it to this fraction or less."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Workers:
         return self._threads.submit(work, *args, **kwargs)
 
     def buffer(self) -> bytearray:
-        """Return room for one batch, with any content. It costs memory only as far as it is written to."""
+        """Return a buffer for one batch, with any content. Only the part that is written to takes memory."""
         try:
             return self._free.pop()
         except IndexError:
@@ -68,8 +68,8 @@ class Workers:
         self._free.append(buffer)
         self._room.release()
 
-    def compressed(self, content: memoryview) -> bytes | None:
-        """Return a zstd frame; None if it would not be clearly smaller."""
+    def compress(self, content: memoryview) -> bytes | None:
+        """Return a zstd frame; None if it is not clearly smaller."""
         zstd = self._compressor()
         sample = content[:_SAMPLE_BYTES]
         frame = zstd.compress(sample)
@@ -79,7 +79,7 @@ class Workers:
             frame = zstd.compress(content)
         return frame if len(frame) <= len(content) * _WORTH_IT else None
 
-    def decoded(self, block: Block, stored: bytes) -> bytes:
+    def decode(self, block: Block, stored: bytes) -> bytes:
         """Return the block's plain content, compared with its digest. Raises `Damaged`."""
         if len(stored) != block.stored_bytes:
             raise Damaged("it was cut off")
@@ -102,11 +102,11 @@ class Workers:
     def _compressor(self) -> zstandard.ZstdCompressor:
         if not hasattr(self._own, "compressor"):
             self._own.compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        found: zstandard.ZstdCompressor = self._own.compressor
-        return found
+        compressor: zstandard.ZstdCompressor = self._own.compressor
+        return compressor
 
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         if not hasattr(self._own, "decompressor"):
             self._own.decompressor = zstandard.ZstdDecompressor()
-        found: zstandard.ZstdDecompressor = self._own.decompressor
-        return found
+        decompressor: zstandard.ZstdDecompressor = self._own.decompressor
+        return decompressor

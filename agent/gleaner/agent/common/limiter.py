@@ -7,63 +7,63 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Limiter:
-    """One lane in use. `at_once` is how many were in use at most while this one was, this one included."""
+class Slot:
+    """One slot in use. `at_once` is the most slots in use at any time since this one was taken, this one included."""
 
     at_once: int = 1
     waits: bool = False
-    """True while the lane's user lets the others end first."""
+    """True while the slot's user lets the others end first."""
 
 
-class Limiters:
-    """A limited number of lanes; a job that finds none free waits. For one event loop, no thread."""
+class Limiter:
+    """A limited number of slots; a job that finds none free waits. For one event loop, not for threads."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._free = asyncio.Semaphore(number)
-        self._used: list[Limiter] = []
-        self._left = asyncio.Event()
-        """Set when a lane has become free since this was last cleared."""
+    def __init__(self, most: int) -> None:
+        self.number = most
+        self._free = asyncio.Semaphore(most)
+        self._slots: list[Slot] = []
+        self._change = asyncio.Event()
+        """Set when a slot was freed since this was last cleared."""
 
     @property
     def busy(self) -> int:
-        """The number of lanes in use, without those whose user waits."""
-        return sum(not lane.waits for lane in self._used)
+        """The number of slots in use, without those whose user waits."""
+        return sum(not slot.waits for slot in self._slots)
 
     @asynccontextmanager
-    async def one(self, *, waits: bool = False) -> AsyncGenerator[Limiter]:
-        """Take a lane for the time of the context. `waits`: its user does nothing before the others have ended."""
+    async def slot(self, *, waits: bool = False) -> AsyncGenerator[Slot]:
+        """Take a slot for the time of the context. `waits`: its user does nothing before the others have ended."""
         async with self._free:
-            mine = Limiter(waits=waits)
-            self._used.append(mine)
-            self._count()
+            mine = Slot(waits=waits)
+            self._slots.append(mine)
+            self._update_at_once()
             try:
                 yield mine
             finally:
-                self._used = [lane for lane in self._used if lane is not mine]
-                self._left.set()
+                self._slots = [slot for slot in self._slots if slot is not mine]
+                self._change.set()
 
-    async def let_others_end(self, mine: Limiter, *, unless: Callable[[], bool]) -> None:
-        """Wait in a lane as long as others are in use, since one more would only slow them down.
+    async def wait_for_others(self, mine: Slot, *, unless: Callable[[], bool]) -> None:
+        """Wait in a slot as long as others are in use, since one more would only slow them down.
 
-        `unless` is called now, and whenever another lane has become free. Of several that wait, one goes first.
+        `unless` is called now, and whenever another slot was freed. Of several that wait, one goes first.
         """
         mine.waits = True
-        while any(not lane.waits for lane in self._used if lane is not mine) and not unless():
-            self._left.clear()
-            await self._left.wait()
+        while any(not slot.waits for slot in self._slots if slot is not mine) and not unless():
+            self._change.clear()
+            await self._change.wait()
         mine.waits = False
-        self._count()
+        self._update_at_once()
 
-    def look_again(self) -> None:
-        """Have those that wait call `unless` once more."""
-        self._left.set()
+    def recheck(self) -> None:
+        """Have all that wait call `unless` once more."""
+        self._change.set()
 
-    def _count(self) -> None:
-        """Update `at_once` of each lane in use."""
-        for lane in self._used:
-            if not lane.waits:
-                lane.at_once = max(lane.at_once, self.busy)
+    def _update_at_once(self) -> None:
+        """Update `at_once` of each slot in use."""
+        for slot in self._slots:
+            if not slot.waits:
+                slot.at_once = max(slot.at_once, self.busy)
 
 
 def default_saves_at_once(cores: int) -> int:

@@ -1,15 +1,30 @@
 """The sources of our programs' settings: a TOML file, then the environment on top."""
 
+import math
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pydantic import ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+LONGEST_S = 5_000_000_000
+"""The largest time in seconds, and the latest instant. Python waits for no longer time than 9.2e9 s."""
+MOST = 10**12
+"""The largest number for anything else: more than there will be, and every database can hold it."""
+
+
+def usable(value: Any, info: ValidationInfo) -> Any:
+    """Return a setting's value. Raises `ValueError` for a number with which nothing can be counted or waited for."""
+    most = LONGEST_S if (info.field_name or "").endswith("_s") else MOST
+    if isinstance(value, int | float) and not abs(value) <= most:
+        raise ValueError(f"must be at most {most:,}" if math.isfinite(value) else "must be a finite number")
+    return value
 
 
 class FileSettings(BaseSettings):
@@ -19,6 +34,8 @@ class FileSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    _usable = field_validator("*")(usable)
 
     file_variable: ClassVar[str]
     default_file: ClassVar[Path]

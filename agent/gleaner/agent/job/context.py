@@ -1,4 +1,4 @@
-"""The tools and facts that all jobs on a node share."""
+"""The tools, facts and settings that all jobs on a node share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.common.limiter import Limiters
+from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.messages import NodeFacts, Way
 from gleaner.agent.node.disk_usage import DiskLimits
 from gleaner.agent.reporting.client import Outbox
@@ -16,14 +16,14 @@ from gleaner.agent.timing.save_cost import SaveEstimates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """The tools of an executor: runtime, clock, estimates of saves, and lanes to save in."""
+    """The tools of an executor: runtime, clock, estimates of saves, and the limit of saves at once."""
 
     runtime: Runtime
     estimates: SaveEstimates
-    saves: Limiters
+    saves: Limiter
     clock: Clock
-    cut_s: Callable[[], float]
-    """Return when nothing is waited for any more: a little before the storage and the containers must be left alone."""
+    hard_stop_s: Callable[[], float]
+    """Return the instant after which nothing is waited for: shortly before the process must exit."""
     cleaner: str = "the watchdog"
     """The program that removes a container that cannot be removed from here."""
 
@@ -44,8 +44,8 @@ class AgentContext(JobContext):
     work: Path
     outbox: Outbox
     reports: Path
-    """The folder on the storage from which control takes the reports that it was not told."""
-    begins: Limiters
+    """The folder on the storage from which control takes the reports that did not reach it."""
+    begins: Limiter
     can_save: bool
     """True if this node can save and restore memory; if not, only workloads that save themselves can run here."""
     end_s: Callable[[], float]

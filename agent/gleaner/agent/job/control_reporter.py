@@ -14,20 +14,20 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
-from gleaner.agent.job.launch import begin, way_of
-from gleaner.agent.job.limits import limit_passed
+from gleaner.agent.job.launch import launch_job, way_to_restore
+from gleaner.agent.job.limits import check_compute_limit
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import (
     Assignment,
     Checkpoint,
     Checkpointed,
     Completed,
-    Measured,
     Message,
-    RestoreMeasured,
+    RestoreMeasurement,
     Returned,
     ReturnReason,
     Saved,
+    SaveMeasurement,
     Slice,
 )
 from gleaner.agent.reporting.client import Outbox
@@ -38,27 +38,27 @@ from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
 log = structlog.get_logger()
 
 
-def executor_of(context: AgentContext, assignment: Assignment) -> Executor:
+def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
     """Return the executor of a job that control has assigned to this agent."""
     place = context.work / context.agent / f"{assignment.job}-{assignment.attempt}"
-    stored = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
-    reporter = ControlReporter(context.runtime, context.outbox, context.reports, stored, context.clock)
+    checkpoints = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
+    reporter = ControlReporter(context.runtime, context.outbox, context.reports, checkpoints, context.clock)
     times = Stopwatch(context.clock)
 
     async def launch() -> lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed:
-        if (used_up := limit_passed(assignment, 0.0)) is not None:
-            return used_up
-        async with context.begins.one() as lane:
-            begun = await asyncio.to_thread(begin, context, assignment, stored)
-        way = way_of(context, assignment)
-        if isinstance(begun, lifecycle.Started) and assignment.checkpoint is not None and way is not None:
-            times.restored = RestoreMeasured(
+        if (limit := check_compute_limit(assignment, 0.0)) is not None:
+            return limit
+        async with context.begins.slot() as slot:
+            event = await asyncio.to_thread(launch_job, context, assignment, checkpoints)
+        way = way_to_restore(context, assignment)
+        if isinstance(event, lifecycle.Started) and assignment.checkpoint is not None and way is not None:
+            times.restore_cost = RestoreMeasurement(
                 stored_bytes=assignment.checkpoint.size_bytes,
                 took_s=elapsed_s(times.started_s, context.clock.now_s()),
-                at_once=lane.at_once,
+                at_once=slot.at_once,
                 way=way,
             )
-        return begun
+        return event
 
     def clean() -> None:
         try:
@@ -67,31 +67,31 @@ def executor_of(context: AgentContext, assignment: Assignment) -> Executor:
         except OSError as error:
             reporter.warn("cannot remove the job's folder; the next agent will", error)
 
-    return Executor(context, stored, reporter, launch, clean, times)
+    return Executor(context, checkpoints, reporter, launch, clean, times)
 
 
 @dataclass(slots=True)
 class ControlReporter:
-    """The `Reporter` of one attempt: all of it goes through the agent's outbox."""
+    """The `Reporter` of one attempt: all reports go through the agent's outbox."""
 
     runtime: Runtime
     outbox: Outbox
     reports: Path
-    """The agent's folder on the storage, from which control takes what it was not told."""
-    stored: JobCheckpoints
+    """The agent's folder on the storage, from which control takes the reports that did not reach it."""
+    checkpoints: JobCheckpoints
     clock: Clock
     _log: JobLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self._log = JobLog.going_on(self.stored.assignment.checkpoint, self.clock)
+        self._log = JobLog.from_checkpoint(self.checkpoints.assignment.checkpoint, self.clock)
 
     @property
     def is_heard(self) -> bool:
-        """True if control has taken every report of the attempt."""
+        """True if control has accepted every report of the attempt."""
         return not self.outbox.waits_for(self._path)
 
     def note(self, what: str, **facts: object) -> None:
-        log.info(what, job=self.stored.assignment.job, attempt=self.stored.assignment.attempt, **facts)
+        log.info(what, job=self.checkpoints.assignment.job, attempt=self.checkpoints.assignment.attempt, **facts)
 
     def warn(self, what: str, error: Exception) -> None:
         self.note(what, error=str(error))
@@ -99,21 +99,21 @@ class ControlReporter:
     # ── its output ──
 
     def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
-        self.clock.start(self._read, container, may_wait)
-        self.clock.start(self._listen, container)
+        self.clock.start(self._follow_log, container, may_wait)
+        self.clock.start(self._follow_live_output, container)
 
-    def _read(self, container: ContainerId, may_wait: Callable[[], bool]) -> None:
+    def _follow_log(self, container: ContainerId, may_wait: Callable[[], bool]) -> None:
         try:
             self._log.follow(self.runtime.logs(container), may_wait=may_wait)
         except RuntimeFault as error:
             self.warn("cannot read the log", error)
 
-    def _listen(self, container: ContainerId) -> None:
+    def _follow_live_output(self, container: ContainerId) -> None:
         try:
-            if (output := self.runtime.live(container)) is not None:
+            if (output := self.runtime.live_output(container)) is not None:
                 self._log.listen(output)
         except (RuntimeFault, OSError) as error:
-            self.warn("cannot listen to it", error)
+            self.warn("cannot read its live output", error)
 
     def mark(self, *, paused_s: float) -> Mark:
         return self._log.mark(paused_s=paused_s)
@@ -128,26 +128,26 @@ class ControlReporter:
     def end_output(self) -> Mark:
         self._log.end_lines()
         self._flush(None)
-        return Mark(self._log.written, self._log.open_lines())
+        return Mark(self._log.line_count, self._log.open_lines())
 
     def _flush(self, room_bytes: Callable[[], int] | None) -> None:
-        for taken in self._log.taken(room_bytes):
-            self.outbox.put(self._path + "log", taken.lines, log_bytes=taken.size_bytes)
+        for batch in self._log.take_batches(room_bytes):
+            self.outbox.put(self._path + "log", batch.lines, log_bytes=batch.size_bytes)
 
     # ── what becomes of it ──
 
     def record_save(self, checkpoint: Checkpoint) -> None:
-        """Control keeps the record."""
+        """Nothing to record here: control keeps the record."""
 
     async def confirm_save(self, took_s: float) -> bool:
-        """Control gives the job to another agent when it hears of the checkpoint."""
+        """Nothing to confirm: control gives the job to another agent when it hears of the checkpoint."""
         return True
 
-    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         self._flush(None)
         self._report("saved", Saved(checkpoint=checkpoint, slice=spent, measured=measured))
 
-    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         self.flush_output()
         self._report("checkpointed", Checkpointed(checkpoint=checkpoint, slice=spent, measured=measured))
 
@@ -155,10 +155,10 @@ class ControlReporter:
         self.outbox.keep(self._path, self.reports)
 
     def store_results(self, exit_code: int) -> Results:
-        return Results(self.stored.publish_output(exit_code))
+        return Results(self.checkpoints.publish_output(exit_code))
 
     def report_exit(self, exit_code: int, results: Results, spent: Slice) -> None:
-        lines = self._log.written
+        lines = self._log.line_count
         self._report("completed", Completed(exit_code=exit_code, output=results.output, log_lines=lines, slice=spent))
 
     def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
@@ -171,13 +171,13 @@ class ControlReporter:
             Completed(
                 exit_code=limit.value,
                 reason=reason,
-                log_lines=self._log.written,
+                log_lines=self._log.line_count,
                 slice=spent,
                 may_retry=limit is not lifecycle.Limit.COMPUTING,
             ),
         )
 
-    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
         self._report("return", Returned(why=why, detail=detail, slice=spent, measured=measured))
 
     def _report(self, verb: str, message: Message) -> None:
@@ -185,7 +185,7 @@ class ControlReporter:
 
     @property
     def _path(self) -> str:
-        return f"/jobs/{self.stored.assignment.job}/attempts/{self.stored.assignment.attempt}/"
+        return f"/jobs/{self.checkpoints.assignment.job}/attempts/{self.checkpoints.assignment.attempt}/"
 
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""Do what `job.lifecycle` says for one job, one thing after the other, and feed back what happened.
+"""Do the steps of `job.lifecycle` for one job, one after the other, and feed back what happened.
 
 The only executor of `lifecycle.step`: for an agent, whose reporter tells control, and for `glean run`, whose reporter
 has Slurm start the job again. Blocking work runs in threads of its own; everything that decides runs on the event
-loop, so there is no lock.
+loop, without a lock.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.common.limiter import Limiter
+from gleaner.agent.common.limiter import Slot
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import JobContext
-from gleaner.agent.job.job_checkpoints import JobCheckpoints, Kept
+from gleaner.agent.job.job_checkpoints import JobCheckpoints, NewCheckpoint
 from gleaner.agent.job.reporter import Reporter
-from gleaner.agent.messages import Assignment, Measured, ReturnReason, Way
+from gleaner.agent.messages import Assignment, ReturnReason, SaveMeasurement, Way
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
     ContainerExited,
@@ -35,28 +35,28 @@ from gleaner.agent.timing.stopwatch import Activity, Stopwatch, elapsed_s
 Result = TypeVar("Result")
 
 TERMINATED = 143
-"""The exit code of a process that was terminated: by its own doing, or by an engine that ends."""
+"""The exit code after SIGTERM: by the job itself, or by an engine that ends."""
 ENGINE_ENDS_S = 1.0
 RUNTIME_BACK_S = 20.0
-"""A runtime may be away for so long before its containers are taken for lost."""
-KEPT_WITHIN_S = 5.0
-"""A container stands still for so long at most until the report of its periodic save is on the storage."""
+"""A runtime may be away for so long; then its containers count as lost."""
+REPORTS_ON_DISK_WITHIN_S = 5.0
+"""The longest time that a container is paused until the report of its periodic save is on the storage."""
 SAVE_PAUSE_S = 10.0
-"""The longest pause after a save that failed; shorter where there is less time left."""
+"""The longest pause after a failed save; shorter if there is less time left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SaveUnderWay:
-    """A save that has begun. `cost`: the cost of saves as it was known then; None if nothing was known."""
+    """A save that has begun. `cost`: the known cost of saves at that time; None without measurements."""
 
     began_s: float
-    """By the monotonic clock: if the node's clock is set meanwhile, that must not count as the cost of a save."""
-    lane: Limiter
+    """By the monotonic clock: a node's clock that is set meanwhile must not change the cost of a save."""
+    slot: Slot
     cost: SaveCost | None
 
     def expected_s(self, load: Load) -> float | None:
-        """Return the time expected of the save, with as many at once as there were; None if nothing was known."""
-        at_once = self.lane.at_once
+        """Return the expected time of the save, with as many at once as there were; None without measurements."""
+        at_once = self.slot.at_once
         return None if self.cost is None else self.cost.all_s([load.mib] * at_once, at_once=at_once)
 
 
@@ -65,51 +65,51 @@ class Executor:
     """One job on one node, from its launch to its last report."""
 
     context: JobContext
-    stored: JobCheckpoints
+    checkpoints: JobCheckpoints
     reporter: Reporter
     launch: Callable[[], Awaitable[lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed]]
-    """Starts the job or restores it, unless it has used up a limit before."""
+    """Starts the job or restores it, unless it has already passed a limit."""
     clean: Callable[[], None]
-    """Removes what the job has left on the node. Blocks."""
+    """Removes what the job left on the node. Blocks."""
     times: Stopwatch
     forgets_failures: bool = False
-    """True if each demand to vacate stands alone: saves that failed before do not count, and it computes meanwhile."""
+    """True if each order to vacate stands alone: earlier failed saves do not count, and the job computes meanwhile."""
     memory_bytes: int = 0
-    """The memory in use when it was last measured."""
+    """The memory in use at the last measurement."""
     since_s: float = 0.0
-    """The instant at which a save of the job was last tried, or else when the job began to compute."""
+    """The instant of the last try to save the job, or else the instant at which it began to compute."""
     began_s: float = 0.0
     """The instant at which the job began to compute."""
-    saved_s: float = 0.0
-    """The instant at which the job was last saved."""
+    last_save_s: float = 0.0
+    """The instant of the job's last save."""
     save_again_s: float = 0.0
-    """Before this instant a save that has failed is not tried again: the reason may pass."""
+    """A failed save is not tried again before this instant: the reason may pass."""
     node_fault: bool = False
     """True if the job was returned because the node does not work."""
     storage_fault: str = ""
-    """Why the storage did not take what was last to be stored; empty if it did, or if there was another reason."""
+    """Why the storage failed at the last try to store; empty if it did not fail."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     state: lifecycle.Task = field(init=False)
     _todos: asyncio.Queue[lifecycle.Todo] = field(default_factory=asyncio.Queue[lifecycle.Todo])
-    _ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the job has ended: what is left is to report, and to clean up."""
+    _end_event: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the job has ended: only the report and the cleaning are left."""
     _container: ContainerId | None = None
-    _failed: int = 0
+    _failed_saves: int = 0
     """Saves that failed since the last report of a checkpoint."""
-    _saving: "_SaveUnderWay | None" = None
-    _was_told_to_vacate: bool = False
-    """True if that was before the job began: then a checkpoint that was not found in time is no fault of the node."""
-    _signalled_s: float = 0.0
-    """The instant at which the job was told to save itself, by the monotonic clock; 0 if it was not."""
-    _measured: Measured | None = None
+    _save_under_way: "_SaveUnderWay | None" = None
+    _had_to_vacate: bool = False
+    """True if the order came before the job began: then the node is not to blame for a checkpoint not found in time."""
+    _signal_s: float = 0.0
+    """The instant of the signal to save itself, by the monotonic clock; 0 if none was sent."""
+    _latest_cost: SaveMeasurement | None = None
     """The cost of the latest published checkpoint."""
     _pausing: AbstractContextManager[object] = field(init=False)
-    _refused: str = ""
-    """Why the job could not be paused, the last time that this failed."""
-    _refused_s: float = -math.inf
-    """The instant of that, by the monotonic clock."""
-    _turn: asyncio.Task[None] | None = None
-    """The job's save, from the wait for a lane on."""
+    _pause_error: str = ""
+    """Why the last pause failed."""
+    _pause_error_s: float = -math.inf
+    """The instant of that failure, by the monotonic clock."""
+    _save_task: asyncio.Task[None] | None = None
+    """The job's save, from the wait for a slot on."""
 
     def __post_init__(self) -> None:
         self.state = lifecycle.Preparing(self.assignment.saves_itself)
@@ -117,8 +117,8 @@ class Executor:
 
     @property
     def assignment(self) -> Assignment:
-        """The job as it was assigned."""
-        return self.stored.assignment
+        """The job as assigned."""
+        return self.checkpoints.assignment
 
     @property
     def container(self) -> ContainerId | None:
@@ -132,12 +132,12 @@ class Executor:
 
     @property
     def is_reported(self) -> bool:
-        """True if the job has ended and all of it has been heard."""
+        """True if the job has ended and all its reports have arrived."""
         return self.done.is_set() and self.reporter.is_heard
 
     @property
     def is_computing(self) -> bool:
-        """True if the job is to be saved when the time comes."""
+        """True if the job runs, and is not being saved."""
         return isinstance(self.state, lifecycle.Running)
 
     @property
@@ -147,14 +147,14 @@ class Executor:
 
     @property
     def is_storing(self) -> bool:
-        """True if something of the job may still come to the storage if there is time."""
-        if isinstance(self.state, lifecycle.Running):  # its save has failed, and is tried again
+        """True if something of the job may still be stored if there is time."""
+        if isinstance(self.state, lifecycle.Running):  # its save failed and is tried again
             return self.state.vacating and self.state.failed_saves < lifecycle.SAVE_TRIES
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
 
     @property
     def is_given_up(self) -> bool:
-        """True if it was reported that the job could not be stored in time."""
+        """True if the report says that the job could not be stored in time."""
         return isinstance(self.state, lifecycle.Ended) and self.state.late
 
     @property
@@ -169,11 +169,11 @@ class Executor:
         return Load(self.memory_bytes, Way.SELF if self.assignment.saves_itself else self.context.way)
 
     def feed(self, event: lifecycle.Event) -> None:
-        """Tell the lifecycle what happened, and queue what is to be done."""
+        """Feed an event to the lifecycle, and queue the things to do."""
         before = self.state
-        self.stored.hurry.set()  # whatever happened: a job that is being prepared waits no longer
+        self.checkpoints.stop_waiting.set()  # whatever happened: a job in preparation waits no longer
         if isinstance(before, lifecycle.Preparing) and isinstance(event, lifecycle.VacateAsked | lifecycle.AgentEnds):
-            self._was_told_to_vacate = True
+            self._had_to_vacate = True
         self.state, todos = lifecycle.step(self.state, event)
         if self.forgets_failures and isinstance(self.state, lifecycle.Running):
             self.state = lifecycle.Running(self.state.container)
@@ -183,32 +183,32 @@ class Executor:
         if isinstance(before, lifecycle.Saving) and not isinstance(self.state, lifecycle.Saving):
             self._leave_queue()
         if isinstance(self.state, lifecycle.Ended):
-            self._ended.set()
-            self.context.saves.look_again()
+            self._end_event.set()
+            self.context.saves.recheck()
         for todo in todos:
-            # This must not wait for a thread that may hang: after the next step this process may be gone.
+            # This must not wait for a thread that may hang: after the next step this process may have ended.
             if isinstance(todo, lifecycle.ReportSaved):
-                self.reporter.report_saved(todo.checkpoint, self.times.slice(), self._measured)
+                self.reporter.report_saved(todo.checkpoint, self.times.slice(), self._latest_cost)
             else:
                 self._todos.put_nowait(todo)
         if isinstance(event, lifecycle.OutOfTime):
-            self._tell_what_waits()
+            self._report_pending()
 
     async def run(self) -> None:
-        """Prepare the job and see it through."""
+        """Launch the job and do all its steps until its end."""
         try:
-            begun = await self.launch()
-            self.feed(begun)
+            event = await self.launch()
+            self.feed(event)
             if (container := self.container) is not None:
                 self._container = container
                 self.since_s = self.began_s = self.context.clock.now_s()
-                self.times.turn_to(Activity.COMPUTING)
+                self.times.switch_to(Activity.COMPUTING)
                 self.reporter.follow(container, may_wait=lambda: self.is_computing)
                 loop = asyncio.get_running_loop()
                 self.context.clock.start(self._await_exit, container, loop)
             while not isinstance(self.state, lifecycle.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
-        except Exception as error:  # a bug of ours: the process must not go on unseen, and the job not come back here
+        except Exception as error:  # a bug of ours: the process must not run on unseen, nor the job come back here
             if (container := self.container) is not None:
                 await asyncio.to_thread(self._kill, container)
             self._report_return(ReturnReason.NODE_FAULT, f"the agent broke: {error!r}")
@@ -219,19 +219,19 @@ class Executor:
     # ── while it runs ──
 
     def _await_exit(self, container: ContainerId, loop: asyncio.AbstractEventLoop) -> None:
-        event = exit_of(self.context.runtime, container, self.context.clock)
-        with suppress(RuntimeError):  # the loop has been closed: the job has ended, and nobody listens any more
+        event = wait_for_exit(self.context.runtime, container, self.context.clock)
+        with suppress(RuntimeError):  # the loop is closed: the job has ended, and nobody listens
             loop.call_soon_threadsafe(self.feed, event)
 
-    def _tell_what_waits(self) -> None:
-        """Report at once what waits, perhaps behind a container that cannot be removed.
+    def _report_pending(self) -> None:
+        """Report at once what still waits, perhaps behind a container that cannot be removed.
 
-        A job of which control has heard nothing before the farewell counts as unstarted.
+        If control hears nothing of a job before the deregistration, the job counts as unstarted.
         """
         for todo in [self._todos.get_nowait() for _ in range(self._todos.qsize())]:
             match todo:
                 case lifecycle.ReportCheckpointed(checkpoint):
-                    self.reporter.report_checkpointed(checkpoint, self.times.slice(), self._measured)
+                    self.reporter.report_checkpointed(checkpoint, self.times.slice(), self._latest_cost)
                 case lifecycle.ReportStopped(reason, limit):
                     self.reporter.report_stopped(reason, limit, self.times.slice())
                 case lifecycle.ReportReturned(why, detail):
@@ -240,12 +240,12 @@ class Executor:
                 case _:
                     self._todos.put_nowait(todo)
 
-    # ── what the lifecycle says ──
+    # ── the steps of the lifecycle ──
 
     async def _do(self, todo: lifecycle.Todo) -> None:
         match todo:
             case lifecycle.Save(container):
-                await self._until_saved(container)
+                await self._wait_for_save(container)
             case lifecycle.GoOn(container):
                 await asyncio.to_thread(self._go_on, container)
             case lifecycle.Signal(container, name):
@@ -253,15 +253,15 @@ class Executor:
             case lifecycle.StoreFolder():
                 await self._store_folder()
             case lifecycle.Finish(_, exit_code):
-                self.times.turn_to(Activity.OVER)
+                self.times.switch_to(Activity.OVER)
                 await self._finish(exit_code)
             case lifecycle.Kill(container):
-                self.times.turn_to(Activity.OVER)
+                self.times.switch_to(Activity.OVER)
                 await asyncio.to_thread(self._kill, container)
             case lifecycle.ReportSaved():
-                raise AssertionError("what is published is reported at once")
+                raise AssertionError("a published checkpoint is reported at once")
             case lifecycle.ReportCheckpointed(checkpoint):
-                self.reporter.report_checkpointed(checkpoint, self.times.slice(), self._measured)
+                self.reporter.report_checkpointed(checkpoint, self.times.slice(), self._latest_cost)
                 await self._keep_reports()
             case lifecycle.ReportUnstartable(exit_code, reason):
                 self.reporter.report_unstartable(exit_code, reason, self.times.slice())
@@ -275,15 +275,16 @@ class Executor:
                 await asyncio.to_thread(self.clean)
 
     def _leave_queue(self) -> None:
-        """Give up the wait for a lane: what becomes of the job does not depend on a save any more."""
-        if self._turn is not None and self._saving is None and self._turn is not asyncio.current_task():
-            self._turn.cancel()
+        """Stop to wait for a slot: the job needs no save any more."""
+        task = self._save_task
+        if task is not None and self._save_under_way is None and task is not asyncio.current_task():
+            task.cancel()
 
-    async def _until_saved(self, container: ContainerId) -> None:
-        """Save the job in its turn. Return when that is done, and at once if the job is not to be saved any more."""
+    async def _wait_for_save(self, container: ContainerId) -> None:
+        """Save the job in its turn. Return when that is done, and at once if the job needs no save any more."""
         if not self.is_saving:
             return
-        turn = self._turn = asyncio.create_task(self._save_in_turn(container))
+        turn = self._save_task = asyncio.create_task(self._save_in_turn(container))
         try:
             await asyncio.wait({turn})
         finally:
@@ -292,29 +293,31 @@ class Executor:
             turn.result()
 
     async def _save_in_turn(self, container: ContainerId) -> None:
-        """Save the job when a lane is free; at the agent's end, only if that does not make others late."""
+        """Save the job when a slot is free; at the agent's end, only if that does not make other saves late."""
         saves = self.context.saves
-        async with saves.one(waits=self._is_vacating()) as lane:
-            await saves.let_others_end(lane, unless=lambda: not self._is_vacating() or self._is_in_time(saves.busy + 1))
+        async with saves.slot(waits=self._is_vacating()) as slot:
+            await saves.wait_for_others(
+                slot, unless=lambda: not self._is_vacating() or self._is_in_time(saves.busy + 1)
+            )
             if not isinstance(self.state, lifecycle.Saving):
                 return
             load, estimates = self.load, self.context.estimates
             cost = estimates.cost(load.way) if estimates.knows(load.way) else None
-            under_way = self._saving = _SaveUnderWay(self.context.clock.monotonic_s(), lane, cost)
-            saved = await asyncio.to_thread(self._save, container)
-            self._saving = None
-            if not isinstance(saved, Kept):
-                self.feed(saved)
+            under_way = self._save_under_way = _SaveUnderWay(self.context.clock.monotonic_s(), slot, cost)
+            result = await asyncio.to_thread(self._save, container)
+            self._save_under_way = None
+            if not isinstance(result, NewCheckpoint):
+                self.feed(result)
                 return
             took_s = self.context.clock.monotonic_s() - under_way.began_s
-            self._note(saved, under_way, memory_bytes=self.memory_bytes)
-            # Nothing is awaited between a look at the state and the event of a save after which the job goes on: what
-            # comes later finds it running.
+            self._record_save(result, under_way, memory_bytes=self.memory_bytes)
+            # For a periodic save, nothing is awaited between this look at the state and its event: later events find
+            # the job running.
             if self._is_last_save() and not await self.reporter.confirm_save(took_s):
                 self.since_s = self.context.clock.now_s()
                 self.feed(lifecycle.SaveFailed("nobody goes on from its checkpoint"))
             else:
-                self.feed(lifecycle.SaveDone(saved.checkpoint))
+                self.feed(lifecycle.SaveDone(result.checkpoint))
 
     def _is_last_save(self) -> bool:
         return isinstance(self.state, lifecycle.Saving) and not self.state.periodic
@@ -323,115 +326,115 @@ class Executor:
         return isinstance(self.state, lifecycle.Saving) and self.state.vacating
 
     def _is_in_time(self, at_once: int) -> bool:
-        """Return True if a save that begins now, with so many at once, should end in time."""
+        """Return True if a save that begins now, with so many at once, probably ends in time."""
         expected_s = self.context.estimates.expected_s(self.load, at_once=at_once)
-        return self.context.clock.now_s() + expected_s <= self.context.cut_s()
+        return self.context.clock.now_s() + expected_s <= self.context.hard_stop_s()
 
-    def weigh(self) -> None:
-        """Measure the memory in use; what was measured last stays if that does not work. Blocks."""
+    def measure_memory(self) -> None:
+        """Measure the memory in use. If that fails, the last measurement stays. Blocks."""
         if (container := self.container) is None:
             return
         with suppress(RuntimeFault):
-            used = self.context.runtime.usage([container])
-            self.memory_bytes = used[container].memory_bytes if container in used else self.memory_bytes
+            usages = self.context.runtime.usage([container])
+            self.memory_bytes = usages[container].memory_bytes if container in usages else self.memory_bytes
 
-    def stop(self) -> None:
-        """Pause the job if its save has not begun. If that does not work, its save will say why. Blocks."""
-        if (container := self.container) is None or self._saving is not None:
+    def pause_early(self) -> None:
+        """Pause the job if its save has not begun. If that fails, its save will say why. Blocks."""
+        if (container := self.container) is None or self._save_under_way is not None:
             return
-        self.times.turn_to(Activity.SAVING)
+        self.times.switch_to(Activity.SAVING)
         with suppress(RuntimeFault, ContainerExited, CannotCheckpoint):
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:
-        """Pause the job. If another call failed while this one waited for it, do not try again: that takes seconds."""
+        """Pause the job. If another call failed while this one waited for it, do not try again: a try takes seconds."""
         came_s = self.context.clock.monotonic_s()
         with self._pausing:
-            if self._refused_s >= came_s:
-                raise RuntimeFault(self._refused)
+            if self._pause_error_s >= came_s:
+                raise RuntimeFault(self._pause_error)
             try:
                 self.context.runtime.pause(container)
             except RuntimeFault as error:
-                self._refused, self._refused_s = str(error), self.context.clock.monotonic_s()
+                self._pause_error, self._pause_error_s = str(error), self.context.clock.monotonic_s()
                 raise
 
-    def _save(self, container: ContainerId) -> Kept | lifecycle.SaveFailed:
-        """Pause, checkpoint, copy, publish. The container is left paused: only a published checkpoint may let it go."""
+    def _save(self, container: ContainerId) -> NewCheckpoint | lifecycle.SaveFailed:
+        """Pause, checkpoint, publish. The container stays paused: only after the checkpoint is published may it end."""
         context = self.context
         try:
-            self.weigh()
-            self.times.turn_to(Activity.SAVING)
+            self.measure_memory()
+            self.times.switch_to(Activity.SAVING)
             self._pause(container)
             paused_s = self.context.clock.monotonic_s()
-            kept = self.stored.save_memory(
+            new = self.checkpoints.save_memory(
                 context.runtime,
                 container,
                 lambda: self.reporter.mark(paused_s=paused_s),
                 at_the_end=self._is_vacating(),
             )
-            self.reporter.record_save(kept.checkpoint)
-            return kept
+            self.reporter.record_save(new.checkpoint)
+            return new
         except ContainerExited as error:
             return lifecycle.SaveFailed(f"it exited first: {error}")
         except (CannotCheckpoint, StorageError, RuntimeFault, OSError) as error:
             self.reporter.warn("cannot be saved, and goes on", error)
-            self._note_failure(error)
-            self._failed += 1
-            left_s = context.cut_s() - context.clock.now_s()
+            self._record_failure(error)
+            self._failed_saves += 1
+            left_s = context.hard_stop_s() - context.clock.now_s()
             self.save_again_s = context.clock.now_s() + min(SAVE_PAUSE_S, max(0.0, left_s) / (lifecycle.SAVE_TRIES + 1))
             return lifecycle.SaveFailed(str(error), lasts=isinstance(error, CannotCheckpoint) and error.lasts)
         finally:
             self.since_s = context.clock.now_s()
 
-    def _note(self, kept: Kept, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
-        """Learn from the cost of a save, and keep the cost for the report."""
-        self.times.turn_to(Activity.OVER)  # it is published; if the job goes on, `_go_on` says so
+    def _record_save(self, new: NewCheckpoint, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
+        """Learn the cost of a save, and keep the cost for the report."""
+        self.times.switch_to(Activity.OVER)  # if the job goes on, `_go_on` records that
         load, took_s, estimates = self.load, self.context.clock.monotonic_s() - save.began_s, self.context.estimates
-        at_once, expected_s = save.lane.at_once, save.expected_s(load)
-        self.saved_s = self.context.clock.now_s()
-        self._measured = None
-        is_telling = estimates.is_telling(load.way, wrote_all=kept.wrote_all)
-        if is_telling:
+        at_once, expected_s = save.slot.at_once, save.expected_s(load)
+        self.last_save_s = self.context.clock.now_s()
+        self._latest_cost = None
+        is_representative = estimates.is_representative(load.way, is_full=new.is_full)
+        if is_representative:
             estimates.note(load, at_once=at_once, took_s=took_s)
-        # Control learns from a save that ends an attempt, and not from one after which the job goes on.
-        if is_telling or (isinstance(self.state, lifecycle.Saving) and self.state.periodic):
-            self._measured = Measured(
+        # Control learns from the save that ends an attempt, so that one is reported only if it is representative.
+        if is_representative or (isinstance(self.state, lifecycle.Saving) and self.state.periodic):
+            self._latest_cost = SaveMeasurement(
                 memory_bytes=memory_bytes,
-                stored_bytes=kept.stored_bytes,
+                stored_bytes=new.stored_bytes,
                 took_s=took_s,
-                expected_s=expected_s if is_telling else None,
+                expected_s=expected_s if is_representative else None,
                 at_once=at_once,
                 way=load.way,
-                failed=self._failed,
+                failed=self._failed_saves,
             )
-            self._failed = 0
+            self._failed_saves = 0
         self.storage_fault = ""
-        said = "saved with all that it has" if kept.wrote_all else "saved"
-        self.reporter.note(said, number=kept.checkpoint.number, took_s=round(took_s, 2), expected_s=expected_s)
+        what = "saved in full" if new.is_full else "saved"
+        self.reporter.note(what, number=new.checkpoint.number, took_s=round(took_s, 2), expected_s=expected_s)
 
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self.storage_fault = str(error) if isinstance(error, StorageError) else ""
 
     async def _keep_reports(self) -> None:
-        """See that a periodic save is not lost with this process. A storage that hangs does not hold the job up."""
-        self.times.turn_to(Activity.SAVING)
+        """See that a periodic save is not lost with this process. A storage that hangs delays the job only briefly."""
+        self.times.switch_to(Activity.SAVING)
         try:
-            async with asyncio.timeout(KEPT_WITHIN_S):
+            async with asyncio.timeout(REPORTS_ON_DISK_WITHIN_S):
                 await asyncio.to_thread(self.reporter.keep_reports)
         except (TimeoutError, OSError) as error:
-            self.reporter.warn("its save is lost with this agent until control has heard of it", error)
+            self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
     def _go_on(self, container: ContainerId) -> None:
-        self.times.turn_to(Activity.COMPUTING)
+        self.times.switch_to(Activity.COMPUTING)
         try:
             self.context.runtime.unpause(container)
         except RuntimeFault as error:
             self.reporter.warn("cannot let it go on", error)
 
     def _signal(self, container: ContainerId, name: str) -> None:
-        """Send the signal; a paused process would not hear it, so the container goes on first."""
-        self._signalled_s = self._signalled_s or self.context.clock.monotonic_s()
-        self.times.turn_to(Activity.SAVING)
+        """Send the signal. The container goes on first, since a paused process does not get it."""
+        self._signal_s = self._signal_s or self.context.clock.monotonic_s()
+        self.times.switch_to(Activity.SAVING)
         try:
             self.context.runtime.unpause(container)
             self.context.runtime.signal(container, name)
@@ -448,41 +451,41 @@ class Executor:
         self.feed(lifecycle.Finished())
 
     async def _store_folder(self) -> None:
-        """Publish the folder of a workload that has saved itself, perhaps without being told to."""
-        began_s = self._signalled_s or self.context.clock.monotonic_s()
-        self.times.turn_to(Activity.SAVING)
+        """Publish the folder of a workload that has saved itself, perhaps without a signal."""
+        began_s = self._signal_s or self.context.clock.monotonic_s()
+        self.times.switch_to(Activity.SAVING)
         await self._end_output()
-        kept = await self._persistently(self.stored.save_folder)
-        if kept is None:
+        new = await self._persistently(self.checkpoints.save_folder)
+        if new is None:
             return
         mark = self.reporter.end_output()
-        written = {"log_lines": mark.lines, "open_lines": mark.open_lines}
-        checkpoint = kept.checkpoint.model_copy(update=written)
-        self._note(kept, _SaveUnderWay(began_s, Limiter(), None), memory_bytes=checkpoint.size_bytes)
+        log_position = {"log_lines": mark.lines, "open_lines": mark.open_lines}
+        checkpoint = new.checkpoint.model_copy(update=log_position)
+        self._record_save(new, _SaveUnderWay(began_s, Slot(), None), memory_bytes=checkpoint.size_bytes)
         self.feed(lifecycle.SaveDone(checkpoint))
 
     async def _persistently(self, store: Callable[[], Result]) -> Result | None:
-        """Return the result of `store`. A storage that fails is tried again. None when there is no time left."""
+        """Return the result of `store`. If the storage fails, try again. None when there is no time left."""
         pause_s = 1.0
         while isinstance(self.state, lifecycle.Finishing | lifecycle.Storing):
             try:
                 return await asyncio.to_thread(store)
             except (StorageError, OSError) as error:
                 self.reporter.warn("cannot store what it left, trying again", error)
-                self._note_failure(error)
+                self._record_failure(error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), pause_s)
+                await asyncio.wait_for(self._end_event.wait(), pause_s)
             pause_s = min(30.0, 2 * pause_s)
         return None
 
     async def _end_output(self) -> None:
-        """Pass on all of the output of a process that has ended for good."""
+        """Pass on all output of a process that has ended for good."""
         await asyncio.to_thread(self.reporter.await_output)
         self.reporter.end_output()
 
     def _kill(self, container: ContainerId) -> None:
         self._end(container)
-        if self.has_run:  # the last lines are read from the ended container before it is removed
+        if self.has_run:  # the last lines come from the ended container, before it is removed
             self.reporter.await_output()
         try:
             self.context.runtime.remove(container)
@@ -496,15 +499,16 @@ class Executor:
             self.reporter.warn(f"cannot kill the container; {self.context.cleaner} will", error)
 
     def kill_now(self) -> None:
-        """Kill the container at the agent's end, when the job's own thread hangs elsewhere. Blocks."""
+        """Kill the container at the agent's end, if the job's own thread hangs elsewhere. Blocks."""
         if self._container is not None:
             self._end(self._container)
 
     def _report_return(self, why: ReturnReason, detail: str) -> None:
-        # The storage may not be mounted here. A storage that was not waited for, since the agent ends, says nothing.
-        leaves = self.context.clock.now_s() >= self.context.cut_s() or self._was_told_to_vacate
-        began_nothing = why is ReturnReason.STORAGE_FAULT and not self.has_run and not leaves
-        self.node_fault = began_nothing or why in (
+        # Perhaps the storage is not mounted on this node. If the agent did not wait for it, since it ends, that says
+        # nothing.
+        leaves = self.context.clock.now_s() >= self.context.hard_stop_s() or self._had_to_vacate
+        never_began = why is ReturnReason.STORAGE_FAULT and not self.has_run and not leaves
+        self.node_fault = never_began or why in (
             ReturnReason.NODE_FAULT,
             ReturnReason.CANNOT_RESTORE,
             ReturnReason.CHECKPOINT_BROKEN,
@@ -512,24 +516,24 @@ class Executor:
         measured = self._cost_so_far() if why is ReturnReason.TOO_LATE else None
         self.reporter.report_return(why, detail, self.times.slice(), measured)
 
-    def _cost_so_far(self) -> Measured | None:
-        """Return the cost so far of a save that comes too late; None if no save goes on."""
-        if (save := self._saving) is None:
+    def _cost_so_far(self) -> SaveMeasurement | None:
+        """Return the cost so far of a save that is too late; None if no save goes on."""
+        if (save := self._save_under_way) is None:
             return None
-        return Measured(
+        return SaveMeasurement(
             memory_bytes=self.memory_bytes,
             stored_bytes=0,
             took_s=self.context.clock.monotonic_s() - save.began_s,
             expected_s=save.expected_s(self.load),
-            at_once=save.lane.at_once,
+            at_once=save.slot.at_once,
             way=self.load.way,
         )
 
 
-def exit_of(runtime: Runtime, container: ContainerId, clock: Clock) -> lifecycle.Event:
-    """Wait for a job's process to end; return how it ended, as an event. Blocks.
+def wait_for_exit(runtime: Runtime, container: ContainerId, clock: Clock) -> lifecycle.Event:
+    """Wait for a job's process to end; return the event that says how it ended. Blocks.
 
-    A runtime that goes away takes its containers along, and somebody may kill them: neither is the job's fault.
+    If the runtime goes away, its containers end too, and somebody may kill them: the job is not to blame.
     """
     give_up_s = float("inf")
     while True:

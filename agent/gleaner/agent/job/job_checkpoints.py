@@ -1,6 +1,6 @@
 """One job's checkpoints and its result on the storage, as its agent writes and reads them.
 
-Everything here blocks, in a worker thread, for as long as the storage does.
+All calls block as long as the storage does: make them in a worker thread.
 """
 
 import math
@@ -27,34 +27,33 @@ from gleaner.agent.checkpoints.interface import (
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Output
 from gleaner.agent.node.compatibility import NodeKind, kind, lacks
-from gleaner.agent.reporting.job_log import NOTHING, Mark
+from gleaner.agent.reporting.job_log import NO_OUTPUT, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime
 
 FOLDER_PART = "folder.tar"
 MISSING_FOR_S = 60.0
-"""A missing checkpoint is looked for again for so long: an NFS client may believe for up to `acdirmax` (60 s, nfs(5))
-that there is no file where it saw none, although another node has written one since."""
+"""The time for which a missing checkpoint is looked for again. For up to `acdirmax` (60 s, nfs(5)) an NFS client may
+not see a file that another node has just written."""
 MISSING_EVERY_S = 2.0
-RELIED_ON_FOR_S = 3600.0
-"""For so long, blocks that were read whole to restore a job are not read again for its next checkpoint. At an agent's
-end, this holds for blocks that the agent itself has written too."""
+TRUSTED_FOR_S = 3600.0
+"""For so long, blocks that were read to restore a job are not read again for its next checkpoint. At an agent's end,
+the same holds for blocks that the agent itself has written."""
 LONGEST_CHAIN = 8
-"""Of so many checkpoints in a row, one shares no file with an earlier one: a shared file that rots after it was read
-breaks no more than these."""
+"""The most checkpoints in a row that share files: if a shared file rots after it was read, no more than these break."""
 LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
-"""The same at an agent's end, where a save that writes everything may come too late."""
+"""The same at an agent's end, where a full save may be too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Checkpoints that may share files, each with those before it. `place` counts from 1, for the first."""
+    """A place in a chain of checkpoints, each of which may share files with those before it. The first `place` is 1."""
 
     name: str
     place: int
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "Chain | None":
-        """Return the place of a checkpoint with these facts; None if they do not say.
+        """Return the place of a checkpoint with these facts; None if they do not tell.
 
         >>> Chain.of({"chain": "3/1", "place": 2})
         Chain(name='3/1', place=2)
@@ -64,18 +63,18 @@ class Chain:
 
     @property
     def next(self) -> "Chain":
-        """The place of the next checkpoint, if it shares files with this one."""
+        """The place of the next checkpoint, if it may share files with this one."""
         return Chain(self.name, self.place + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A published checkpoint, and the bytes that were written for it."""
+class NewCheckpoint:
+    """A checkpoint that was just published, and the bytes that were written for it."""
 
     checkpoint: Checkpoint
     stored_bytes: int
-    wrote_all: bool = False
-    """True if it shares no file: then far more was written than for one that shares files with the one before."""
+    is_full: bool = False
+    """True for a full checkpoint, which shares no file: far more was written for it."""
 
 
 @dataclass(slots=True)
@@ -87,39 +86,39 @@ class JobCheckpoints:
     node: NodeFacts
     folder: Path
     """The job's folder on the node."""
-    hurry: threading.Event = field(default_factory=threading.Event)
+    stop_waiting: threading.Event = field(default_factory=threading.Event)
     """Set when there is no time to wait for a file that the storage may show later."""
     clock: Clock = field(default_factory=SystemClock)
-    _inside_since_s: float | None = None
-    """The instant at which the work with the storage that goes on began, by the monotonic clock; None if none does."""
+    _storage_since_s: float | None = None
+    """The instant at which the present work with the storage began, by the monotonic clock; None if there is none."""
     _latest: Checkpoint | None = None
-    """The checkpoint that the next one shares blocks with."""
-    _restored: Archive | None = None
-    """The checkpoint from which the job went on, until it has a newer one."""
+    """The checkpoint with which the next one may share blocks."""
+    _restored_archive: Archive | None = None
+    """The archive from which the job was restored, until it has a newer checkpoint."""
     _restored_s: float = -math.inf
-    """The instant at which the restored checkpoint was opened, by the monotonic clock."""
-    _written_s: float = -math.inf
+    """The instant at which that archive was opened, by the monotonic clock."""
+    _published_s: float = -math.inf
     """The instant at which this attempt last published a checkpoint, by the monotonic clock."""
     _tries: int = 0
     _chain: Chain | None = None
-    """The place of the checkpoint that is being written, or else of the latest."""
-    _is_full: bool = False
-    """True if there was no room for the checkpoint that was last tried."""
+    """The place of the checkpoint in the making, or else of the latest."""
+    _is_storage_full: bool = False
+    """True if the storage was full at the last try."""
 
     def __post_init__(self) -> None:
         self._latest = self.assignment.checkpoint
 
     @property
-    def inside_s(self) -> float:
-        """The time for which one piece of work with the storage has been going on, in seconds; 0 if none is."""
-        since_s = self._inside_since_s
+    def storage_s(self) -> float:
+        """The time that the present work with the storage has taken so far, in seconds; 0 if there is none."""
+        since_s = self._storage_since_s
         return 0.0 if since_s is None else self.clock.monotonic_s() - since_s
 
     def open(self) -> Archive | None:
-        """Open the checkpoint from which the job goes on, if it has one. Raises `ArchiveBroken` or `StorageError`.
+        """Open the checkpoint from which to restore the job, if it has one. Raises `ArchiveBroken` or `StorageError`.
 
-        A checkpoint that this node does not see may still be there. It is looked for again for a while, and called
-        missing only then; if there is no time for that, the storage has failed.
+        A checkpoint that this node does not see may still be there, so it is looked for again for a while before it
+        counts as missing. If there is no time for that, it is a failure of the storage.
         """
         checkpoint = self.assignment.checkpoint
         if checkpoint is None:
@@ -127,73 +126,73 @@ class JobCheckpoints:
         give_up_s = self.clock.monotonic_s() + MISSING_FOR_S
         while True:
             try:
-                with self._inside():
-                    self._restored, self._restored_s = self._open(checkpoint), self.clock.monotonic_s()
-                    self._chain = Chain.of(self._restored.facts)
-                    return self._restored
+                with self._working_with_storage():
+                    self._restored_archive, self._restored_s = self._open(checkpoint), self.clock.monotonic_s()
+                    self._chain = Chain.of(self._restored_archive.facts)
+                    return self._restored_archive
             except ArchiveMissing as error:
                 if self.clock.monotonic_s() >= give_up_s:
                     raise
-                if self.clock.wait(self.hurry, MISSING_EVERY_S):
+                if self.clock.wait(self.stop_waiting, MISSING_EVERY_S):
                     raise StorageError(f"{error}; there was no time to look for it again") from error
 
-    def lacking(self, archive: Archive | None) -> str:
-        """Return what this node lacks to go on from the archive, in one line; empty if nothing."""
+    def missing_here(self, archive: Archive | None) -> str:
+        """Return one line with what this node lacks to restore the archive; empty if it lacks nothing."""
         checkpoint = self.assignment.checkpoint
         if archive is None or checkpoint is None or not checkpoint.has_memory:
             return ""
-        return unfit(archive.facts, self.node)
+        return why_unfit(archive.facts, self.node)
 
     def unpack(self, archive: Archive) -> None:
-        """Put the job's folder back as it was. Raises `ArchiveBroken`, `StorageError` or `OSError`."""
-        with self._inside():
+        """Restore the job's folder. Raises `ArchiveBroken`, `StorageError` or `OSError`."""
+        with self._working_with_storage():
             folder.unpack(archive.read(FOLDER_PART), self.folder)
 
     @property
     def is_first(self) -> bool:
-        """True if the next checkpoint is the job's first, as far as is known: it writes all that the job has."""
+        """True if the next checkpoint is the job's first, as far as is known, and so a full one."""
         return self._latest is None
 
     @property
-    def is_to_begin_chain(self) -> bool:
-        """True if the next checkpoint is to share nothing with the latest, and so writes all that the job has."""
+    def needs_full_checkpoint(self) -> bool:
+        """True if the next checkpoint must be a full one, since the chain is long enough."""
         return self._latest is not None and self._chain is not None and self._chain.place >= LONGEST_CHAIN
 
     def save_memory(
         self, runtime: Runtime, container: ContainerId, mark: Callable[[], Mark], *, at_the_end: bool = False
-    ) -> Kept:
-        """Publish a checkpoint of a paused container. `mark` is called last, and returns how far the output has come.
+    ) -> NewCheckpoint:
+        """Publish a checkpoint of a paused container. `mark` is called last, and returns the position of the output.
 
-        `at_the_end`: there is no time to write all that the job has if a part will do. Raises what the runtime's
-        `checkpoint` and the storage raise; then there is no checkpoint.
+        `at_the_end`: there is no time for a full checkpoint if an incremental one is possible. Raises the errors of the
+        runtime's `checkpoint` and of the storage; then there is no checkpoint.
         """
-        with self._inside(), self._draft(at_the_end=at_the_end) as draft:
+        with self._working_with_storage(), self._draft(at_the_end=at_the_end) as draft:
             runtime.checkpoint(container, draft)
             draft.add(FOLDER_PART, folder.pack(self.folder))
             facts = {"image_id": runtime.image_id(container), "paused_s": self.clock.now_s()}
-            return self._kept(self._publish(draft, facts), has_memory=True, mark=mark())
+            return self._record_new(self._publish(draft, facts), has_memory=True, mark=mark())
 
-    def save_folder(self) -> Kept:
-        """Publish a checkpoint of the folder alone, of a workload that has saved itself. Raises as `save_memory`."""
-        with self._inside(), self._draft() as draft:
+    def save_folder(self) -> NewCheckpoint:
+        """Publish a checkpoint of the folder alone, for a workload that has saved itself. Raises as `save_memory`."""
+        with self._working_with_storage(), self._draft() as draft:
             draft.add(FOLDER_PART, folder.pack(self.folder))
-            return self._kept(self._publish(draft, {"memory": False}), has_memory=False, mark=NOTHING)
+            return self._record_new(self._publish(draft, {"memory": False}), has_memory=False, mark=NO_OUTPUT)
 
     def publish_output(self, exit_code: int) -> Output:
         """Publish the folder as the job's result. Raises `StorageError` or `OSError`."""
         key = output_key(self.assignment.job, self.assignment.attempt)
-        with self._inside(), self.storage.draft(key) as draft:
+        with self._working_with_storage(), self.storage.draft(key) as draft:
             draft.add(FOLDER_PART, folder.pack(self.folder))
-            published = draft.publish({"job": self.assignment.job, "exit_code": exit_code})
-        return Output(digest=published.digest, size_bytes=published.size_bytes)
+            archive = draft.publish({"job": self.assignment.job, "exit_code": exit_code})
+        return Output(digest=archive.digest, size_bytes=archive.size_bytes)
 
     @contextmanager
-    def _inside(self) -> Generator[None]:
-        self._inside_since_s = self.clock.monotonic_s()
+    def _working_with_storage(self) -> Generator[None]:
+        self._storage_since_s = self.clock.monotonic_s()
         try:
             yield
         finally:
-            self._inside_since_s = None
+            self._storage_since_s = None
 
     def _open(self, checkpoint: Checkpoint) -> Archive:
         key = checkpoint_key(self.assignment.job, checkpoint.attempt, checkpoint.number)
@@ -201,45 +200,45 @@ class JobCheckpoints:
 
     @contextmanager
     def _draft(self, *, at_the_end: bool = False) -> Generator[Draft]:
-        """Make a draft under the next number. Each try has its own number, as a failed draft may be visible.
+        """Make a draft under the next number. Each try has its own number, since a failed draft may be visible.
 
-        If the storage fails, the next checkpoint shares nothing: perhaps the one before was the reason. If the storage
-        is full it may share, since it would need even more room otherwise.
+        If the storage fails, the next checkpoint is a full one: perhaps a shared file was the reason. If the storage is
+        full, the next one may share files, since a full checkpoint needs even more room.
         """
         self._tries += 1
         key = checkpoint_key(self.assignment.job, self.assignment.attempt, self._tries)
-        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}", at_the_end=at_the_end)
+        before = self._base(f"{self.assignment.attempt}/{self._tries}", at_the_end=at_the_end)
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
         except StorageFull:
-            self._is_full = True
+            self._is_storage_full = True
             raise
         except StorageError:
             self._latest = None
             raise
-        self._is_full = False
+        self._is_storage_full = False
 
-    def _before_in_chain(self, name: str, *, at_the_end: bool) -> Archive | None:
-        """Return what the checkpoint of this name may share files with; None if the chain is long enough or unknown.
+    def _base(self, name: str, *, at_the_end: bool) -> Archive | None:
+        """Return the archive with which the checkpoint of this name may share files; None for a full checkpoint.
 
-        Where the storage is full, a longer chain is better than no checkpoint.
+        If the storage is full, a longer chain is better than no checkpoint.
         """
         longest = LONGEST_CHAIN_AT_THE_END if at_the_end else LONGEST_CHAIN
-        before = self._before()
-        if before is not None and at_the_end and self.clock.monotonic_s() - self._written_s < RELIED_ON_FOR_S:
+        before = self._archive_before()
+        if before is not None and at_the_end and self.clock.monotonic_s() - self._published_s < TRUSTED_FOR_S:
             before.rely_on_all()
         older = Chain.of(before.facts) if before is not None else None
-        if before is not None and (self._is_full or (older is not None and older.place < longest)):
+        if before is not None and (self._is_storage_full or (older is not None and older.place < longest)):
             self._chain = older.next if older is not None else None
             return before
         self._chain = Chain(name, 1)
         return None
 
-    def _before(self) -> Archive | None:
-        """Return the checkpoint before, if it can be opened. A restored one knows which blocks were read whole."""
-        restored, self._restored = self._restored, None
-        is_fresh = self.clock.monotonic_s() - self._restored_s < RELIED_ON_FOR_S
+    def _archive_before(self) -> Archive | None:
+        """Return the latest checkpoint's archive, if it can be opened. A restored one knows which blocks were read."""
+        restored, self._restored_archive = self._restored_archive, None
+        is_fresh = self.clock.monotonic_s() - self._restored_s < TRUSTED_FOR_S
         if restored is not None and is_fresh and self._latest is self.assignment.checkpoint:
             return restored
         try:
@@ -248,43 +247,42 @@ class JobCheckpoints:
             return None
 
     def _publish(self, draft: Draft, facts: Mapping[str, object]) -> Published:
-        given = self.assignment
-        told = {"job": given.job, "attempt": given.attempt, "image": given.image}
+        assignment = self.assignment
+        known = {"job": assignment.job, "attempt": assignment.attempt, "image": assignment.image}
         if self._chain is not None:
-            told |= {"chain": self._chain.name, "place": self._chain.place}
-        return draft.publish({**told, "node": self.node.model_dump(mode="json"), **facts})
+            known |= {"chain": self._chain.name, "place": self._chain.place}
+        return draft.publish({**known, "node": self.node.model_dump(mode="json"), **facts})
 
-    def _kept(self, published: Published, *, has_memory: bool, mark: Mark) -> Kept:
+    def _record_new(self, archive: Published, *, has_memory: bool, mark: Mark) -> NewCheckpoint:
         self._latest = Checkpoint(
             attempt=self.assignment.attempt,
             number=self._tries,
-            digest=published.digest,
-            size_bytes=published.size_bytes,
+            digest=archive.digest,
+            size_bytes=archive.size_bytes,
             log_lines=mark.lines,
             open_lines=mark.open_lines,
             chain=self._chain.name if self._chain is not None else None,
             has_memory=has_memory,
         )
-        self._written_s = self.clock.monotonic_s()
+        self._published_s = self.clock.monotonic_s()
         begins_chain = self._chain is not None and self._chain.place == 1
-        return Kept(self._latest, published.stored_bytes, wrote_all=begins_chain)
+        return NewCheckpoint(self._latest, archive.stored_bytes, is_full=begins_chain)
 
 
-def unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
-    """Return what this node lacks to bring back a process whose checkpoint has these facts, in one line.
+def why_unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
+    """Return one line with what this node lacks to restore a process whose checkpoint has these facts; "" if nothing.
 
-    If the checkpoint does not say where it was saved, or says it in another version's words, nothing is known to be
-    missing.
+    It is empty, too, if the checkpoint does not tell where it was saved, or tells it in another version's format.
     """
     saved_on = facts.get("node")
     if not isinstance(saved_on, dict):
         return ""
     try:
-        was = NodeFacts.model_validate(saved_on)
+        saved_by = NodeFacts.model_validate(saved_on)
     except ValidationError:
         return ""
-    missing = lacks(_kind(node), saved_on=_kind(was))
-    return f"this node lacks {', '.join(missing)}; it was saved on {was.node}" if missing else ""
+    missing = lacks(_kind(node), saved_on=_kind(saved_by))
+    return f"this node lacks {', '.join(missing)}; it was saved on {saved_by.node}" if missing else ""
 
 
 def _kind(facts: NodeFacts) -> NodeKind:

@@ -1,4 +1,4 @@
-"""The saves of memory at an agent's end, as one piece of work: how long they should take, and took."""
+"""All saves of memory at an agent's end together: their expected time, and their time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from gleaner.agent.timing.save_cost import SaveEstimates
 
 @dataclass(frozen=True, slots=True)
 class LastSaves:
-    """Saves that began together. The error of their estimate makes the next agent's margin."""
+    """Saves that began together. The error of their estimate decides the next agent's safety factor."""
 
     began_s: float
     expected_s: float
-    """The time that the saves should take together, without safety."""
+    """The expected time of all the saves together, without safety."""
     jobs: tuple[Executor, ...]
 
     @classmethod
-    def begun(cls, jobs: Sequence[Executor], estimates: SaveEstimates, *, now_s: float) -> "LastSaves | None":
-        """Return the saves that these jobs have been asked for by now; None if nothing was known of their cost."""
+    def begin(cls, jobs: Sequence[Executor], estimates: SaveEstimates, *, now_s: float) -> "LastSaves | None":
+        """Return the saves that these jobs have just begun; None without measurements of their cost."""
         saving = tuple(job for job in jobs if job.is_saving and job.load.way is not Way.SELF)
         if not saving or not estimates.knows(estimates.way):
             return None
@@ -31,8 +31,8 @@ class LastSaves:
         return any(job.is_given_up for job in self.jobs)
 
     def took_s(self, now_s: float) -> float | None:
-        """Return the time that the saves took, or have taken by now if one was given up; None if none was done."""
+        """Return the time of the saves, up to now if one was given up; None if none was done."""
         if self.was_late:
             return max(now_s - self.began_s, 0.0)
-        saved_s = [job.saved_s for job in self.jobs if job.saved_s >= self.began_s]
-        return max(saved_s) - self.began_s if saved_s else None
+        ends_s = [job.last_save_s for job in self.jobs if job.last_save_s >= self.began_s]
+        return max(ends_s) - self.began_s if ends_s else None

@@ -1,4 +1,4 @@
-"""Start a job, or restore it: first look whether it can run on this node, then make its folder and its container."""
+"""Start or restore a job: first check that it can run on this node, then make its folder and its container."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,39 +27,41 @@ from gleaner.agent.runtime.interface import (
 )
 
 
-def begin(context: AgentContext, given: Assignment, stored: JobCheckpoints) -> lifecycle.Started | lifecycle.NotStarted:
+def launch_job(
+    context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints
+) -> lifecycle.Started | lifecycle.NotStarted:
     """Start a job that control has assigned, or restore it from its checkpoint. Blocks."""
-    if may_not := refusal(context, given):
-        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, may_not)
-    if not context.can_save and given.saves_itself is None:
+    if reason := refusal(context, assignment):
+        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, reason)
+    if not context.can_save and assignment.saves_itself is None:
         return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, "this node cannot save the memory of a job")
-    anew = way_of(context, given) is Way.SELF
-    if (not_taken := _take_in(context, given)) is not None:
-        return not_taken
-    return begun(context.runtime, spec_of(context, given, stored), stored, anew=anew)
+    anew = way_to_restore(context, assignment) is Way.SELF
+    if (failure := _ensure_image(context, assignment)) is not None:
+        return failure
+    return start_or_restore(context.runtime, spec_of(context, assignment, checkpoints), checkpoints, anew=anew)
 
 
-def refusal(context: AgentContext, given: Assignment) -> str:
+def refusal(context: AgentContext, assignment: Assignment) -> str:
     """Return one line that says why the job's image may not run here; "" if it may."""
-    if given.pushed is None:
-        return images.refusal(given.image, context.images_allowed)
+    if assignment.pushed is None:
+        return images.refusal(assignment.image, context.images_allowed)
     if context.images_pushed:
         return ""
-    name = given.pushed.name
+    name = assignment.pushed.name
     return f"the image {name} may not run here: images_pushed in the settings of the agents says that none does"
 
 
-def _take_in(context: AgentContext, given: Assignment) -> lifecycle.NotStarted | None:
-    """Have the node take the job's image in, if the job's group has pushed it. Return what goes wrong."""
-    if given.pushed is None:
+def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
+    """Load the job's image onto the node if the job's group has pushed it. Return the failure, if any."""
+    if assignment.pushed is None:
         return None
     lock = context.work / "pushed-images.lock"
     try:
-        images.ensure(context.runtime, context.storage, given.image, given.pushed.digest, lock=lock)
+        images.ensure(context.runtime, context.storage, assignment.image, assignment.pushed.digest, lock=lock)
     except ImageMissing as error:
-        return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{given.pushed.name}: {error}")
+        return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{assignment.pushed.name}: {error}")
     except ImageRefused as error:
-        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, f"{given.pushed.name}: {error}")
+        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, f"{assignment.pushed.name}: {error}")
     except StorageError as error:
         return lifecycle.NotStarted(ReturnReason.STORAGE_FAULT, str(error))
     except (RuntimeFault, OSError) as error:
@@ -67,30 +69,30 @@ def _take_in(context: AgentContext, given: Assignment) -> lifecycle.NotStarted |
     return None
 
 
-def begun(
+def start_or_restore(
     runtime: Runtime,
     spec: ContainerSpec,
-    stored: JobCheckpoints,
+    checkpoints: JobCheckpoints,
     *,
     anew: bool = False,
     fill: Callable[[Path], None] | None = None,
 ) -> lifecycle.Started | lifecycle.NotStarted:
-    """Start or restore the container; return the event. `anew`: start the command again, in a checkpoint's folder too.
+    """Start or restore the container; return the event. `anew`: start the command again, even from a checkpoint.
 
-    Nothing on the node is touched before it is known that the job can go on here. `fill` puts files into the folder of
-    a new job.
+    Nothing on the node is changed before it is clear that the job can run here. `fill` puts files into the folder of a
+    new job.
     """
     try:
-        archive = stored.open()
-        if lacking := stored.lacking(archive):
-            return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, lacking)
-        stored.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        workdir_tar.clear(stored.folder)
+        archive = checkpoints.open()
+        if missing := checkpoints.missing_here(archive):
+            return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, missing)
+        checkpoints.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        workdir_tar.clear(checkpoints.folder)
         if archive is None:
             if fill is not None:
-                fill(stored.folder)
+                fill(checkpoints.folder)
             return lifecycle.Started(runtime.start(spec))
-        stored.unpack(archive)
+        checkpoints.unpack(archive)
         return lifecycle.Started(runtime.start(spec) if anew else runtime.restore(spec, archive))
     except ImageMissing as error:
         return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, str(error))
@@ -108,26 +110,26 @@ def begun(
         return lifecycle.NotStarted(ReturnReason.NODE_FAULT, str(error))
 
 
-def way_of(context: AgentContext, given: Assignment) -> Way | None:
-    """Return the way in which the job goes on from its checkpoint; None if it has none."""
-    if given.checkpoint is None:
+def way_to_restore(context: AgentContext, assignment: Assignment) -> Way | None:
+    """Return how the job is restored from its checkpoint; None if it has none."""
+    if assignment.checkpoint is None:
         return None
-    return context.way if given.checkpoint.has_memory else Way.SELF
+    return context.way if assignment.checkpoint.has_memory else Way.SELF
 
 
-def spec_of(context: AgentContext, given: Assignment, stored: JobCheckpoints) -> ContainerSpec:
+def spec_of(context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints) -> ContainerSpec:
     """Return the container that the job needs."""
     return ContainerSpec(
-        name=f"gleaner-{given.job}-{given.attempt}",
-        image=given.image,
-        command=given.command,
-        environment={"HOME": FOLDER_IN_CONTAINER, **given.environment},
-        cpus=given.cpus,
-        memory_mib=given.memory_mib,
-        folder=stored.folder,
+        name=f"gleaner-{assignment.job}-{assignment.attempt}",
+        image=assignment.image,
+        command=assignment.command,
+        environment={"HOME": FOLDER_IN_CONTAINER, **assignment.environment},
+        cpus=assignment.cpus,
+        memory_mib=assignment.memory_mib,
+        folder=checkpoints.folder,
         labels={
-            LABEL_JOB: str(given.job),
-            LABEL_ATTEMPT: str(given.attempt),
+            LABEL_JOB: str(assignment.job),
+            LABEL_ATTEMPT: str(assignment.attempt),
             LABEL_AGENT: context.agent,
             LABEL_SLURM_JOB: context.slurm_job or "",
             LABEL_END: str(int(context.end_s())),

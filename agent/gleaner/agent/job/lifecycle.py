@@ -1,12 +1,12 @@
-"""One job on one node, as a pure step function: what happened goes in, what must be done comes out.
+"""One job on one node, as a pure step function: an event goes in, the next state and the things to do come out.
 
-The executor (`job.executor`) does them, one after the other, and feeds back what happened. No
-clock and no I/O here; the order of the things to do is what keeps a job safe: a process is killed only after
-its checkpoint is published, and what is published is reported at once, before anything else can go wrong. A process
-that goes on after its save does so when the report can no longer be lost with the agent.
+The executor (`job.executor`) does these things, one after the other, and feeds back what happened. There is no clock
+and no I/O here. The order of the things to do keeps a job safe: a process is killed only after its checkpoint is
+published, and a published checkpoint is reported at once, before anything else can go wrong. After a periodic save a
+process goes on only when the report can no longer be lost with the agent.
 
-A workload that saves itself is never saved by us: it is sent its signal, and its folder is published when it has
-exited with its code.
+A workload that saves itself is never saved by us: we send its signal, and publish its folder when it has exited with
+its code.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from gleaner.agent.messages import Checkpoint, ReturnReason, SelfSave
 from gleaner.agent.runtime.interface import ContainerId
 
 SAVE_TRIES = 3
-"""After so many failures a save is not tried again for the same reason."""
+"""The most failed saves; then no other is tried for the same reason."""
 NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
@@ -30,7 +30,7 @@ class Unexpected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Its folder and container are being made. `vacating`: the job is not to be computed after all."""
+    """Its folder and container are being made. `vacating`: the job must not compute any more."""
 
     saves_itself: SelfSave | None = None
     vacating: bool = False
@@ -39,10 +39,10 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process runs. `vacating`: its agent ends; the failed saves are counted from that on.
+    """Its process runs. `vacating`: its agent ends; failed saves count from then on.
 
-    Periodic saves that fail are not counted. `failure`: of the saves that failed since the last checkpoint, the one to
-    report (see `_failure_to_report`).
+    Failed periodic saves do not count. `failure`: the one to report of the failures since the last checkpoint
+    (`_failure_to_report`).
     """
 
     container: ContainerId
@@ -54,7 +54,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """It is paused, or will be, and its checkpoint is being written. `periodic`: then it goes on."""
+    """It is paused, or soon will be, and its checkpoint is being written. `periodic`: it goes on afterwards."""
 
     container: ContainerId
     failed_saves: int = 0
@@ -65,7 +65,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """Its process has been told to save itself and to exit. `vacating`: as of `Running`."""
+    """Its process got the signal to save itself and to exit. `vacating`: as in `Running`."""
 
     container: ContainerId
     saves_itself: SelfSave
@@ -88,7 +88,7 @@ class Finishing:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing is left to decide. `late`: the job was returned for want of time, and may still be stored."""
+    """Nothing is left to decide. `late`: the job was returned because time was short, and may still be stored."""
 
     late: bool = False
 
@@ -108,7 +108,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The container could not be made; nothing of it is left. `why` None: the command itself cannot start."""
+    """The container could not be made, and nothing of it is left. `why` None: the command itself cannot start."""
 
     why: ReturnReason | None
     detail: str
@@ -140,7 +140,7 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitPassed:
-    """The job takes more than it may, or did so before it began here: its own failure."""
+    """The job has passed a limit, perhaps before it began here: its own failure."""
 
     detail: str
     limit: Limit = Limit.DISK
@@ -148,7 +148,7 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class SaveDue:
-    """The job has computed for so long that a save is worth its cost, should the node be lost."""
+    """The job has computed so much that a save is worth its cost: the node may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class VacateAsked:
 
 @dataclass(frozen=True, slots=True)
 class AgentEnds:
-    """The clock, control or Slurm wants all jobs of the agent saved; told again until that is done."""
+    """The clock, control or Slurm wants all jobs of the agent saved; repeated until that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,9 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """The agent's end is here: what is not published now is not waited for.
+    """The agent's end has come: it waits for no publication any more.
 
-    `storage_fault`: the fault of the storage that was in the way, if any.
+    `storage_fault`: the storage's failure, if it was the reason.
     """
 
     storage_fault: str = ""
@@ -218,7 +218,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Pause, checkpoint, copy, publish."""
+    """Pause, checkpoint, publish."""
 
     container: ContainerId
 
@@ -262,21 +262,21 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class ReportSaved:
-    """Tell control of the checkpoint."""
+    """Report the checkpoint."""
 
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class ReportCheckpointed:
-    """Tell control of the checkpoint of an attempt that goes on."""
+    """Report the checkpoint of an attempt that goes on."""
 
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class ReportUnstartable:
-    """Tell control that the command cannot start."""
+    """Report that the command cannot start."""
 
     exit_code: int
     reason: str
@@ -284,7 +284,7 @@ class ReportUnstartable:
 
 @dataclass(frozen=True, slots=True)
 class ReportStopped:
-    """Tell control that the job was ended for what it did."""
+    """Report that the job was ended because it passed a limit."""
 
     reason: str
     limit: Limit = Limit.DISK
@@ -292,7 +292,7 @@ class ReportStopped:
 
 @dataclass(frozen=True, slots=True)
 class ReportReturned:
-    """Tell control that nothing came of this attempt."""
+    """Report that this attempt ends without a checkpoint."""
 
     why: ReturnReason
     detail: str
@@ -320,7 +320,7 @@ Todo: TypeAlias = (
 
 
 def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 - one case per transition
-    """Return the state after `event`, and what must be done about it, in order.
+    """Return the state after `event`, and the things to do, in order.
 
     >>> step(Running(ContainerId("c1")), VacateAsked())
     (Saving(container='c1', failed_saves=0, vacating=False, periodic=False, failure=None), [Save(container='c1')])
@@ -336,7 +336,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Preparing(dropped=True), Started(container):
             return Ended(), [Kill(container), Clean()]
         case Preparing(), Started(container):
-            # Nothing was computed, so what it started from is still its best checkpoint.
+            # Nothing was computed, so its old checkpoint is still the best.
             return Ended(), [Kill(container), ReportReturned(ReturnReason.UNSTARTED, "the agent was ending"), Clean()]
         case Preparing(dropped=True), NotStarted():
             return Ended(), [Clean()]
@@ -353,20 +353,20 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
         case Running(container, failed, vacating=False, saves_itself=None, failure=failure), SaveDue():
             return Saving(container, failed, periodic=True, failure=failure), [Save(container)]
-        case _, SaveDue():  # it saves itself, or it is being saved for another reason
+        case _, SaveDue():  # it saves itself, or is being saved for another reason
             return task, []
 
         case Running(container, saves_itself=SelfSave() as how), VacateAsked() | AgentEnds():
             return Signalled(container, how, vacating=isinstance(event, AgentEnds)), [Signal(container, how.signal)]
-        case Signalled(container, how, vacating=False), AgentEnds():  # once more: it may have missed the first
+        case Signalled(container, how, vacating=False), AgentEnds():  # again: it may have missed the first signal
             return replace(task, vacating=True), [Signal(container, how.signal)]
 
-        # The agent's end is a reason of its own: what failed earlier may work by now, and there is no later chance.
+        # The agent's end is a new reason: a save that failed earlier may work now, and there is no later chance.
         case Running(container, vacating=False, failure=failure), AgentEnds():
             return Saving(container, 0, vacating=True, failure=failure), [Save(container)]
         case Saving(vacating=False), AgentEnds():
             return replace(task, failed_saves=0, vacating=True, periodic=False), []
-        # It has not run since the periodic save began, and does not run again before that is published.
+        # It has not run since the periodic save began, and does not run again before that save is published.
         case Saving(periodic=True), VacateAsked():
             return replace(task, periodic=False), []
         case Running(container, failed, vacating, failure=failure), VacateAsked() | AgentEnds():
@@ -381,12 +381,12 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case ((Saving(container) | Storing(container)), SaveDone(checkpoint)):
             return Ended(), [ReportSaved(checkpoint), Kill(container), Clean()]
 
-        # As with HTCondor, this exit says so also when nobody has asked for it.
+        # As with HTCondor, this exit code counts even if nobody asked for a save.
         case ((Running(container, saves_itself=SelfSave() as how) | Signalled(container, how)), Exited(exit_code)) if (
             exit_code == how.exit_code
         ):
             return Storing(container), [StoreFolder(container)]
-        # A process that exits wins over a save that has not been published.
+        # The exit of the process counts more than a save that is not yet published.
         case ((Running(container) | Saving(container) | Signalled(container)), Exited(exit_code)):
             return Finishing(container), [Finish(container, exit_code)]
         case Finishing(container), Finished():
@@ -401,7 +401,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return task, []
         case ((Running(container) | Saving(container) | Signalled(container)), LimitPassed(detail, limit)):
             return Ended(), [Kill(container), ReportStopped(detail, limit), Clean()]
-        case ((Finishing() | Storing()), LimitPassed()):  # it writes no more, and what it left is being stored
+        case ((Finishing() | Storing()), LimitPassed()):  # it writes no more, and its folder is being stored
             return task, []
         case (Signalled(container), OutOfTime()):
             back = ReportReturned(ReturnReason.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
@@ -421,7 +421,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         ):
             return Ended(), [Kill(container), Clean()]
 
-        # Asked twice, or too late: already being done.
+        # Asked twice, or too late: it is already being done.
         case ((Saving() | Signalled() | Storing() | Finishing()), (VacateAsked() | AgentEnds())):
             return task, []
         case ((Finishing() | Running()), (SaveFailed() | SaveDone())):  # the exit won the race
@@ -431,7 +431,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
 
 def _failure_to_report(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
-    """Return the first failure, unless only the later one will not pass."""
+    """Return the first failure, but the later one if that alone is permanent."""
     return then if first is None or (then.lasts and not first.lasts) else first
 
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, taken
+from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, count_disk_use
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
@@ -116,10 +116,10 @@ def verdicts(found: Mapping[ContainerId, DiskUse], room: Room | None, limits: Di
     return judged
 
 
-def room(places: Sequence[Path | str]) -> Room | None:
+def room(data_folders: Sequence[Path | str]) -> Room | None:
     """Return the room on the fullest of them; None if none can be asked."""
     found: list[Room] = []
-    for place in places:
+    for place in data_folders:
         try:
             facts = os.statvfs(place)
         except OSError:
@@ -194,15 +194,21 @@ class DiskWatch:
 
     def _places(self) -> Sequence[str]:
         try:
-            return self.runtime.places()
+            return self.runtime.data_folders()
         except RuntimeFault:
             return ()
 
     def _taken(self, container: ContainerId, folder: Path) -> DiskUse:
-        most_bytes, most_inodes = self.limits.mib_per_job * _MIB, self.limits.inodes_per_job
-        inside = taken(str(folder), within_s=_COUNT_WITHIN_S, most_bytes=most_bytes, most_inodes=most_inodes, own=True)
+        most_inodes = self.limits.inodes_per_job
+        inside = count_disk_use(
+            str(folder),
+            within_s=_COUNT_WITHIN_S,
+            most_bytes=self.limits.mib_per_job * _MIB,
+            most_inodes=most_inodes,
+            own=True,
+        )
         try:
-            return inside.plus(self.runtime.written(container, most_inodes=most_inodes))
+            return inside.plus(self.runtime.disk_use(container, most_inodes=most_inodes))
         except RuntimeFault as error:
             self._say("cannot tell what a job has written", str(error))
             return inside

@@ -24,7 +24,7 @@ def reap(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> lis
     machine) only those go whose agent's end has passed.
     """
     gone: list[ContainerId] = []
-    for container, labels in runtime.ours().items():
+    for container, labels in runtime.our_containers().items():
         end_s = request.end_s(labels)
         is_left = whole_node or (end_s is not None and end_s < now_s)
         if labels.get(LABEL_AGENT) == agent or not is_left:

@@ -14,13 +14,13 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from gleaner.agent.common.authorities import authorities
 from gleaner.agent.common.clock import Clock
+from gleaner.agent.common.tls import trusted_authorities
 from gleaner.agent.messages import (
-    Ask,
     Assignments,
     Checkpointed,
-    Farewell,
+    ClaimRequest,
+    Deregistration,
     Heartbeat,
     LogLines,
     Message,
@@ -33,36 +33,36 @@ from gleaner.agent.system import atomic
 log = structlog.get_logger()
 
 SPILL_S = 10.0
-"""The storage may take so long for the reports that control has not heard."""
+"""The longest time to leave, on the storage, the reports that control did not take."""
 
-REFUSED = 400
+BAD_REQUEST = 400
 SERVER_FAULT = 500
-HEARD = 204
-"""Control's answer to every report that it has taken; anything else comes from something in between."""
+NO_CONTENT = 204
+"""Control's answer to every report that it accepts; any other success comes from a proxy in between."""
 FORBIDDEN, CONFLICT = 403, 409
 TOO_LARGE, UNPROCESSABLE = 413, 422
 _FINAL = frozenset({FORBIDDEN, CONFLICT})
-"""Only these say that a report will never count, whoever sends it and when."""
+"""These alone say that a report will never count, whoever sends it and when."""
 _FOR_ALL = frozenset({401, 407, 429, 511})
-"""These are said to the agent, and not to the one report: nothing else is tried until the next time."""
+"""These concern the agent, not the one report: nothing else is tried until the next delivery."""
 LOG_BYTES = 16 * 2**20
 LOG_BYTES_A_JOB = 2 * 2**20
-"""Lines of output that wait for control take so much memory at most, of all jobs and of each; the rest stays in the
-jobs' own buffers, and then in the containers' logs."""
-KEPT = "00000-"
-"""So begin the names of the files that `Outbox.keep` writes: control takes them before those of the agent's end."""
+"""The memory for lines of output that wait for control, of all jobs and of each. The rest stays in the jobs' own
+buffers, and then in the containers' logs."""
+KEPT_PREFIX = "00000-"
+"""The start of the file names that `Outbox.keep` writes: control takes them before those of the agent's end."""
 PERIODIC_AT_MOST = 16
-"""The newest so many periodic saves of an attempt are reported after a silence of control; older ones are not."""
+"""After a silence of control, only the newest so many periodic saves of an attempt are reported."""
 
 Answer = TypeVar("Answer", bound=Message)
 
 
 class ControlSilent(Exception):
-    """Control cannot be reached, or is in no state to answer now: ask again later."""
+    """Control cannot be reached, or cannot answer now: ask again later."""
 
 
 class ControlRefused(Exception):
-    """Control understood, and said no."""
+    """Control understood, and refused."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"{status}: {detail}")
@@ -92,27 +92,27 @@ class ControlClient:
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
             headers={"Authorization": f"Bearer {token}"},
-            verify=authorities(url, ca_file),
+            verify=trusted_authorities(url, ca_file),
             timeout=timeout_s,
             transport=transport,
         )
 
     def register(self, registration: Registration) -> Welcome:
-        """Say that this agent has started."""
+        """Report that this agent has started."""
         return self._ask("register", registration, Welcome)
 
-    def claim(self, ask: Ask) -> Assignments:
-        """Ask for work. If the answer gets lost, control takes the jobs back when no beat names them."""
+    def claim(self, ask: ClaimRequest) -> Assignments:
+        """Ask for work. If the answer is lost, control takes the jobs back, since no heartbeat names them."""
         return self._ask("claim", ask, Assignments)
 
-    def beat(self, beat: Heartbeat) -> Orders:
-        """Say that this agent and these attempts live; return what to do with them."""
-        return self._ask("beat", beat, Orders)
+    def send_heartbeat(self, heartbeat: Heartbeat) -> Orders:
+        """Report that this agent and these attempts live; return what to do with them."""
+        return self._ask("beat", heartbeat, Orders)
 
     def report(self, path: str, body: str) -> None:
-        """Send one report. Raises `ControlSilent` or `ControlRefused`; no other answer than control's own counts."""
+        """Send one report. Raises `ControlSilent` or `ControlRefused`. Only control's own answer counts."""
         answer = self._post(path, body)
-        if answer.status_code != HEARD:
+        if answer.status_code != NO_CONTENT:
             raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
 
     def _post(self, path: str, body: str) -> httpx.Response:
@@ -121,13 +121,13 @@ class ControlClient:
             answer = self._http.post(path, content=body, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise ControlSilent(str(error) or type(error).__name__) from error
-        if answer.status_code < REFUSED and not answer.is_success:
+        if answer.status_code < BAD_REQUEST and not answer.is_success:
             raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
         if answer.status_code >= SERVER_FAULT:
             raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
-        if answer.status_code in _FINAL and not _is_controls(answer):
+        if answer.status_code in _FINAL and not _is_from_control(answer):
             raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
-        if answer.status_code >= REFUSED:
+        if answer.status_code >= BAD_REQUEST:
             raise ControlRefused(answer.status_code, _detail(answer))
         return answer
 
@@ -152,21 +152,21 @@ class Report:
 
     @property
     def body(self) -> str:
-        """The text that is sent: made anew each time, since it may be several times as large as the message."""
+        """The text to send. It is not kept, since it may be several times as large as the message."""
         return self.message.model_dump_json()
 
     @property
     def sequence(self) -> str:
-        """The name of the report's sequence, in which no report overtakes another: an attempt's, or its output's."""
+        """The sequence of the report, in which no report overtakes another: an attempt's, or its output's."""
         return self.path if self.is_log else self.path.rpartition("/")[0]
 
     @property
     def is_log(self) -> bool:
-        """True for lines of output: they may come late, and after the attempt's end."""
+        """True for lines of output: they may come late, even after the attempt's end."""
         return isinstance(self.message, LogLines)
 
     def is_final(self, status: int) -> bool:
-        """Return True if this answer says that the report will never count, and not only that it does not now.
+        """Return True if this status means that the report will never count, and not only not now.
 
         >>> [Report("/jobs/7/attempts/1/saved", Message()).is_final(status) for status in (403, 409, 404, 422)]
         [True, True, False, False]
@@ -175,27 +175,27 @@ class Report:
 
     def halves(self) -> "tuple[Report, Report] | None":
         """Return the same lines of output as two reports; None for anything else, and for a single line."""
-        told = self.message
-        if not isinstance(told, LogLines) or len(told.lines) <= 1:
+        message = self.message
+        if not isinstance(message, LogLines) or len(message.lines) <= 1:
             return None
-        half = len(told.lines) // 2
-        lower = LogLines(first=told.first, lines=told.lines[:half])
-        upper = LogLines(first=told.first + half, lines=told.lines[half:])
+        half = len(message.lines) // 2
+        lower = LogLines(first=message.first, lines=message.lines[:half])
+        upper = LogLines(first=message.first + half, lines=message.lines[half:])
         return Report(self.path, lower, self.log_bytes // 2), Report(self.path, upper, -(-self.log_bytes // 2))
 
 
 @dataclass(slots=True)
 class Outbox:
-    """Reports in the order in which they were made. Control hears each at least once, an attempt's in their order.
+    """The reports that control must hear, oldest first. Control hears each at least once, and an attempt's in order.
 
-    `send` raises `ControlSilent` or `ControlRefused`. Only a final answer ends a report without control having taken
-    it; what has another answer, or none, stays and is tried again. It holds up what its own attempt reports after it,
-    and the agent's farewell, which would have control give the attempt to others; no other attempt's, and lines of
-    output nothing but the lines after them.
+    `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor finally refuses stays
+    here and is tried again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
+    after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
+    only later lines.
 
-    What is still here at the agent's end goes to `spill_into`, a folder on the shared storage from which control
-    takes it: a control program that was away loses nothing. What must not be lost with the agent is put there earlier
-    (`keep`). Control may hear a report both ways, and the second time changes nothing.
+    At the agent's end, `spill_into` writes the rest into a folder on the shared storage, from which control takes it:
+    if control was away, nothing is lost. `keep` writes there earlier what must not be lost with the agent. Control may
+    hear a report both ways; the second time changes nothing.
     """
 
     send: Callable[[str, str], object]
@@ -203,7 +203,7 @@ class Outbox:
     _changing: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
     _keeping: threading.Lock = field(default_factory=threading.Lock)
-    _kept: dict[Report, Path] = field(default_factory=dict[Report, Path])
+    _files: dict[Report, Path] = field(default_factory=dict[Report, Path])
     """The files of reports that `keep` has written."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -215,26 +215,26 @@ class Outbox:
         report = Report(path, message, log_bytes)
         with self._changing:
             if isinstance(message, Checkpointed):
-                told = [one for one in self._waiting if one.path == path]
-                for one in told[: max(0, len(told) + 1 - PERIODIC_AT_MOST)]:
+                earlier = [one for one in self._waiting if one.path == path]
+                for one in earlier[: max(0, len(earlier) + 1 - PERIODIC_AT_MOST)]:
                     self._waiting.remove(one)
             self._waiting.append(report)
 
     def waits_for(self, prefix: str) -> bool:
-        """Return True if a report below this path has not been delivered yet."""
+        """Return True if a report below this path is not delivered yet."""
         return any(report.path.startswith(prefix) for report in self._waiting.copy())
 
     def room_bytes(self, path: str) -> int:
-        """Return the bytes that a job's lines of output may still take here. `path` is the address of their reports."""
+        """Return the bytes that a job's lines of output may still take here. `path` is the path of their reports."""
         waiting = self._waiting.copy()
         free_bytes = LOG_BYTES - sum(report.log_bytes for report in waiting)
         return min(free_bytes, LOG_BYTES_A_JOB - sum(report.log_bytes for report in waiting if report.path == path))
 
     def deliver(self) -> None:
-        """Send all that waits. Raises `ControlSilent` where something of it stays."""
-        with self._sending:  # a delivery that hangs in another thread must not take what this one sends
-            held_up: dict[str, str] = {}
-            while (report := self._next(held_up)) is not None:
+        """Send all that waits. Raises `ControlSilent` if a part of it must stay."""
+        with self._sending:  # another delivery may hang in its thread: it must not send the same
+            stuck: dict[str, str] = {}
+            while (report := self._next(stuck)) is not None:
                 try:
                     self.send(report.path, report.body)
                 except ControlRefused as refusal:
@@ -244,47 +244,47 @@ class Outbox:
                     if refusal.status in _FOR_ALL:
                         raise ControlSilent(str(refusal)) from refusal
                     if not report.is_final(refusal.status):
-                        held_up[report.sequence] = f"{report.path}: {refusal}"
+                        stuck[report.sequence] = f"{report.path}: {refusal}"
                         continue
                     log.warning("report refused", path=report.path, reason=str(refusal))
                 self._replace(report, ())
-            if held_up:
-                raise ControlSilent(f"not taken, to be tried again: {next(iter(held_up.values()))}")
+            if stuck:
+                raise ControlSilent(f"not accepted, to be tried again: {next(iter(stuck.values()))}")
 
-    def _next(self, held_up: Collection[str]) -> Report | None:
+    def _next(self, stuck: Collection[str]) -> Report | None:
         """Return the first report that may be sent now."""
-        is_held_up = False
+        is_stuck = False
         for report in self._waiting.copy():
-            if isinstance(report.message, Farewell) and is_held_up:
+            if isinstance(report.message, Deregistration) and is_stuck:
                 return None
-            if report.sequence not in held_up:
+            if report.sequence not in stuck:
                 return report
-            is_held_up = is_held_up or not report.is_log
+            is_stuck = is_stuck or not report.is_log
         return None
 
     def _replace(self, report: Report, others: Collection[Report]) -> None:
         with self._changing:
-            if report in self._waiting:  # else it was overtaken by newer ones while it was sent
+            if report in self._waiting:  # else newer ones have replaced it meanwhile
                 at = self._waiting.index(report)
                 self._waiting[at : at + 1] = others
 
     def keep(self, prefix: str, folder: Path) -> None:
-        """Write what waits below the path `prefix` into `folder`, unless it is there by now. Raises `OSError`.
+        """Write what waits below the path `prefix` into `folder`, unless it is there already. Raises `OSError`.
 
-        All of it is on the disk when this returns: control takes it from there if this agent is killed. Of one sequence
-        nothing is written before what precedes it, or control would refuse that as too old. Lines of output go along:
-        the job goes on behind them, and does not write them again.
+        All of it is on the disk when this returns: control takes it from there if this agent is killed. A sequence is
+        written in order, else control would refuse the earlier reports as too old. Lines of output are written too:
+        the restored job continues after them and does not write them again.
         """
         with self._keeping:
             waiting = self._waiting.copy()
-            for report in self._kept.keys() - set(waiting):  # told, or overtaken by newer ones
-                self._kept.pop(report).unlink(missing_ok=True)
-            new = [report for report in waiting if report.path.startswith(prefix) and report not in self._kept]
+            for report in self._files.keys() - set(waiting):  # delivered, or replaced by newer ones
+                self._files.pop(report).unlink(missing_ok=True)
+            new = [report for report in waiting if report.path.startswith(prefix) and report not in self._files]
             for report in new:
-                name = f"{KEPT}{next(self._numbers):09}.json"
-                atomic.make_folders(folder)  # control removes it when it has taken all that was there
+                name = f"{KEPT_PREFIX}{next(self._numbers):09}.json"
+                atomic.make_folders(folder)  # control removes it once it is empty
                 atomic.write(folder / name, _as_file(report), with_folder=False)
-                self._kept[report] = folder / name
+                self._files[report] = folder / name
             if new:
                 atomic.sync_folder(folder)
 
@@ -307,8 +307,8 @@ def _as_file(report: Report) -> bytes:
     return json.dumps({"path": report.path, "body": report.body}).encode()
 
 
-def _is_controls(answer: httpx.Response) -> bool:
-    """Return True if control itself has said no, and not a proxy in between."""
+def _is_from_control(answer: httpx.Response) -> bool:
+    """Return True if control itself refused, and not a proxy in between."""
     try:
         _Problem.model_validate_json(answer.content)
     except ValidationError:
@@ -323,24 +323,25 @@ def _detail(answer: httpx.Response) -> str:
         return answer.text[:200]
 
 
-async def say_farewell(outbox: Outbox, reports: Path, *, clock: Clock, within_s: float, storage_hangs: bool) -> None:
-    """Deliver what waits in the outbox, or leave it in `reports`, a folder on the storage, in so many seconds.
+async def deregister(outbox: Outbox, reports: Path, *, clock: Clock, within_s: float, storage_hangs: bool) -> None:
+    """Deliver what waits in the outbox, within so many seconds, or leave it in `reports`, a folder on the storage.
 
-    The reports go to the storage first: control may hang until this agent is gone. A storage that hangs is not used.
+    The reports go to the storage first, since control may hang until this agent has ended. A storage that hangs is not
+    used.
     """
     give_up_s = clock.monotonic_s() + within_s
-    spilt = not storage_hangs and await _spilt(outbox, reports, within_s=min(SPILL_S, within_s / 2))
+    is_on_storage = not storage_hangs and await _spill(outbox, reports, within_s=min(SPILL_S, within_s / 2))
     try:
         async with asyncio.timeout(give_up_s - clock.monotonic_s()):
             await asyncio.to_thread(outbox.deliver)
-            if spilt:
+            if is_on_storage:
                 await asyncio.to_thread(shutil.rmtree, reports)
     except (TimeoutError, ControlSilent, OSError) as error:
-        where = "waits on the storage" if spilt else "is lost"
+        where = "waits on the storage" if is_on_storage else "is lost"
         log.warning(f"control has not heard everything; the rest {where}", reason=str(error) or "no answer in time")
 
 
-async def _spilt(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
+async def _spill(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
     try:
         async with asyncio.timeout(within_s):
             await asyncio.to_thread(outbox.spill_into, reports)

@@ -1,6 +1,6 @@
 """CRIU's log in plain words: why a job cannot be saved, and what its owner can do about it. Pure.
 
-`KINDS` is the table. The docs (docs/saving.md) have the same one.
+`KINDS` is the table. The docs (docs/user/saving.md) have the same one.
 """
 
 import re

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.privileged.shim.criu_messages import StreamBroken, answer, asked, taken_pipe
-from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, checked_name, listening, peer
-from gleaner.agent.system.openat import opened, write_all
+from gleaner.agent.privileged.shim.criu_messages import StreamBroken, read_request, receive_pipe, send_answer
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, check_name, listen, peer
+from gleaner.agent.system.openat import closing_fd, write_all
 from gleaner.agent.system.untrusted import text_of
 
 DESCRIPTORS_PART = "descriptors.json"
@@ -39,7 +39,7 @@ PREFIX = "criu."
 """The start of the name of each part that is a CRIU image; CRIU's own name of the image follows."""
 PIPE_BYTES = 2**20
 
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 
 class NeverCame(Exception):
@@ -62,9 +62,9 @@ def capture(listener: socket.socket, draft: Draft, caller: socket.socket) -> Non
                 writer.write(buffer[:count])
             writer.close()
 
-    with closing(_accepted(listener, caller)) as criu:
-        while (name := asked(criu)) is not None:
-            pumps.start(take, taken_pipe(criu), name)
+    with closing(_accept_criu(listener, caller)) as criu:
+        while (name := read_request(criu)) is not None:
+            pumps.start(take, receive_pipe(criu), name)
     pumps.join()
 
 
@@ -73,16 +73,16 @@ def serve(listener: socket.socket, archive: Archive, caller: socket.socket) -> N
     pumps = _Pumps()
 
     def give(pipe: int, name: str) -> None:
-        with opened(pipe), suppress(BrokenPipeError):
+        with closing_fd(pipe), suppress(BrokenPipeError):
             for chunk in archive.read(PREFIX + name):
                 write_all(pipe, chunk)
 
-    with closing(_accepted(listener, caller)) as criu:
-        while (name := asked(criu)) is not None:
+    with closing(_accept_criu(listener, caller)) as criu:
+        while (name := read_request(criu)) is not None:
             exists = PREFIX + name in archive.parts
-            answer(criu, exists=exists)
+            send_answer(criu, exists=exists)
             if exists:
-                pumps.start(give, taken_pipe(criu), name)
+                pumps.start(give, receive_pipe(criu), name)
     pumps.join()
 
 
@@ -91,7 +91,7 @@ class _Pumps:
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
-        self._failed: list[BaseException] = []
+        self._failures: list[BaseException] = []
 
     def start(self, pump: Callable[[int, str], None], pipe: int, name: str) -> None:
         thread = threading.Thread(target=self._run, args=(pump, pipe, name), name=f"image {name}", daemon=True)
@@ -104,12 +104,12 @@ class _Pumps:
         try:
             pump(pipe, name)
         except BaseException as error:
-            self._failed.append(error)
+            self._failures.append(error)
 
     def check(self) -> None:
         """Raise the failure of another image, if there is one: then this save comes to nothing."""
-        if self._failed:
-            raise self._failed[0]
+        if self._failures:
+            raise self._failures[0]
 
     def join(self) -> None:
         """Wait for all threads, and raise the first failure."""
@@ -118,7 +118,7 @@ class _Pumps:
         self.check()
 
 
-def _accepted(listener: socket.socket, caller: socket.socket) -> socket.socket:
+def _accept_criu(listener: socket.socket, caller: socket.socket) -> socket.socket:
     ready, _, _ = select.select([listener, caller], [], [])
     if listener not in ready:
         raise NeverCame
@@ -138,7 +138,7 @@ def save(handshake: Handshake, draft: Draft) -> None:
 
     Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors.
     """
-    last = _end(handshake, lambda listener: capture(listener, draft, handshake.connection), draft)
+    last = _stream_images(handshake, lambda listener: capture(listener, draft, handshake.connection), draft)
     draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
     if "seal" in last:
         draft.add(SEAL_PART, [str(last["seal"]).encode()])
@@ -153,16 +153,16 @@ def restore(handshake: Handshake, archive: Archive) -> None:
     handshake.say(answer | {"layer": has_layer})
     if has_layer:
         _, pipe = handshake.hear()
-        _put_layer(pipe, archive)
-    _end(handshake, lambda listener: serve(listener, archive, handshake.connection))
+        _send_layer(pipe, archive)
+    _stream_images(handshake, lambda listener: serve(listener, archive, handshake.connection))
 
 
-def _put_layer(pipe: int | None, archive: Archive) -> None:
+def _send_layer(pipe: int | None, archive: Archive) -> None:
     """Send the written files. If root's side stops to read them, it says why in its next message."""
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
     chunks = archive.read(LAYER_PART)
-    with opened(pipe), contextlib.suppress(BrokenPipeError):
+    with closing_fd(pipe), contextlib.suppress(BrokenPipeError):
         for chunk in chunks:
             write_all(pipe, chunk)
     for _ in chunks:  # a broken archive may say so only at its end
@@ -174,7 +174,7 @@ def _layer_chunks(pipe: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _last(handshake: Handshake, draft: Draft | None) -> Message:
+def _last_message(handshake: Handshake, draft: Draft | None) -> Message:
     """Return the privileged side's last message. Before it, put the written files into the draft if they come."""
     last, pipe = handshake.hear()
     if pipe is None:
@@ -187,21 +187,23 @@ def _last(handshake: Handshake, draft: Draft | None) -> Message:
     return handshake.hear()[0]
 
 
-def _end(handshake: Handshake, stream: Callable[[socket.socket], None], draft: Draft | None = None) -> Message:
+def _stream_images(
+    handshake: Handshake, stream: Callable[[socket.socket], None], draft: Draft | None = None
+) -> Message:
     """Let the images `stream`, and return the privileged side's last message.
 
     A stream that breaks off is raised only where CRIU does not say why: mostly CRIU has failed, and so stopped asking.
     """
     broken: StreamBroken | None = None
     first, descriptor = handshake.hear()
-    _must_go_on(first)
+    _raise_if_over(first)
     with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
         try:
             stream(listener)
         except StreamBroken as error:
             broken = error
     try:
-        last = _last(handshake, draft)
+        last = _last_message(handshake, draft)
     except HandshakeFailed as error:
         if broken is None:
             raise
@@ -214,23 +216,23 @@ def _end(handshake: Handshake, stream: Callable[[socket.socket], None], draft: D
     return last
 
 
-def _must_go_on(message: Message) -> None:
+def _raise_if_over(message: Message) -> None:
     """Raise `TransferFailed` if the privileged side has given up before CRIU began."""
     if "status" in message:
         raise TransferFailed(int(message["status"]), str(message.get("log", "")))
 
 
-def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Done]) -> Done:
+def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Result]) -> Result:
     """Do `act`, which sends the privileged side to this name, and meanwhile `talk` with that side.
 
     If both fail, the failure of `talk` is raised, since it is the reason. Raises `HandshakeFailed` if nobody came.
     """
-    path = folder / checked_name(name)
-    with listening(str(path)) as listener, ThreadPoolExecutor(1) as one:
+    path = folder / check_name(name)
+    with listen(str(path)) as listener, ThreadPoolExecutor(1) as one:
         try:
             talking = one.submit(_accept, listener, talk)
             try:
-                done = act()
+                result = act()
             except Exception as failure:
                 _turn_away(listener)
                 reason = talking.exception()
@@ -239,7 +241,7 @@ def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None],
                 raise reason from failure
             _turn_away(listener)
             talking.result()
-            return done
+            return result
         finally:
             path.unlink(missing_ok=True)
 

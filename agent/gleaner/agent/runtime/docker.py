@@ -22,12 +22,20 @@ import structlog
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
-from gleaner.agent.privileged.common import freezing, system_programs
+from gleaner.agent.privileged.common import freezing, mounts, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim import unsavable
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, NOT_OURS
-from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
-from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, data_folder, find_shim
+from gleaner.agent.runtime.docker_http import (
+    ContainerState,
+    Engine,
+    explanation,
+    reading_answer,
+    state_of,
+    status,
+    translate_errors,
+)
+from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerShim, data_folder, find_shim
 from gleaner.agent.runtime.images import PulledImages, full_name, is_id
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
@@ -59,7 +67,7 @@ _CRIU_PATIENCE_S = 10
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
 """A slow measurement of what one container has written must not delay those of the others."""
-_TOLD_WITHIN_S = 1.0
+_OOM_KNOWN_WITHIN_S = 1.0
 """For so long after a container's end the engine may still learn that its memory limit was hit."""
 _PIDS = 4096
 _NO_ROOM = "no space left on device"
@@ -70,16 +78,16 @@ _MIB = 2**20
 class DockerRuntime:
     """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own.
 
-    `pulled` is a file that lists the container images that agents of this node have pulled; without it, no image is
-    ever removed.
+    `pulled_images` is a file that lists the container images that agents of this node have pulled. Without it, no image
+    is ever removed.
     """
 
-    def __init__(self, url: str, *, user: tuple[int, int] | None = None, pulled: Path | None = None) -> None:
+    def __init__(self, url: str, *, user: tuple[int, int] | None = None, pulled_images: Path | None = None) -> None:
         self._url = url
-        self._pulled = None if pulled is None else PulledImages(pulled)
+        self._pulled_images = None if pulled_images is None else PulledImages(pulled_images)
         self._uid, self._gid = user or (os.getuid(), os.getgid())
-        self._attached: dict[ContainerId, Iterator[bytes]] = {}
-        """Connections to the output of each container from its beginning, until `live` hands them out."""
+        self._attached_outputs: dict[ContainerId, Iterator[bytes]] = {}
+        """Connections to the output of each container from its beginning, until `live_output` hands them out."""
         self._adrift: set[ContainerId] = set()
         """Containers that Docker has not said go on since they were unpaused; it may take them for paused while they
         run."""
@@ -88,11 +96,11 @@ class DockerRuntime:
 
     @cached_property
     def _engine(self) -> Engine:
-        with translated(f"Docker at {self._url} does not answer"):
+        with translate_errors(f"Docker at {self._url} does not answer"):
             return Engine(self._url)
 
     @cached_property
-    @reading()
+    @reading_answer()
     def _cpus(self) -> int:
         """The number of CPUs of the engine's machine."""
         return int(self._engine.info()["NCPU"])
@@ -107,54 +115,54 @@ class DockerRuntime:
         return has_disk_quotas(self._data_folder)
 
     @cached_property
-    def _streamed(self) -> DockerStreaming | None:
+    def _shim(self) -> DockerShim | None:
         """The shim; None if this node lacks it."""
-        streamed, reason = find_shim(self._engine)
-        if streamed is None:
+        shim, reason = find_shim(self._engine)
+        if shim is None:
             log.warning(
                 "Docker lacks Gleaner's runtime (run deploy/install-node.sh): only jobs that save themselves run here",
                 reason=reason,
             )
-        return streamed
+        return shim
 
     def facts(self) -> RuntimeFacts:
         """Return the facts. An engine that lacks the shim, or is not experimental, runs containers and cannot save
         them."""
-        with translated("cannot ask Docker what it is"), reading():
+        with translate_errors("cannot ask Docker what it is"), reading_answer():
             version = self._engine.version()
             is_experimental, name = bool(version.get("Experimental")), f"docker {version['Version']}"
             data_folder(self._engine)
         if not is_experimental:
             log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
-        can_save = is_experimental and self._streamed is not None
+        can_save = is_experimental and self._shim is not None
         return RuntimeFacts(runtime=name, criu=_criu_version(), way=Way.SHIM, checkpoints=can_save)
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         engine = self._engine
-        with translated(f"cannot start {spec.name}"):
-            container = self._created(spec, spec.image, self._marks(spec, restored=False))
-            with self._removed_on_failure(container):
+        with translate_errors(f"cannot start {spec.name}"):
+            container = self._create_or_pull(spec, spec.image, self._marks(spec, restored=False))
+            with self._remove_on_failure(container):
                 try:
                     engine.start(container)
                 except docker.errors.APIError as error:
                     exit_code = self._state(container).exit_code
                     if exit_code in (126, 127):
-                        raise CannotStart(_why_not_started(error), exit_code) from error
+                        raise CannotStart(_start_error(error), exit_code) from error
                     raise
         return container
 
     def has_image(self, image_id: str) -> bool:
-        with translated(f"cannot look for the image {image_id}"):
+        with translate_errors(f"cannot look for the image {image_id}"):
             try:
                 self._engine.image_id(image_id)
             except docker.errors.NotFound:
                 return False
-        if self._pulled is not None:
-            self._pulled.used(image_id, now_s=time.time())
+        if self._pulled_images is not None:
+            self._pulled_images.used(image_id, now_s=time.time())
         return True
 
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
-        with translated(f"cannot load the image {image_id}"):
+        with translate_errors(f"cannot load the image {image_id}"):
             engine = Engine(self._url, patience_s=_PULL_PATIENCE_S)
             try:
                 if why_not := engine.load(archive):
@@ -163,17 +171,17 @@ class DockerRuntime:
                     raise ImageRefused(f"Docker does not take the image {image_id}: {why_not}")
             finally:
                 engine.close()
-        if self._pulled is not None:
-            self._pulled.note(image_id, image_id, now_s=time.time())
+        if self._pulled_images is not None:
+            self._pulled_images.note(image_id, image_id, now_s=time.time())
 
     def image_id(self, container: ContainerId) -> str:
-        with translated(f"cannot look at {container[:12]}"), reading():
+        with translate_errors(f"cannot look at {container[:12]}"), reading_answer():
             return str(self._engine.inspect(container)["Image"])
 
     def pause(self, container: ContainerId) -> None:
         if container in self._adrift:
             self.unpause(container)
-        with translated(f"cannot pause {container[:12]}"):
+        with translate_errors(f"cannot pause {container[:12]}"):
             for is_last in freezing.tries():
                 try:
                     self._engine.pause(container)
@@ -193,7 +201,7 @@ class DockerRuntime:
 
     def unpause(self, container: ContainerId) -> None:
         self._adrift.add(container)
-        with translated(f"cannot let {container[:12]} go on"):
+        with translate_errors(f"cannot let {container[:12]} go on"):
             try:
                 self._engine.unpause(container)
             except docker.errors.NotFound:
@@ -204,36 +212,36 @@ class DockerRuntime:
         self._adrift.discard(container)
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
-        with translated(f"cannot save {container[:12]}"):
+        with translate_errors(f"cannot save {container[:12]}"):
             inspected = self._engine.inspect(container)
-            with reading():
+            with reading_answer():
                 state, runtime = state_of(inspected), inspected["HostConfig"]["Runtime"]
             self._must_be_paused(container, state)
-            if self._streamed is None or runtime != RUNTIME:
+            if self._shim is None or runtime != RUNTIME:
                 raise CannotCheckpoint("it does not run with Gleaner's runtime, without which nothing is saved")
-            self._streamed.save(inspected, draft)
+            self._shim.save(inspected, draft)
             self._must_be_paused(container, self._state(container))
 
     def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
         image = self._image(spec, archive)
         if DESCRIPTORS_PART not in archive.parts:
             raise CannotRestore(NOT_OURS)
-        with translated(f"cannot restore {spec.name}"):
-            streamed = self._streamed
-            if streamed is None:
+        with translate_errors(f"cannot restore {spec.name}"):
+            shim = self._shim
+            if shim is None:
                 raise CannotRestore("the engine lacks Gleaner's runtime, without which nothing is restored")
-            container = self._created(spec, image, self._marks(spec, restored=True))
-            with self._removed_on_failure(container):
-                streamed.restore(container, spec.name, archive)
+            container = self._create_or_pull(spec, image, self._marks(spec, restored=True))
+            with self._remove_on_failure(container):
+                shim.restore(container, spec.name, archive)
             return container
 
     @contextlib.contextmanager
-    def _removed_on_failure(self, container: ContainerId) -> Generator[None]:
+    def _remove_on_failure(self, container: ContainerId) -> Generator[None]:
         try:
-            with self._engine.removed_on_failure(container):
+            with self._engine.remove_on_failure(container):
                 yield
         except BaseException:
-            self._attached.pop(container, None)
+            self._attached_outputs.pop(container, None)
             raise
 
     @staticmethod
@@ -243,16 +251,16 @@ class DockerRuntime:
         return image if isinstance(image, str) else spec.image
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
-        with translated(f"cannot read the output of {container[:12]}"):
+        with translate_errors(f"cannot read the output of {container[:12]}"):
             yield from messages(self._engine.follow(container))
 
-    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
+    def live_output(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
         """Return the output from an attached connection: the engine's log withholds a line that has no end yet."""
-        attached = self._attached.pop(container, None)
-        return None if attached is None else messages(attached)
+        output = self._attached_outputs.pop(container, None)
+        return None if output is None else messages(output)
 
     def wait(self, container: ContainerId) -> int:
-        with translated(f"cannot wait for {container[:12]}"):
+        with translate_errors(f"cannot wait for {container[:12]}"):
             try:
                 while (exit_code := self._engine.wait(container)) is None:
                     pass
@@ -263,7 +271,7 @@ class DockerRuntime:
         return exit_code
 
     def signal(self, container: ContainerId, name: str) -> None:
-        with translated(f"cannot send {name} to {container[:12]}"):
+        with translate_errors(f"cannot send {name} to {container[:12]}"):
             try:
                 self._engine.kill(container, name)
             except docker.errors.NotFound:
@@ -273,7 +281,7 @@ class DockerRuntime:
                     raise
 
     def kill(self, container: ContainerId) -> None:
-        with translated(f"cannot kill {container[:12]}"):
+        with translate_errors(f"cannot kill {container[:12]}"):
             try:
                 self._engine.kill(container)
                 if self._engine.wait(container) is None:
@@ -285,29 +293,31 @@ class DockerRuntime:
                     raise
 
     def remove(self, container: ContainerId) -> None:
-        self._attached.pop(container, None)
-        with translated(f"cannot remove {container[:12]}"):
+        self._attached_outputs.pop(container, None)
+        with translate_errors(f"cannot remove {container[:12]}"):
             self._engine.remove(container)
 
     def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
-        used: dict[ContainerId, Usage] = {}
+        usages: dict[ContainerId, Usage] = {}
         for container in containers:
-            with translated(f"cannot measure {container[:12]}"), contextlib.suppress(docker.errors.NotFound):
+            with translate_errors(f"cannot measure {container[:12]}"), contextlib.suppress(docker.errors.NotFound):
                 usage = _usage(self._engine.stats(container))
                 if usage is not None:
-                    used[container] = usage
-        return used
+                    usages[container] = usage
+        return usages
 
-    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
-        with translated("cannot list containers"), reading():
-            return {ContainerId(name): labels for name, labels in self._engine.labelled(LABEL_AGENT).items()}
+    def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
+        with translate_errors("cannot list containers"), reading_answer():
+            return {
+                ContainerId(name): labels for name, labels in self._engine.labels_of_containers(LABEL_AGENT).items()
+            }
 
-    def places(self) -> Sequence[str]:
-        with translated("cannot ask Docker where it keeps its files"):
+    def data_folders(self) -> Sequence[str]:
+        with translate_errors("cannot ask Docker where it keeps its files"):
             return [self._data_folder]
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
-        with translated(f"cannot measure {container[:12]}"):
+    def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+        with translate_errors(f"cannot measure {container[:12]}"):
             engine = Engine(self._url, patience_s=_LOOK_PATIENCE_S)
             try:
                 return DiskUse(engine.written_bytes(container), engine.changed(container, most=most_inodes))
@@ -317,37 +327,37 @@ class DockerRuntime:
                 engine.close()
 
     def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
-        gone: list[str] = []
-        if self._pulled is None:
-            return gone
-        with translated("cannot remove an image"):
-            for image, known in self._pulled.unused_longest():
-                if known.used_s > time.time() - unused_for_s or enough():
+        removed: list[str] = []
+        if self._pulled_images is None:
+            return removed
+        with translate_errors("cannot remove an image"):
+            for image, pulled_images in self._pulled_images.unused_longest():
+                if pulled_images.used_s > time.time() - unused_for_s or enough():
                     break
                 try:
                     # If the name means another image by now, somebody else has brought that one.
-                    if self._engine.image_id(image) == known.image_id:
+                    if self._engine.image_id(image) == pulled_images.image_id:
                         self._engine.remove_image(image)
-                        gone.append(image)
+                        removed.append(image)
                 except docker.errors.NotFound:
                     pass
                 except docker.errors.APIError:  # a container uses it
                     continue
-                self._pulled.forget(image)
-        return gone
+                self._pulled_images.forget(image)
+        return removed
 
     def _marks(self, spec: ContainerSpec, *, restored: bool) -> Mapping[str, Any]:
         """Return the arguments by which the shim knows a container as ours."""
-        if self._streamed is None:
+        if self._shim is None:
             return {}
-        annotations = self._streamed.annotations(spec.name, restored=restored, end_s=spec.labels.get(LABEL_END))
+        annotations = self._shim.annotations(spec.name, restored=restored, end_s=spec.labels.get(LABEL_END))
         return {"annotations": annotations, "runtime": RUNTIME}
 
-    def _created(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
+    def _create_or_pull(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
         """Create a container for the spec. Pull the image if it is not there."""
         image = image if is_id(image) else full_name(image)
-        if self._pulled is not None:
-            self._pulled.used(image, now_s=time.time())
+        if self._pulled_images is not None:
+            self._pulled_images.used(image, now_s=time.time())
         try:
             return self._create(spec, image, marks)
         except docker.errors.ImageNotFound:
@@ -399,9 +409,9 @@ class DockerRuntime:
                 self._has_quotas = False
                 return self._create(spec, image, marks)
             raise
-        with self._engine.removed_on_failure(container):
+        with self._engine.remove_on_failure(container):
             self._refuse_volumes(container, spec.image)
-            self._attached[ContainerId(container)] = self._engine.attach(container)
+            self._attached_outputs[ContainerId(container)] = self._engine.attach(container)
         return ContainerId(container)
 
     def _storage_opt(self, spec: ContainerSpec) -> Mapping[str, str] | None:
@@ -413,7 +423,7 @@ class DockerRuntime:
         It would be lost at each save, and the job would compute on without it.
         """
         inspected = self._engine.inspect(container)
-        with reading():
+        with reading_answer():
             mounts = [str(mount["Destination"]) for mount in inspected["Mounts"]]
         others = sorted(set(mounts) - {FOLDER_IN_CONTAINER})
         if others:
@@ -430,8 +440,8 @@ class DockerRuntime:
         except docker.errors.APIError as error:
             line = f"the image {image} is not on the node and cannot be pulled: {explanation(error)}"
             raise ImageMissing(line) from error
-        if self._pulled is not None:
-            self._pulled.note(full_name(image), self._engine.image_id(full_name(image)), now_s=time.time())
+        if self._pulled_images is not None:
+            self._pulled_images.note(full_name(image), self._engine.image_id(full_name(image)), now_s=time.time())
 
     def _state(self, container: str) -> ContainerState:
         return state_of(self._engine.inspect(container))
@@ -443,10 +453,10 @@ class DockerRuntime:
             return False
 
     def _was_out_of_memory(self, container: ContainerId) -> bool:
-        told_s = time.monotonic() + _TOLD_WITHIN_S
-        while not (known := self._state(container).was_out_of_memory) and time.monotonic() < told_s:
+        give_up_s = time.monotonic() + _OOM_KNOWN_WITHIN_S
+        while not (was_out_of_memory := self._state(container).was_out_of_memory) and time.monotonic() < give_up_s:
             time.sleep(0.1)
-        return known
+        return was_out_of_memory
 
     def _must_be_paused(self, container: ContainerId, state: ContainerState) -> None:
         if not state.is_running:
@@ -455,7 +465,7 @@ class DockerRuntime:
             raise RuntimeFault(f"{container[:12]} is not paused")
 
 
-@reading()
+@reading_answer()
 def _usage(stats: Mapping[str, Any]) -> Usage | None:
     """Return the usage, without the file cache, which is not saved. None for a container that does not run."""
     memory = stats.get("memory_stats", {}).get("stats")
@@ -469,7 +479,7 @@ def _usage(stats: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def _why_not_started(error: docker.errors.APIError) -> str:
+def _start_error(error: docker.errors.APIError) -> str:
     """Return the end of the engine's long line, which names the command and what is wrong with it."""
     text = explanation(error)
     return text[text.find("exec: ") :] if "exec: " in text else text
@@ -493,19 +503,19 @@ if TYPE_CHECKING:
     _: type[Runtime] = DockerRuntime
 
 
-def has_disk_quotas(data_folder: str, *, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+def has_disk_quotas(data_folder: str) -> bool:
     """Return True if the file system of the engine's data folder is XFS with project quotas.
 
     Docker limits what a container writes only on overlay2 over such a file system, and refuses a limit anywhere else.
     """
     try:
-        return has_project_quotas(data_folder, mounts.read_text(errors="surrogateescape"))
+        return has_project_quotas(data_folder, mounts.table())
     except OSError:
         return False
 
 
 def has_project_quotas(folder: str, mountinfo: str) -> bool:
-    r"""Return True if the kernel's list of mounts (proc(5), mountinfo) shows XFS with project quotas for the folder.
+    r"""Return True if the kernel's table of mounts shows XFS with project quotas for the folder.
 
     Of several mounts at one place, the last one counts.
 
@@ -514,13 +524,6 @@ def has_project_quotas(folder: str, mountinfo: str) -> bool:
     >>> has_project_quotas("/var/lib/docker", "7 1 8:1 / / rw - xfs d rw,pquota\n8 7 8:2 / /var rw - xfs d rw,noquota")
     False
     """
-    best, found = -1, False
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        words, told = before.split(" "), after.split(" ")
-        place = PurePath(words[4]) if len(words) > 4 else None
-        if place is None or len(told) < 3 or not PurePath(folder).is_relative_to(place):
-            continue
-        if len(place.parts) >= best:
-            best, found = len(place.parts), told[0] == "xfs" and bool(_QUOTAS_ON & set(told[2].split(",")))
-    return found
+    above = [mount for mount in mounts.parse(mountinfo) if PurePath(folder).is_relative_to(mount.place)]
+    nearest = max(reversed(above), key=lambda mount: len(PurePath(mount.place).parts), default=None)
+    return nearest is not None and nearest.kind == "xfs" and not _QUOTAS_ON.isdisjoint(nearest.options.split(","))

@@ -22,7 +22,7 @@ PATIENCE_S = 120
 LONG_PATIENCE_S = 24 * 3600
 """For calls that last as long as there is data; an engine that dies ends them earlier."""
 CHUNK_BYTES = 2**20
-_GONE_PATIENCE_S = 60
+_REMOVE_PATIENCE_S = 60
 _LONGEST_LINE = 500
 _CHANGE = b'"Kind":'
 """It stands once for each change in the engine's list; within a file's name, the quotes would be escaped."""
@@ -33,7 +33,7 @@ class BadAnswer(docker.errors.DockerException):
 
 
 @contextmanager
-def translated(doing: str) -> Generator[None]:
+def translate_errors(doing: str) -> Generator[None]:
     """Turn the errors of docker-py and its HTTP libraries, and `BadAnswer`, into `RuntimeFault`.
 
     The caller catches errors that mean something to it before they get here.
@@ -45,7 +45,7 @@ def translated(doing: str) -> Generator[None]:
 
 
 @contextmanager
-def reading() -> Generator[None]:
+def reading_answer() -> Generator[None]:
     """Turn the errors that Python raises for a malformed answer into `BadAnswer`.
 
     Only what reads an answer of the engine belongs in this context: an error of our own would pass for the engine's.
@@ -85,7 +85,7 @@ class ContainerState(NamedTuple):
     exit_code: int
 
 
-@reading()
+@reading_answer()
 def state_of(inspected: Mapping[str, Any]) -> ContainerState:
     """Return the state in an answer of `Engine.inspect`."""
     state = inspected["State"]
@@ -101,24 +101,24 @@ class Engine:
     """The calls that the runtime needs, with types; docker-py's own are too loose to be checked.
 
     Each raises docker-py's `APIError` (the engine refuses), `BadAnswer`, or an error of `requests`: see
-    `translated`.
+    `translate_errors`.
     """
 
     def __init__(self, url: str, *, patience_s: int = PATIENCE_S) -> None:
-        with reading():
+        with reading_answer():
             self._api: Any = docker.APIClient(base_url=url, version="auto", timeout=patience_s)
 
-    @reading()
+    @reading_answer()
     def version(self) -> Mapping[str, Any]:
         answer: dict[str, Any] = self._api.version()
         return answer
 
-    @reading()
+    @reading_answer()
     def info(self) -> Mapping[str, Any]:
         answer: dict[str, Any] = self._api.info()
         return answer
 
-    @reading()
+    @reading_answer()
     def pull(self, image: str) -> None:
         """Pull the given tag or digest, or else `latest`. Without a tag, the engine would pull all of them."""
         self._api.pull(image, tag=None if "@" in image or ":" in image.rpartition("/")[2] else "latest")
@@ -126,16 +126,16 @@ class Engine:
     def load(self, archive: Iterator[bytes]) -> str:
         """Load images from an archive of `docker save`. Return why the engine has not taken them; "" if it has."""
         lines: Iterable[Mapping[str, Any]] = self._api.load_image(archive)
-        with reading():
+        with reading_answer():
             return next((" ".join(str(line["error"]).split()) for line in lines if "error" in line), "")
 
-    @reading()
+    @reading_answer()
     def image_id(self, image: str) -> str:
         """Return the id of the image that has this name now."""
         answer: str = self._api.inspect_image(image)["Id"]
         return answer
 
-    @reading()
+    @reading_answer()
     def remove_image(self, image: str) -> None:
         """Take this name from an image, and remove an image without a name. Refused while a container uses it."""
         self._api.remove_image(image)
@@ -154,27 +154,27 @@ class Engine:
         host_config: dict[str, Any] = self._api.create_host_config(network_mode="none", **host)
         if annotations:
             host_config["Annotations"] = dict(annotations)
-        with reading():
-            made: dict[str, str] = self._api.create_container(name=name, host_config=host_config, **config)
-            return made["Id"]
+        with reading_answer():
+            answer: dict[str, str] = self._api.create_container(name=name, host_config=host_config, **config)
+            return answer["Id"]
 
     def start(self, container: str, *, patience_s: int = PATIENCE_S) -> None:
         """Start a container. With the shim this may restore it, which takes as long as its memory is read."""
-        _checked(self._api.post(self._url(container, "start"), timeout=(PATIENCE_S, patience_s)))
+        _check_status(self._api.post(self._url(container, "start"), timeout=(PATIENCE_S, patience_s)))
 
-    @reading()
+    @reading_answer()
     def pause(self, container: str) -> None:
         self._api.pause(container)
 
-    @reading()
+    @reading_answer()
     def unpause(self, container: str) -> None:
         self._api.unpause(container)
 
-    @reading()
+    @reading_answer()
     def kill(self, container: str, signal: str = "SIGKILL") -> None:
         self._api.kill(container, signal)
 
-    @reading()
+    @reading_answer()
     def wait(self, container: str) -> int | None:
         """Return the exit code; None if the container has not ended within `PATIENCE_S`."""
         try:
@@ -187,20 +187,20 @@ class Engine:
 
     def remove(self, container: str) -> None:
         """Remove a container that runs or not, or was left half removed. One that is not there is no error."""
-        gone_s = time.monotonic() + _GONE_PATIENCE_S
+        give_up_s = time.monotonic() + _REMOVE_PATIENCE_S
         while True:
             try:
-                with reading():
+                with reading_answer():
                     self._api.remove_container(container, force=True, v=True)
             except docker.errors.NotFound:
                 return
             except docker.errors.APIError:  # a removal is under way, or a mount is busy for a moment
-                if time.monotonic() > gone_s:
+                if time.monotonic() > give_up_s:
                     raise
                 time.sleep(0.2)
 
     @contextmanager
-    def removed_on_failure(self, container: str) -> Generator[None]:
+    def remove_on_failure(self, container: str) -> Generator[None]:
         """Remove a container in the making if anything goes wrong in the context, so that nothing of it is left."""
         try:
             yield
@@ -209,33 +209,33 @@ class Engine:
                 self.remove(container)
             raise
 
-    @reading()
+    @reading_answer()
     def inspect(self, container: str) -> Mapping[str, Any]:
         answer: dict[str, Any] = self._api.inspect_container(container)
         return answer
 
-    @reading()
+    @reading_answer()
     def stats(self, container: str) -> Mapping[str, Any]:
         """Return the figures of this moment, without the second that the engine else takes to measure a rate."""
         answer: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
         return answer
 
-    @reading()
-    def labelled(self, label: str) -> Mapping[str, Mapping[str, str]]:
+    @reading_answer()
+    def labels_of_containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of each container that has this one, ended ones too."""
         answer: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
         return {one["Id"]: one["Labels"] for one in answer}
 
-    @reading()
+    @reading_answer()
     def written_bytes(self, container: str) -> int:
         """Return the size of what the container has written into its own files, as the engine counts it."""
         answer: requests.Response = self._api.get(
             self._url(container, "json"), params={"size": 1}, timeout=self._api.timeout
         )
-        _checked(answer)
+        _check_status(answer)
         return int(answer.json().get("SizeRw") or 0)
 
-    @reading()
+    @reading_answer()
     def changed(self, container: str, *, most: int) -> int:
         """Return the number of its own files and folders that a container has changed, made or deleted.
 
@@ -246,7 +246,7 @@ class Engine:
         )
         count, rest = 0, b""
         with answer:
-            _checked(answer)
+            _check_status(answer)
             for chunk in answer.iter_content(CHUNK_BYTES):
                 content = rest + chunk
                 count += content.count(_CHANGE)
@@ -261,13 +261,15 @@ class Engine:
         The engine goes on with that even when the caller is gone.
         """
         body = {"CheckpointID": checkpoint, "CheckpointDir": "", "Exit": False}
-        _checked(self._api.post(self._url(container, "checkpoints"), json=body, timeout=(PATIENCE_S, LONG_PATIENCE_S)))
+        _check_status(
+            self._api.post(self._url(container, "checkpoints"), json=body, timeout=(PATIENCE_S, LONG_PATIENCE_S))
+        )
 
     def delete_checkpoint(self, container: str, checkpoint: str) -> None:
         """Delete a checkpoint's files in the engine's data folder."""
-        _checked(self._api.delete(self._url(container, f"checkpoints/{checkpoint}"), timeout=PATIENCE_S))
+        _check_status(self._api.delete(self._url(container, f"checkpoints/{checkpoint}"), timeout=PATIENCE_S))
 
-    @reading()
+    @reading_answer()
     def attach(self, container: str) -> Iterator[bytes]:
         """Return the container's output from this call on, as Docker's frames, as soon as it is written.
 
@@ -275,7 +277,7 @@ class Engine:
         """
         connection = self._api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
         self._api._disable_socket_timeout(connection)  # a workload may be silent for hours
-        return _Attached(connection)
+        return _AttachedOutput(connection)
 
     def follow(self, container: str) -> Iterator[bytes]:
         """Yield the container's whole output up to its end, as Docker's frames.
@@ -289,14 +291,14 @@ class Engine:
             timeout=(PATIENCE_S, None),
         )
         with answer:
-            _checked(answer)
+            _check_status(answer)
             yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
 
     def _url(self, container: str, what: str) -> str:
         return f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/{what}"
 
 
-class _Attached:
+class _AttachedOutput:
     """The chunks of an attached connection, which is closed at their end, even when nobody has read any of them.
 
     This is no generator: a generator that was never begun runs no `finally`. urllib3's answer must be closed before
@@ -336,8 +338,8 @@ class _Attached:
         self.close()
 
 
-@reading()
-def _checked(answer: requests.Response) -> None:
+@reading_answer()
+def _check_status(answer: requests.Response) -> None:
     try:
         answer.raise_for_status()
     except requests.HTTPError as error:

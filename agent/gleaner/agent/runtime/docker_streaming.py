@@ -18,7 +18,7 @@ from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.criu_streams import TransferFailed, during_handshake, restore, save
-from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint, reading
+from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint, reading_answer
 from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 from gleaner.agent.system.ipc import HandshakeFailed
 
@@ -26,7 +26,7 @@ RUNTIME = "gleaner"
 """The shim's name among the engine's runtimes."""
 
 
-class DockerStreaming:
+class DockerShim:
     """The shim of one engine."""
 
     def __init__(self, engine: Engine, settings: config.Config) -> None:
@@ -43,7 +43,7 @@ class DockerStreaming:
 
         Raises `CannotCheckpoint`, and the engine's and the draft's errors.
         """
-        with reading():
+        with reading_answer():
             container, name = inspected["Id"], inspected["Name"].strip("/")
         checkpoint = new_checkpoint()
         try:
@@ -81,7 +81,7 @@ class DockerStreaming:
             raise RuntimeFault(f"cannot restore {name}: {error}") from error
 
 
-@reading()
+@reading_answer()
 def data_folder(engine: Engine) -> str:
     """Return the engine's data folder. Raises `RuntimeFault` if it keeps layers in a way that is not known here."""
     info = engine.info()
@@ -90,12 +90,12 @@ def data_folder(engine: Engine) -> str:
     return str(info["DockerRootDir"])
 
 
-def find_shim(engine: Engine) -> tuple[DockerStreaming | None, str]:
+def find_shim(engine: Engine) -> tuple[DockerShim | None, str]:
     """Return the shim of this node, or None and the reason why it cannot be used."""
     info = engine.info()
-    with reading():
-        is_known = RUNTIME in info.get("Runtimes", {})
-    if not is_known:
+    with reading_answer():
+        has_shim = RUNTIME in info.get("Runtimes", {})
+    if not has_shim:
         return None, f"the engine knows no runtime {RUNTIME!r}"
     try:
         settings = config.load()
@@ -105,4 +105,4 @@ def find_shim(engine: Engine) -> tuple[DockerStreaming | None, str]:
         return None, f"the shim works for uid {settings.agent_uid}, and this agent is {os.getuid()}"
     if not os.access(settings.handshakes, os.W_OK | os.X_OK):
         return None, f"{settings.handshakes} is not there or not ours: see the install note"
-    return DockerStreaming(engine, settings), ""
+    return DockerShim(engine, settings), ""

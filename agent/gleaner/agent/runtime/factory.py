@@ -16,11 +16,11 @@ Kind = Literal["auto", "docker", "criu"]
 """`auto`: Docker if its engine can save memory, else the node helper, else Docker for jobs that save themselves."""
 
 
-def chosen(kind: Kind, *, docker_url: str, images: Path | None, pulled: Path | None = None) -> Runtime:
+def choose_runtime(kind: Kind, *, docker_url: str, images: Path | None, pulled_images: Path | None = None) -> Runtime:
     """Return the runtime. Raises `RuntimeFault` if this node lacks what the runtime needs."""
     if kind == "criu":
         return _criu(images)
-    docker = DockerRuntime(docker_url, pulled=pulled)
+    docker = DockerRuntime(docker_url, pulled_images=pulled_images)
     if kind == "auto":
         no_docker: RuntimeFault | None = None
         try:
@@ -29,20 +29,20 @@ def chosen(kind: Kind, *, docker_url: str, images: Path | None, pulled: Path | N
         except RuntimeFault as error:
             no_docker = error
         try:
-            found = _criu(images)
+            runtime = _criu(images)
         except RuntimeFault as no_helper:
             if no_docker is None:
                 return docker
             raise RuntimeFault(f"{no_docker}; and {no_helper}") from no_docker
         log.info("using the node helper", reason=str(no_docker or "Docker cannot save containers here"))
-        return found
+        return runtime
     return docker
 
 
 def _criu(images: Path | None) -> Runtime:
     try:
-        found = RuncRuntime.of_agent(config.load(), images=images)
+        runtime = RuncRuntime.of_agent(config.load(), images=images)
     except config.Misconfigured as error:
         raise RuntimeFault(f"there is no node helper here: {error}") from error
-    found.facts()
-    return found
+    runtime.facts()
+    return runtime

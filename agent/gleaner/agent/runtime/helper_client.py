@@ -26,9 +26,9 @@ class HelperRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The helper's words, and the descriptor that came with them, which the caller must close."""
+    """The helper's answer, and the descriptor that came with it, which the caller must close."""
 
-    said: Mapping[str, Any]
+    fields: Mapping[str, Any]
     descriptor: int | None
 
 
@@ -47,12 +47,12 @@ class HelperClient:
                     raise RuntimeFault(f"uid {uid} listens at {self.path}, not root")
                 helper = Handshake(connection)
                 helper.say({"do": do, **fields}, descriptor)
-                said, given = helper.hear()
+                answer, answer_descriptor = helper.hear()
         except (OSError, HandshakeFailed) as error:
             raise RuntimeFault(f"the node's helper at {self.path} does not answer: {error}") from error
-        if said.get("ok") is not True:
-            raise HelperRefusal(str(said.get("kind")), str(said.get("why")))
-        return Answer(said, given)
+        if answer.get("ok") is not True:
+            raise HelperRefusal(str(answer.get("kind")), str(answer.get("why")))
+        return Answer(answer, answer_descriptor)
 
     def ask_until_answered(self, do: str, **fields: str) -> Answer:
         """Ask what may be asked twice. A helper that ends meanwhile, and comes back soon, is asked again."""
@@ -70,7 +70,7 @@ class HelperClient:
 
 
 @contextlib.contextmanager
-def translated(doing: str) -> Generator[None]:
+def translate_errors(doing: str) -> Generator[None]:
     """Turn a `HelperRefusal` into `RuntimeFault`. The caller catches one that means something to it before that."""
     try:
         yield

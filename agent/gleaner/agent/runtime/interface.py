@@ -171,7 +171,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
+    def live_output(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
         """Return the output as it is written, open lines too. Read it without a pause, or the container has to wait.
 
         Call it only once for a container, and only for one that this object has started or restored. None if `logs` is
@@ -202,15 +202,15 @@ class Runtime(Protocol):
         """Return the usage of each container; containers that have ended are left out."""
         ...
 
-    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
+    def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
         """Return the labels of every container on this node that carries `LABEL_AGENT`, ended ones too."""
         ...
 
-    def places(self) -> Sequence[str]:
+    def data_folders(self) -> Sequence[str]:
         """Return the folders of the node on whose file systems containers and images take room."""
         ...
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+    def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         """Count what the container has written apart from its folder. Return zeros if it is gone.
 
         The count may stop past the limit.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gleaner.agent.system.untrusted import text_of
 
 MOST_BYTES = 64 * 2**10
-"""A longer line is passed on in pieces of this size."""
+"""A longer line is split into pieces of this size."""
 
 _HEADER = struct.Struct(">B3xL")
 
@@ -16,7 +16,7 @@ def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the frames of Docker's stream: 1 for stdout or 2 for stderr, and the content.
 
     The container has no terminal. A frame is an 8-byte header (the stream's number, three zeros, the length) and its
-    content (Docker Engine API, ContainerAttach). A frame that is cut off at the end is yielded as far as it came.
+    content (Docker Engine API, ContainerAttach). Of a frame that is cut off at the end, the part that came is yielded.
     """
     waiting = bytearray()
     for chunk in chunks:
@@ -38,31 +38,31 @@ def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 class Lines:
     """Whole lines out of a process's output, separate for each stream.
 
-    `begun` is the beginning of the line that each stream has not ended yet, at most `MOST_BYTES`. A process that was
-    saved in the middle of a line writes the rest of the line when it is restored.
+    `beginnings` holds the beginning of each stream's open line, at most `MOST_BYTES`. A process that was saved in the
+    middle of a line writes the rest of the line when it is restored.
     """
 
-    begun: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    beginnings: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     def of(self, frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
         """Yield the lines that these frames end, without the line ends.
 
-        What is not UTF-8 is replaced, as are null characters, which a database would refuse.
+        Bytes that are not UTF-8 are replaced, and so are null characters, which a database would refuse.
         """
         for stream, content in frames:
-            *whole, rest = (self.begun.get(stream, b"") + content).split(b"\n")
+            *whole, rest = (self.beginnings.get(stream, b"") + content).split(b"\n")
             for one in whole:
                 yield from _pieces(one.removesuffix(b"\r"))
             while len(rest) > MOST_BYTES:
                 yield text_of(rest[:MOST_BYTES])
                 rest = rest[MOST_BYTES:]
-            self.begun[stream] = rest
+            self.beginnings[stream] = rest
 
     def rest(self) -> list[str]:
-        """Return the begun lines as whole ones: nobody will write more of them."""
-        begun = [text_of(line) for line in self.begun.values() if line]
-        self.begun = {}
-        return begun
+        """Return the open lines as whole lines: nobody will end them."""
+        beginnings = [text_of(line) for line in self.beginnings.values() if line]
+        self.beginnings = {}
+        return beginnings
 
 
 def _pieces(line: bytes) -> Iterator[str]:

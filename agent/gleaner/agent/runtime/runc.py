@@ -27,7 +27,7 @@ from gleaner.agent.runtime.criu_streams import (
     restore,
     save,
 )
-from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translated
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
@@ -48,7 +48,7 @@ from gleaner.agent.runtime.interface import (
 )
 from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system.ipc import HandshakeFailed
-from gleaner.agent.system.openat import opened
+from gleaner.agent.system.openat import closing_fd
 
 _CHUNK_BYTES = 2**20
 _LOOK_S = 0.1
@@ -81,23 +81,23 @@ class RuncRuntime:
         return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, bundles=settings.bundles)
 
     def facts(self) -> RuntimeFacts:
-        with translated("cannot ask the node's helper what it is"):
-            said = self._helper.ask("facts").said
+        with translate_errors("cannot ask the node's helper what it is"):
+            answer = self._helper.ask("facts").fields
         return RuntimeFacts(
-            runtime=f"runc {said['runc']}", criu=str(said["criu"]), way=Way.CRIU, checkpoints=bool(said["criu"])
+            runtime=f"runc {answer['runc']}", criu=str(answer["criu"]), way=Way.CRIU, checkpoints=bool(answer["criu"])
         )
 
     def start(self, spec: ContainerSpec) -> ContainerId:
-        with translated(f"cannot start {spec.name}"), self._created(spec, spec.image, restored=False):
+        with translate_errors(f"cannot start {spec.name}"), self._create_or_import(spec, spec.image, restored=False):
             self._run(spec)
         return ContainerId(spec.name)
 
     def has_image(self, image_id: str) -> bool:
-        with translated(f"cannot look for the image {image_id}"):
-            return bool(self._helper.ask("image", image=image_id).said["image_id"] == image_id)
+        with translate_errors(f"cannot look for the image {image_id}"):
+            return bool(self._helper.ask("image", image=image_id).fields["image_id"] == image_id)
 
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
-        with translated(f"cannot load the image {image_id}"), tempfile.TemporaryFile() as file:
+        with translate_errors(f"cannot load the image {image_id}"), tempfile.TemporaryFile() as file:
             file.writelines(archive)
             file.flush()
             try:
@@ -108,11 +108,11 @@ class RuncRuntime:
                 raise
 
     def image_id(self, container: ContainerId) -> str:
-        with translated(f"cannot look at {container}"):
-            return str(self._helper.ask("about", name=container).said["image_id"])
+        with translate_errors(f"cannot look at {container}"):
+            return str(self._helper.ask("about", name=container).fields["image_id"])
 
     def pause(self, container: ContainerId) -> None:
-        with translated(f"cannot pause {container}"):
+        with translate_errors(f"cannot pause {container}"):
             try:
                 self._helper.ask("pause", name=container)
             except HelperRefusal as error:
@@ -123,11 +123,11 @@ class RuncRuntime:
                 raise
 
     def unpause(self, container: ContainerId) -> None:
-        with translated(f"cannot let {container} go on"):
+        with translate_errors(f"cannot let {container} go on"):
             self._helper.ask("unpause", name=container)
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
-        with translated(f"cannot save {container}"):
+        with translate_errors(f"cannot save {container}"):
             try:
                 during_handshake(
                     self._handshakes,
@@ -145,8 +145,8 @@ class RuncRuntime:
         if DESCRIPTORS_PART not in archive.parts:
             raise CannotRestore(NOT_OURS)
         with (
-            translated(f"cannot restore {spec.name}"),
-            self._created(spec, image if isinstance(image, str) else spec.image, restored=True),
+            translate_errors(f"cannot restore {spec.name}"),
+            self._create_or_import(spec, image if isinstance(image, str) else spec.image, restored=True),
         ):
             try:
                 during_handshake(
@@ -161,7 +161,7 @@ class RuncRuntime:
         return ContainerId(spec.name)
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
-        with translated(f"cannot read the output of {container}"):
+        with translate_errors(f"cannot read the output of {container}"):
             log = self._helper.ask("logs", name=container).descriptor
         if log is None:
             raise RuntimeFault(f"no log came for {container}")
@@ -171,32 +171,32 @@ class RuncRuntime:
                     return
                 yield stream, content
 
-    def live(self, container: ContainerId) -> None:
+    def live_output(self, container: ContainerId) -> None:
         """Return None: a container's output is in its log at once."""
 
     def wait(self, container: ContainerId) -> int:
         while True:
             try:
-                said = self._helper.ask_until_answered("wait", name=container).said
+                answer = self._helper.ask_until_answered("wait", name=container).fields
             except HelperRefusal as error:
                 if error.kind == "gone":
                     raise ContainerKilled("its container was removed by somebody else") from error
                 raise RuntimeFault(f"cannot wait for {container}: {error}") from error
-            if said["exit"] is not None:
+            if answer["exit"] is not None:
                 break
-            if said["ended"]:
+            if answer["ended"]:
                 raise ContainerKilled("its container was removed, or the node's helper lost it")
-        exit_code = int(said["exit"]["exit_code"])
-        if exit_code == KILLED and not said["exit"]["at_its_limit"]:
+        exit_code = int(answer["exit"]["exit_code"])
+        if exit_code == KILLED and not answer["exit"]["at_its_limit"]:
             raise ContainerKilled("its process was killed from outside, and not for its memory limit")
         return exit_code
 
     def signal(self, container: ContainerId, name: str) -> None:
-        with translated(f"cannot send {name} to {container}"):
+        with translate_errors(f"cannot send {name} to {container}"):
             self._helper.ask("signal", name=container, signal=name.removeprefix("SIG"))
 
     def kill(self, container: ContainerId) -> None:
-        with translated(f"cannot kill {container}"):
+        with translate_errors(f"cannot kill {container}"):
             try:
                 self._helper.ask("signal", name=container, signal="KILL")
             except HelperRefusal as error:
@@ -204,36 +204,36 @@ class RuncRuntime:
                     raise
 
     def remove(self, container: ContainerId) -> None:
-        with translated(f"cannot remove {container}"):
+        with translate_errors(f"cannot remove {container}"):
             self._helper.ask("remove", name=container)
 
     def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
-        used: dict[ContainerId, Usage] = {}
+        usages: dict[ContainerId, Usage] = {}
         for container in containers:
-            with translated(f"cannot measure {container}"):
+            with translate_errors(f"cannot measure {container}"):
                 try:
-                    found = self._helper.ask("usage", name=container).said["usage"]
+                    usage = self._helper.ask("usage", name=container).fields["usage"]
                 except HelperRefusal as error:
                     if error.kind != "gone":
                         raise
                     continue
-                if found is not None:
-                    used[container] = Usage(int(found["memory_bytes"]), float(found["cpu_s"]))
-        return used
+                if usage is not None:
+                    usages[container] = Usage(int(usage["memory_bytes"]), float(usage["cpu_s"]))
+        return usages
 
-    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
-        with translated("cannot list containers"):
-            found: Mapping[str, Mapping[str, str]] = self._helper.ask("list").said["containers"]
-        return {ContainerId(name): labels for name, labels in found.items() if LABEL_AGENT in labels}
+    def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
+        with translate_errors("cannot list containers"):
+            containers: Mapping[str, Mapping[str, str]] = self._helper.ask("list").fields["containers"]
+        return {ContainerId(name): labels for name, labels in containers.items() if LABEL_AGENT in labels}
 
-    def places(self) -> Sequence[str]:
+    def data_folders(self) -> Sequence[str]:
         return [self._bundles]
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+    def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         """Return the helper's count, which has limits of its own."""
-        with translated(f"cannot measure {container}"):
+        with translate_errors(f"cannot measure {container}"):
             try:
-                size_bytes, inodes, is_whole = self._helper.ask("taken", name=container).said["taken"]
+                size_bytes, inodes, is_whole = self._helper.ask("taken", name=container).fields["taken"]
             except HelperRefusal as error:
                 if error.kind != "gone":
                     raise
@@ -245,7 +245,7 @@ class RuncRuntime:
         return ()
 
     @contextlib.contextmanager
-    def _created(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[None]:
+    def _create_or_import(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[None]:
         """Create a container that does not run yet. If anything goes wrong in the context, nothing of it is left."""
         try:
             self._create(spec, image, restored=restored)
@@ -287,20 +287,20 @@ class RuncRuntime:
                 where = f"there is no archive of it in {self._images}" if self._images else "no folder of images is set"
                 raise ImageMissing(f"the image {spec.image} is not on the node and cannot be pulled: {where}")
             try:
-                found = self._helper.ask("import", archive, image=spec.image).said["image_id"]
+                image_id = self._helper.ask("import", archive, image=spec.image).fields["image_id"]
             except HelperRefusal as error:
                 raise ImageMissing(f"the image {spec.image} is not on the node: {error}") from error
-        if image not in (spec.image, found):
+        if image not in (spec.image, image_id):
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed")
 
     def _run(self, spec: ContainerSpec) -> None:
-        with opened(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+        with closing_fd(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             try:
                 self._helper.ask("run", folder, name=spec.name)
             except HelperRefusal as error:
                 code = _shell_code(str(error))
                 if error.kind == "start" and code is not None:
-                    raise CannotStart(_why_not_started(str(error)), code) from error
+                    raise CannotStart(_start_error(str(error)), code) from error
                 raise
 
     def _growing(self, container: ContainerId, log: int) -> Iterator[bytes]:
@@ -320,27 +320,27 @@ class RuncRuntime:
 
     def _has_ended(self, container: ContainerId) -> bool:
         try:
-            return bool(self._helper.ask("about", name=container).said["ended"])
+            return bool(self._helper.ask("about", name=container).fields["ended"])
         except HelperRefusal:
             return True
         except RuntimeFault:  # the helper may be restarting
             return False
 
 
-def _why_not_started(said: str) -> str:
+def _start_error(error: str) -> str:
     """Return the end of runc's long line, which names the command and what is wrong with it."""
-    return said[said.find("exec: ") :]
+    return error[error.find("exec: ") :]
 
 
-def _shell_code(said: str) -> int | None:
+def _shell_code(error: str) -> int | None:
     """Return a shell's exit code for a command that cannot be started; None for another failure.
 
     >>> _shell_code('runc create failed: exec: "nope": executable file not found in $PATH')
     127
     """
-    if "exec: " not in said:
+    if "exec: " not in error:
         return None
-    return 126 if "permission denied" in said or "is a directory" in said else 127
+    return 126 if "permission denied" in error or "is a directory" in error else 127
 
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Write a file whole or not at all, so that it survives a power cut.
 
-The content goes into a draft beside the file, with `.new` after its name, and the draft is renamed. What must outlive a
-power cut is synced before the rename, and its folder is synced after it: a rename is on the disk only when the folder
-is. Whoever deletes something because its successor has been written must have synced the successor's folder first.
+The content goes into a draft beside the file, with `.new` after its name, and the draft is renamed. A file that must
+outlive a power cut is synced before the rename, and its folder after it: a rename is on the disk only when the folder
+is. Before you delete something because its successor exists, sync the successor's folder.
 
 Root's programs, the Slurm admin service, the agent and control all write through this module.
 """
@@ -20,21 +20,21 @@ StrPath = Union[str, "os.PathLike[str]"]
 
 
 def write(path: StrPath, content: bytes, *, mode: int = 0o600, with_folder: bool = True) -> None:
-    """Put a whole file into its place; the file is on the disk when this returns.
+    """Write a whole file; it is on the disk when this returns.
 
-    Who writes several files may sync their folder once, after the last one: then `with_folder` is False.
+    If you write several files, sync their folder once, after the last one, and set `with_folder` to False.
     """
-    _put(path, content, mode=mode, is_synced=True)
+    _write_whole(path, content, mode=mode, sync=True)
     if with_folder:
         sync_folder(os.path.dirname(path) or ".")
 
 
 def replace(path: StrPath, content: bytes, *, mode: int = 0o600) -> None:
-    """Put a whole file into its place without waiting for the disk: a power cut may leave the file empty."""
-    _put(path, content, mode=mode, is_synced=False)
+    """Write a whole file without waiting for the disk: a power cut may leave the file empty."""
+    _write_whole(path, content, mode=mode, sync=False)
 
 
-def _put(path: StrPath, content: bytes, *, mode: int, is_synced: bool) -> None:
+def _write_whole(path: StrPath, content: bytes, *, mode: int, sync: bool) -> None:
     draft = f"{os.fspath(path)}.new"
     with contextlib.suppress(FileNotFoundError):  # a writer that was killed may have left one
         os.unlink(draft)
@@ -44,7 +44,7 @@ def _put(path: StrPath, content: bytes, *, mode: int, is_synced: bool) -> None:
             os.fchmod(writing.fileno(), mode)
             writing.write(content)
             writing.flush()
-            if is_synced:
+            if sync:
                 os.fsync(writing.fileno())
         os.replace(draft, path)
     except BaseException:
@@ -55,14 +55,14 @@ def _put(path: StrPath, content: bytes, *, mode: int, is_synced: bool) -> None:
 
 def sync_folder(folder: StrPath) -> None:
     """Sync a folder, so that the names in it are on the disk."""
-    with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
+    with openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
         os.fsync(file)
 
 
 def make_folders(folder: StrPath, *, within: StrPath | None = None) -> None:
     """Make a folder that only its owner can enter, and the missing ones above it, and sync all of them to the disk.
 
-    Raises `FileNotFoundError` if there is no folder `within`: else a storage that is not mounted would be made anew.
+    Raises `FileNotFoundError` if there is no folder `within`: a storage that is not mounted must not be made anew.
     """
     if within is not None and not os.path.isdir(within):
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", os.fspath(within))
@@ -85,8 +85,8 @@ def sync_tree(folder: StrPath) -> None:
         for name in files:
             try:
                 file = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:  # a link, a pipe, or not readable: only its name has to be kept
+            except OSError:  # a link, a pipe, or not readable: its name is enough
                 continue
-            with openat.opened(file):
+            with openat.closing_fd(file):
                 os.fsync(file)
         sync_folder(place)

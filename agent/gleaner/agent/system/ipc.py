@@ -1,4 +1,4 @@
-"""Messages between programs with different rights, over Unix sockets: who listens, who connects, and what is said.
+"""Messages between programs with different rights, over Unix sockets.
 
 The kernel (SO_PEERCRED) says who is at the other side, and nothing else counts. A message is a JSON object with its
 length in four bytes (big endian) before it, and a descriptor may come with it.
@@ -46,18 +46,18 @@ Message = dict[str, Any]
 
 
 class HandshakeFailed(Exception):
-    """The agent is not there, is somebody else, or says what nobody understands; one line."""
+    """The agent is not there, is somebody else, or sends a message that is not understood; one line."""
 
 
 def poll_ms(end_s: float) -> float:
-    """Return how long to poll before the next look whether the agent's end, `end_s` since the epoch, has come."""
+    """Return the time to poll until the next look at the clock, or until the agent's end, `end_s` since the epoch."""
     return min(max(0.0, end_s - time.time()), _LOOK_S) * 1000
 
 
-def checked_name(name: object) -> str:
+def check_name(name: object) -> str:
     """Return the name if it is a plain one, one step below the folder of handshakes. Raises `HandshakeFailed`.
 
-    >>> checked_name("gleaner-7-1")
+    >>> check_name("gleaner-7-1")
     'gleaner-7-1'
     """
     if not isinstance(name, str) or not _NAME.match(name):
@@ -79,7 +79,7 @@ class Handshake:
         try:
             self.connection.settimeout(self._patience_s)
             sent = send(self.connection, data, descriptor)
-            if sent < len(data):  # even sending nothing fails when the other side has received all and left
+            if sent < len(data):  # `sendall` of nothing fails if the other side has received all and left
                 self.connection.sendall(data[sent:])
         except OSError as error:
             raise HandshakeFailed(f"the other side has gone: {error}") from error
@@ -91,10 +91,16 @@ class Handshake:
         try:
             self.connection.settimeout(self._patience_s)
             start, descriptor = receive(self.connection, _LENGTH.size)
-            (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start), end_s))
+            head = start + receive_all(self.connection, _LENGTH.size - len(start), end_s)
+            if len(head) < _LENGTH.size:
+                raise HandshakeFailed("the other side has gone")
+            (length,) = _LENGTH.unpack(head)
             if length > LONGEST_BYTES:
                 raise HandshakeFailed(f"a message of {length} bytes is too long")
-            return _parsed(self._exactly(length, end_s)), descriptor
+            content = receive_all(self.connection, length, end_s)
+            if len(content) < length:
+                raise HandshakeFailed("the other side has gone")
+            return _parse_message(content), descriptor
         except OSError as error:
             if descriptor is not None:
                 os.close(descriptor)
@@ -103,20 +109,6 @@ class Handshake:
             if descriptor is not None:
                 os.close(descriptor)
             raise
-
-    def _exactly(self, count: int, end_s: float | None) -> bytes:
-        got = bytearray()
-        while len(got) < count:
-            if end_s is not None:
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
-                    raise HandshakeFailed("the other side is too slow")
-                self.connection.settimeout(left_s)
-            more = self.connection.recv(count - len(got))
-            if not more:
-                raise HandshakeFailed("the other side has gone")
-            got += more
-        return bytes(got)
 
     def close(self) -> None:
         """End the conversation."""
@@ -142,7 +134,26 @@ def receive(connection: socket.socket, most_bytes: int) -> tuple[bytes, int | No
     return data, None
 
 
-def _parsed(content: bytes) -> Message:
+def receive_all(connection: socket.socket, count: int, end_s: float | None = None) -> bytes:
+    """Return the next `count` bytes; fewer if the other side has gone.
+
+    Raises `OSError`: also at the instant `end_s` of the monotonic clock, if it is given.
+    """
+    content = bytearray()
+    while len(content) < count:
+        if end_s is not None:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the other side is too slow")
+            connection.settimeout(left_s)
+        more = connection.recv(count - len(content))
+        if not more:
+            break
+        content += more
+    return bytes(content)
+
+
+def _parse_message(content: bytes) -> Message:
     try:
         message: Message = untrusted.json_of(content)
     except ValueError as error:
@@ -155,19 +166,19 @@ def _parsed(content: bytes) -> Message:
 def connect(folder: str, name: str, agent_uid: int) -> Handshake:
     """Connect root's side to the agent that waits under this name. Raises `HandshakeFailed`.
 
-    Anybody else who listens there is refused. No symbolic link is followed. The socket that is checked is the one that
-    is connected to, whatever is put in its place meanwhile. Only the kernel's word on who listens there counts.
+    Anybody else who listens there is refused; only the kernel's answer counts. No symbolic link is followed. The socket
+    that is checked is the one that is connected to, even if another one takes its place meanwhile.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as descriptors:
         try:
-            place = opened.enter_context(openat.opened(os.open(folder, os.O_PATH | openat.FOLDER)))
-            socket_file = os.open(checked_name(name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-            found = opened.enter_context(openat.opened(socket_file))
-            if not stat.S_ISSOCK(os.fstat(found).st_mode):
+            place = descriptors.enter_context(openat.closing_fd(os.open(folder, os.O_PATH | openat.FOLDER)))
+            socket_file = os.open(check_name(name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            socket_fd = descriptors.enter_context(openat.closing_fd(socket_file))
+            if not stat.S_ISSOCK(os.fstat(socket_fd).st_mode):
                 raise HandshakeFailed(f"{folder}/{name} is no socket")
-            connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection = descriptors.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             connection.settimeout(PATIENCE_S)
-            connection.connect(f"/proc/self/fd/{found}")
+            connection.connect(f"/proc/self/fd/{socket_fd}")
             if (uid := peer(connection)) != agent_uid:
                 raise HandshakeFailed(f"{name}: uid {uid} listens there, not the agent ({agent_uid})")
         except OSError as error:
@@ -176,7 +187,7 @@ def connect(folder: str, name: str, agent_uid: int) -> Handshake:
 
 
 def peer(connection: socket.socket) -> int:
-    """Return the other side's uid, as the kernel knows it."""
+    """Return the other side's uid, from the kernel."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
@@ -212,9 +223,9 @@ class Server:
                 self._report(f"cannot answer: {error}")
                 time.sleep(_AGAIN_S)
                 continue
-            self._take(connection)
+            self._accept(connection)
 
-    def _take(self, connection: socket.socket) -> None:
+    def _accept(self, connection: socket.socket) -> None:
         uid = peer(connection)
         try:
             self._admit(uid)
@@ -238,8 +249,8 @@ class Server:
             self._release(uid)
 
 
-def listening(path: str, *, mode: int = 0o600, owner_uid: int = -1) -> socket.socket:
-    """Return a listening socket at this path, in place of an old one. `mode` says who may connect."""
+def listen(path: str, *, mode: int = 0o600, owner_uid: int = -1) -> socket.socket:
+    """Return a listening socket at this path; an old one is replaced. `mode` says who may connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

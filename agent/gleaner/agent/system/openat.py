@@ -1,7 +1,7 @@
 """Work inside an open folder: every step starts at a descriptor and follows no symbolic link.
 
-Others may have written what lies in the folder, or write there now. Whatever they have prepared, nothing outside of the
-folder is reached. Files and folders are made for their owner alone.
+Others may have written into the folder, or write there now. Whatever they have prepared, nothing outside of the folder
+is reached. Files and folders are made for their owner alone.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -16,13 +16,13 @@ CHUNK_BYTES = 2**20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """The flags that open a folder."""
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The errors of opening a folder so when nothing, a file, or a symbolic link has its name."""
+"""The errors of opening with `FOLDER` if the name belongs to nothing, to a file, or to a symbolic link."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def opened(file: int) -> Generator[int, None, None]:
-    """Close the file at the end. An error of closing counts, as it may be a lost write."""
+def closing_fd(file: int) -> Generator[int, None, None]:
+    """Close the descriptor at the end. An error of closing is raised, since a write may be lost."""
     try:
         yield file
     except BaseException:
@@ -35,7 +35,7 @@ def opened(file: int) -> Generator[int, None, None]:
 @contextlib.contextmanager
 def walk(start: int, names: Sequence[str]) -> Generator[int, None, None]:
     """Yield the folder that is reached from `start` by these names, none of them a symbolic link."""
-    with opened(descend(start, names)) as folder:
+    with closing_fd(descend(start, names)) as folder:
         yield folder
 
 
@@ -61,13 +61,13 @@ def descend(start: int, names: Sequence[str], make_mode: int | None = None) -> i
 
 
 @contextlib.contextmanager
-def made(start: int, names: Sequence[str]) -> Generator[int, None, None]:
-    """Yield a folder like `walk`, after making the missing ones; by then each one's entry is on the disk."""
+def walk_and_make(start: int, names: Sequence[str]) -> Generator[int, None, None]:
+    """Make the missing folders, sync their entries to the disk, and yield the last folder like `walk`."""
     for depth, name in enumerate(names):
         with walk(start, names[:depth]) as parent:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=parent)
-            os.fsync(parent)  # also for a folder that another writer made and may not have synced yet
+            os.fsync(parent)  # also if another writer made the folder: perhaps it is not synced yet
     with walk(start, names) as folder:
         yield folder
 
@@ -88,11 +88,11 @@ def writev_all(file: int, pieces: Sequence[bytes | memoryview]) -> None:
     """Write all pieces, one after the other, in as few calls as the system allows."""
     rest = [memoryview(piece) for piece in pieces]
     while rest:
-        written = os.writev(file, rest)
-        while rest and written >= len(rest[0]):
-            written -= len(rest.pop(0))
-        if written:
-            rest[0] = rest[0][written:]
+        count = os.writev(file, rest)
+        while rest and count >= len(rest[0]):
+            count -= len(rest.pop(0))
+        if count:
+            rest[0] = rest[0][count:]
 
 
 def open_plain(folder: int, name: str) -> int:
@@ -111,7 +111,7 @@ def open_plain(folder: int, name: str) -> int:
 
 def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
     """Return a small file's content; of a larger file, a little more than `most_bytes`."""
-    with opened(open_plain(folder, name)) as file:
+    with closing_fd(open_plain(folder, name)) as file:
         content = b""
         while len(content) <= most_bytes and (chunk := os.read(file, CHUNK_BYTES)):
             content += chunk
@@ -138,20 +138,20 @@ def pread_into(file: int, room: memoryview, offset: int) -> bool:
 
 def entries(folder: int) -> list[str]:
     """Return the names in an open folder."""
-    with os.scandir(folder) as found:
-        return [entry.name for entry in found]
+    with os.scandir(folder) as listing:
+        return [entry.name for entry in listing]
 
 
 def subfolders(folder: int) -> Iterator[str]:
     """Yield the names of the folders in an open folder."""
-    with os.scandir(folder) as found:
-        yield from (entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+    with os.scandir(folder) as listing:
+        yield from (entry.name for entry in listing if entry.is_dir(follow_symlinks=False))
 
 
 def remove_tree(folder: int, name: str) -> None:
-    """Remove what has this name, and all in it, if there is such a thing. Its depth must be limited."""
+    """Remove a file or folder, and all in it, if it exists. Its depth must be limited."""
     with contextlib.suppress(FileNotFoundError):
-        if not _is_unlinked(folder, name):
+        if not _unlink_file(folder, name):
             with walk(folder, (name,)) as inner:
                 for entry in entries(inner):
                     remove_tree(inner, entry)
@@ -161,19 +161,19 @@ def remove_tree(folder: int, name: str) -> None:
 def empty(top: int) -> None:
     """Remove all in a folder, whatever its modes and however deep. Raises an `OSError` if something is left.
 
-    Nothing here recurses. Each folder is renamed to the top before anything in it is touched, and that also saves what
+    Nothing here recurses. Each folder is renamed to the top before anything in it is touched. That also protects what
     is mounted below: the kernel renames no mount point, and nothing into another file system.
     """
-    failed: list[OSError] = []
+    failures: list[OSError] = []
     waiting: list[str] = []
 
     def empty_one(folder: int) -> None:
         for name in entries(folder):
             try:
-                if not _is_unlinked(folder, name):
-                    waiting.append(_renamed(folder, name, top))
+                if not _unlink_file(folder, name):
+                    waiting.append(_move_to_top(folder, name, top))
             except OSError as error:
-                failed.append(error)
+                failures.append(error)
 
     empty_one(top)
     while waiting:
@@ -183,18 +183,18 @@ def empty(top: int) -> None:
                 empty_one(folder)
             os.rmdir(name, dir_fd=top)
         except OSError as error:
-            failed.append(error)
-    if failed:
-        raise failed[-1]
+            failures.append(error)
+    if failures:
+        raise failures[-1]
 
 
 def change_mode(itself: int, mode: int) -> None:
-    """Change the mode of what an O_PATH descriptor names. chmod takes no such one, but follows this link to it."""
+    """Change the mode of an O_PATH descriptor's file: fchmod refuses it, but chmod follows this link to it."""
     os.chmod(f"/proc/self/fd/{itself}", mode)
 
 
-def _is_unlinked(folder: int, name: str) -> bool:
-    """Unlink what has this name. Return False if it is a folder, which stays."""
+def _unlink_file(folder: int, name: str) -> bool:
+    """Unlink a file. Return False if the name is a folder's, which stays."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:
@@ -202,8 +202,8 @@ def _is_unlinked(folder: int, name: str) -> bool:
     return True
 
 
-def _renamed(folder: int, name: str, top: int) -> str:
-    """Rename a folder to the top, and let its owner use it. Return the new name."""
+def _move_to_top(folder: int, name: str, top: int) -> str:
+    """Move a folder to the top, and let its owner use it. Return the new name."""
     new = os.urandom(16).hex()
     try:
         os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
@@ -217,6 +217,6 @@ def _renamed(folder: int, name: str, top: int) -> str:
 
 
 def _make_usable(folder: int, name: str) -> None:
-    with opened(os.open(name, os.O_PATH | FOLDER, dir_fd=folder)) as itself:
+    with closing_fd(os.open(name, os.O_PATH | FOLDER, dir_fd=folder)) as itself:
         if os.fstat(itself).st_mode & 0o700 != 0o700:
             change_mode(itself, 0o700)

@@ -35,13 +35,13 @@ def pack(folder: int, policy: Policy, image: Sequence[int] = ()) -> Iterator[byt
     for what could not be unpacked: better now than then. Raises `OSError` for a file that cannot be read, and, unless
     others may change the folder, for a file that shrinks.
     """
-    gathered = bytearray()
+    buffer = bytearray()
     for chunk in _Packing(folder, policy, image).run():
-        gathered += chunk
-        if len(gathered) >= openat.CHUNK_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    yield bytes(gathered)
+        buffer += chunk
+        if len(buffer) >= openat.CHUNK_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 class _Packing:
@@ -60,7 +60,7 @@ class _Packing:
         self._waiting.append(((), os.fstat(self._root), False))
         while self._waiting:
             names, facts, is_new = self._waiting.pop()
-            with self._tolerant(), _walk_readable(self._root, names) as folder:
+            with self._tolerate_changes(), _walk_readable(self._root, names) as folder:
                 if names or not self._policy.is_overlaid:
                     yield self._header(names, tarfile.DIRTYPE, facts)
                 is_new = is_new or bool(names and self._image and _is_opaque(folder))
@@ -68,8 +68,8 @@ class _Packing:
         yield END
 
     @contextlib.contextmanager
-    def _tolerant(self) -> Generator[None, None, None]:
-        """Go on without a file that others have removed or replaced meanwhile, if they may."""
+    def _tolerate_changes(self) -> Generator[None, None, None]:
+        """Leave out a file that others have removed or replaced meanwhile, if they may."""
         try:
             yield
         except OSError as error:
@@ -78,22 +78,22 @@ class _Packing:
 
     def _folder(self, folder: int, names: Names, *, is_new: bool) -> Iterator[bytes]:
         inner: list[tuple[Names, os.stat_result, bool]] = []
-        found = sorted(openat.entries(folder), key=os.fsencode)
-        if found and len(names) >= self._policy.limit.most_steps:
+        names_here = sorted(openat.entries(folder), key=os.fsencode)
+        if names_here and len(names) >= self._policy.limit.most_steps:
             raise Hostile(f"a file lies more than {self._policy.limit.most_steps} folders deep")
-        for name in found:
-            with self._tolerant():
+        for name in names_here:
+            with self._tolerate_changes():
                 facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISDIR(facts.st_mode):
                     inner.append(((*names, name), facts, is_new))
                 else:
-                    yield from self._one(folder, (*names, name), facts)
+                    yield from self._member(folder, (*names, name), facts)
         if is_new:
-            for name in sorted(self._image_names(names) - set(found)):
+            for name in sorted(self._image_names(names) - set(names_here)):
                 yield self._header((*names, name), tarfile.CHRTYPE)
         self._waiting.extend(reversed(inner))
 
-    def _one(self, folder: int, names: Names, facts: os.stat_result) -> Iterator[bytes]:
+    def _member(self, folder: int, names: Names, facts: os.stat_result) -> Iterator[bytes]:
         if stat.S_ISREG(facts.st_mode):
             identity = (facts.st_dev, facts.st_ino)
             first = self._names.setdefault(identity, names) if facts.st_nlink > 1 else names
@@ -122,10 +122,10 @@ class _Packing:
             yield self._header(names, tarfile.REGTYPE, facts, size_bytes=facts.st_size)
             stored_bytes = facts.st_size
         else:  # GNU's sparse format 1.0: the map of what is stored comes before the content
-            listed = [len(segments), *(number for segment in segments for number in segment)]
-            written = "".join(f"{number}\n" for number in listed).encode()
-            written += _padding(len(written))
-            stored_bytes = len(written) + sum(size for _, size in segments)
+            numbers = [len(segments), *(number for segment in segments for number in segment)]
+            sparse_map = "".join(f"{number}\n" for number in numbers).encode()
+            sparse_map += _padding(len(sparse_map))
+            stored_bytes = len(sparse_map) + sum(size for _, size in segments)
             sparse = {
                 "GNU.sparse.major": "1",
                 "GNU.sparse.minor": "0",
@@ -133,18 +133,18 @@ class _Packing:
                 "GNU.sparse.realsize": str(facts.st_size),
             }
             yield self._header(names, tarfile.REGTYPE, facts, size_bytes=stored_bytes, more=sparse)
-            yield written
+            yield sparse_map
         for start, size in segments:
-            done = 0
-            while done < size:
-                wanted = min(openat.CHUNK_BYTES, size - done)
-                chunk = os.pread(file, wanted, start + done) or self._filling(names, wanted)
+            sent = 0
+            while sent < size:
+                count = min(openat.CHUNK_BYTES, size - sent)
+                chunk = os.pread(file, count, start + sent) or self._filler(names, count)
                 yield chunk
-                done += len(chunk)
+                sent += len(chunk)
         yield _padding(stored_bytes)
 
-    def _filling(self, names: Names, size_bytes: int) -> bytes:
-        """Return what stands for the end of a file that was cut meanwhile."""
+    def _filler(self, names: Names, size_bytes: int) -> bytes:
+        """Return zeros for the end of a file that was cut meanwhile."""
         if not self._policy.is_live:
             raise OSError(f"{'/'.join(names)!r} became shorter while it was read")
         return bytes(size_bytes)
@@ -175,35 +175,35 @@ class _Packing:
         return header
 
     def _image_names(self, path: Names) -> set[str]:
-        """Return the names that a folder of the image has, as overlay shows it."""
-        shown: set[str] = set()
+        """Return the names in a folder of the image, as overlay shows them."""
+        visible: set[str] = set()
         hidden: set[str] = set()
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as descriptors:
             folders = list(self._image)
             for name in path:
-                folders = _entered(name, folders, opened)
+                folders = _folders_of_name(name, folders, descriptors)
             for folder in folders:
-                for name in set(openat.entries(folder)) - shown - hidden:
+                for name in set(openat.entries(folder)) - visible - hidden:
                     is_mark = stat.S_ISCHR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-                    (hidden if is_mark else shown).add(name)
-        return shown
+                    (hidden if is_mark else visible).add(name)
+        return visible
 
 
-def _entered(name: str, folders: list[int], opened: contextlib.ExitStack) -> list[int]:
+def _folders_of_name(name: str, folders: list[int], descriptors: contextlib.ExitStack) -> list[int]:
     """Return the folders of this name in an image's layers, down to the first layer that hides those below it."""
-    found: list[int] = []
+    inner: list[int] = []
     for folder in folders:
         try:
-            found.append(opened.enter_context(openat.opened(os.open(name, openat.FOLDER, dir_fd=folder))))
+            inner.append(descriptors.enter_context(openat.closing_fd(os.open(name, openat.FOLDER, dir_fd=folder))))
         except FileNotFoundError:
             continue
         except OSError as error:
             if error.errno in openat.NO_FOLDER:
                 break
             raise
-        if _is_opaque(found[-1]):
+        if _is_opaque(inner[-1]):
             break
-    return found
+    return inner
 
 
 def _is_opaque(folder: int) -> bool:
@@ -227,7 +227,7 @@ def _segments(file: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _padding(size_bytes: int) -> bytes:
-    """Return what fills up the last block of a member's content.
+    """Return the zeros that fill the last block of a member's content.
 
     >>> len(_padding(500)), len(_padding(512))
     (12, 0)
@@ -236,7 +236,7 @@ def _padding(size_bytes: int) -> bytes:
 
 
 def _decimal_s(time_ns: int) -> str:
-    """Return nanoseconds as decimal seconds, without the loss that a float would bring.
+    """Return nanoseconds as decimal seconds, exactly; a float would lose digits.
 
     >>> _decimal_s(-1_500_000_000)
     '-1.500000000'
@@ -247,15 +247,15 @@ def _decimal_s(time_ns: int) -> str:
 
 @contextlib.contextmanager
 def _walk_readable(start: int, names: Names, leaf: int = openat.FOLDER) -> Generator[int, None, None]:
-    """Yield a descriptor as `walk` does, also through folders of our own whose mode keeps even us out.
+    """Yield a descriptor as `walk` does, also through our own folders whose mode excludes even us.
 
-    With other flags in `leaf`, the last name is a file's. Modes are changed for as long as necessary, and put back.
+    With other flags in `leaf`, the last name is a file's. Modes are changed for the time of the walk, and restored.
     """
-    with contextlib.ExitStack() as changed:
+    with contextlib.ExitStack() as restore_modes:
         here = os.dup(start)
         try:
             for number, name in enumerate(names, 1):
-                inner = _opened_readable(here, name, leaf if number == len(names) else openat.FOLDER, changed)
+                inner = _open_readable(here, name, leaf if number == len(names) else openat.FOLDER, restore_modes)
                 os.close(here)
                 here = inner
             yield here
@@ -263,18 +263,18 @@ def _walk_readable(start: int, names: Names, leaf: int = openat.FOLDER) -> Gener
             os.close(here)
 
 
-def _opened_readable(here: int, name: str, flags: int, changed: contextlib.ExitStack) -> int:
+def _open_readable(here: int, name: str, flags: int, restore_modes: contextlib.ExitStack) -> int:
     try:
         file = os.open(name, flags, dir_fd=here)
         if not flags & os.O_DIRECTORY or os.access(".", os.X_OK, dir_fd=file):
             return file
         os.close(file)
     except PermissionError:
-        if os.geteuid() == 0:  # no mode keeps root out: root changes nothing that belongs to others
+        if os.geteuid() == 0:  # no mode excludes root, and root must change nothing of others
             raise
     path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    itself = changed.enter_context(openat.opened(os.open(name, path_only, dir_fd=here)))
+    itself = restore_modes.enter_context(openat.closing_fd(os.open(name, path_only, dir_fd=here)))
     mode = stat.S_IMODE(os.fstat(itself).st_mode)
-    changed.callback(openat.change_mode, itself, mode)
+    restore_modes.callback(openat.change_mode, itself, mode)
     openat.change_mode(itself, mode | 0o500)
     return os.open(name, flags, dir_fd=here)

@@ -1,4 +1,4 @@
-"""The rules for a tar archive that nobody vouches for: what may be in it, and how much. Each use has its own policy."""
+"""The rules for a tar archive from an untrusted source: its members, and their size. Each use has its own policy."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -35,22 +35,22 @@ Links = list[list[Any]]
 
 
 class Hostile(Exception):
-    """An archive holds something that is not unpacked, or a folder something that is not packed; one line."""
+    """An archive has something that is not unpacked, or a folder something that is not packed; one line."""
 
 
 class SizeLimit:
-    """The limit of what may still pass, over all archives that share it."""
+    """The limit for all archives that share it."""
 
     def __init__(self, most_bytes: float, most_files: float = _MOST_FILES, most_steps: float = MOST_STEPS) -> None:
         self._bytes = most_bytes
         self._files = most_files
         self.most_steps = most_steps
-        self.taken_bytes = 0
+        self.passed_bytes = 0
 
     def take(self, count: int) -> None:
         """Count bytes. Raises `Hostile` beyond the limit."""
-        self.taken_bytes += count
-        if self.taken_bytes > self._bytes:
+        self.passed_bytes += count
+        if self.passed_bytes > self._bytes:
             raise Hostile("it is larger than this node may keep")
 
     def take_file(self) -> None:
@@ -101,7 +101,7 @@ def steps(name: str, most: float = MOST_STEPS) -> list[str]:
     >>> steps("./usr/bin/"), steps(".")
     (['usr', 'bin'], [])
     """
-    found = [step for step in name.split("/") if step not in ("", ".")]
-    if name.startswith("/") or ".." in found or len(found) > most or "\0" in name:
+    names = [step for step in name.split("/") if step not in ("", ".")]
+    if name.startswith("/") or ".." in names or len(names) > most or "\0" in name:
         raise Hostile(f"the name {name[:80]!r} leads out of the archive")
-    return found
+    return names

@@ -1,7 +1,7 @@
-"""Unpack archives that nobody vouches for: a job's folder, an image's layers, the files that a container has written.
+"""Unpack archives from untrusted sources: a job's folder, an image's layers, the files that a container has written.
 
 This is safe for the following reasons. Every step down starts at the descriptor of the folder before it and follows no
-link (O_NOFOLLOW), so nothing is ever written outside of the target, whatever an archive has put there before. Names
+link (O_NOFOLLOW), so nothing is ever written outside of the target, whatever the archive has made there before. Names
 with `..`, absolute names, and names that lead through a link are refused. Each file is made anew, and no device or
 socket is made. Extended attributes are left out: a container of ours has no new privileges, so a program's capabilities
 would mean nothing. Sizes and numbers of files are limited. Modes are as the archive says, even set-uid: where owners
@@ -24,7 +24,7 @@ _LONGEST_TIME = 40
 """Characters of a time: Python before 3.11 works minutes on a number of a million digits."""
 _MOST_LINKS = 200_000
 _LONGEST_LINK = 4095
-_MARK = ".wh."
+_WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 Names = tuple[str, ...]
@@ -57,21 +57,21 @@ class Source:
         return b"".join(parts)
 
     def skip(self) -> None:
-        """Read what is left: a source that verifies its content does so at its end."""
+        """Read the rest: a source may verify its content at its end."""
         while self.read(openat.CHUNK_BYTES):
             pass
 
     def finish(self) -> None:
-        """Read what is left. Raises `tarfile.ReadError` if the stream did not end as an archive does."""
+        """Read the rest. Raises `tarfile.ReadError` if the stream did not end as an archive does."""
         self.skip()
         if self._tail != END or self._size_bytes % tarfile.BLOCKSIZE:
             raise tarfile.ReadError("the archive was cut off")
 
 
 def unpack(source: Source, target: int, policy: Policy) -> None:
-    """Put an archive into the folder with the descriptor `target`. Raises `Hostile`, or one of `MALFORMED`.
+    """Unpack an archive into the folder with the descriptor `target`. Raises `Hostile`, or one of `MALFORMED`.
 
-    What follows the archive's end is not read: call `finish` or `skip` of the source.
+    Bytes after the archive's end are not read: call `finish` or `skip` of the source.
     """
     unpacking = _Unpacking(target, policy)
     stream = cast("IO[bytes]", source)
@@ -87,7 +87,7 @@ class _Facts(NamedTuple):
     """Facts of a file that are set last: writing changes them."""
 
     mode: int
-    modified_ns: int
+    mtime_ns: int
     uid: int
     gid: int
 
@@ -111,12 +111,12 @@ class _Unpacking:
                 self._folders[path] = _facts(member)
             return
         name = path[-1]
-        with openat.opened(self._parent(path, member.name)) as parent:
+        with openat.closing_fd(self._parent(path, member.name)) as parent:
             if self._policy.has_whiteouts and name == _OPAQUE:
                 self._empty(parent, path[:-1])
-            elif self._policy.has_whiteouts and name.startswith(_MARK):
-                if steps(name[len(_MARK) :]):
-                    openat.remove_tree(parent, name[len(_MARK) :])
+            elif self._policy.has_whiteouts and name.startswith(_WHITEOUT):
+                if steps(name[len(_WHITEOUT) :]):
+                    openat.remove_tree(parent, name[len(_WHITEOUT) :])
             else:
                 self._make(archive, member, parent, path)
                 if self._policy.is_overlaid:
@@ -161,7 +161,7 @@ class _Unpacking:
         if self._policy.is_overlaid:
             openat.remove_tree(parent, name)
         if member.isreg() and (self._policy.has_holes or not member.issparse()):
-            with openat.opened(openat.create(parent, name)) as file:
+            with openat.closing_fd(openat.create(parent, name)) as file:
                 self._write(archive, member, file)
                 self._settle(file, _facts(member))
         elif member.issym() and self._policy.links is not None:
@@ -170,16 +170,16 @@ class _Unpacking:
             self._policy.links.append(["/".join(path), member.linkname, member.uid, member.gid])
         elif member.issym():
             os.symlink(member.linkname, name, dir_fd=parent)
-            modified_ns = _modified_ns(member)
+            mtime_ns = _mtime_ns(member)
             if self._policy.has_owners:
                 os.chown(name, member.uid, member.gid, dir_fd=parent, follow_symlinks=False)
-            os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
+            os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
         elif member.islnk():
             self._link(member.linkname, parent, name)
         elif member.isfifo():
             os.mkfifo(name, 0o600, dir_fd=parent)
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-            with openat.opened(os.open(name, flags, dir_fd=parent)) as pipe:
+            with openat.closing_fd(os.open(name, flags, dir_fd=parent)) as pipe:
                 self._settle(pipe, _facts(member))
         elif not (self._policy.is_overlaid and (member.ischr() or member.isblk())):
             raise Hostile(f"{member.name[:80]!r} is of a kind that is not unpacked")
@@ -187,9 +187,9 @@ class _Unpacking:
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: int) -> None:
         # Not through extractfile, which cannot skip the holes of a stream's sparse files.
         stream: Any = archive.fileobj
-        stored: Sequence[tuple[int, int]] | None = getattr(member, "sparse", None)
+        segments: Sequence[tuple[int, int]] | None = getattr(member, "sparse", None)
         stream.seek(member.offset_data)
-        for start, size in [(0, member.size)] if stored is None else stored:
+        for start, size in [(0, member.size)] if segments is None else segments:
             os.lseek(file, start, os.SEEK_SET)
             missing = size
             while missing > 0:
@@ -208,7 +208,7 @@ class _Unpacking:
             raise Hostile(f"a link to {linkname[:80]!r}")
         if self._policy.has_own_links and path not in self._new:
             raise Hostile(f"a link to {linkname[:80]!r}, which is not in it")
-        with openat.opened(self._parent(path, linkname)) as other:
+        with openat.closing_fd(self._parent(path, linkname)) as other:
             try:
                 if not stat.S_ISREG(os.stat(path[-1], dir_fd=other, follow_symlinks=False).st_mode):
                     raise Hostile(f"a link to {linkname[:80]!r}, which is no plain file")
@@ -219,7 +219,7 @@ class _Unpacking:
     def _settle(self, file: int, facts: _Facts) -> None:
         if self._policy.has_owners:
             os.fchown(file, facts.uid, facts.gid)
-        os.utime(file, ns=(facts.modified_ns, facts.modified_ns))  # Python's compiled files depend on it
+        os.utime(file, ns=(facts.mtime_ns, facts.mtime_ns))  # Python's compiled files depend on it
         os.fchmod(file, facts.mode)
 
     def _empty(self, folder: int, path: Names) -> None:
@@ -234,11 +234,11 @@ class _Unpacking:
 
 
 def _facts(member: tarfile.TarInfo) -> _Facts:
-    return _Facts(stat.S_IMODE(member.mode), _modified_ns(member), member.uid, member.gid)
+    return _Facts(stat.S_IMODE(member.mode), _mtime_ns(member), member.uid, member.gid)
 
 
-def _modified_ns(member: tarfile.TarInfo) -> int:
-    """Return the time of the last change, without the loss that a float would bring. Raises `ValueError`."""
+def _mtime_ns(member: tarfile.TarInfo) -> int:
+    """Return the time of the last change, exactly; a float would lose digits. Raises `ValueError`."""
     text = member.pax_headers.get("mtime") or str(int(member.mtime))
     if len(text) > _LONGEST_TIME:
         raise ValueError(f"{member.name[:80]!r} has a time of {len(text)} characters")

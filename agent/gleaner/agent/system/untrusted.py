@@ -1,4 +1,4 @@
-"""Read bytes from outside: of programs that may be hostile, or that pass on what anybody has written.
+"""Read bytes from outside: from programs that may be hostile, or that pass on anybody's text.
 
 Root's programs, the Slurm admin service, the agent and control read through this module.
 """
@@ -21,7 +21,7 @@ _ESCAPE = re.compile(
 
 
 def text_of(content: bytes) -> str:
-    r"""Return bytes as a text that every file, database and terminal takes. NUL and what is no UTF-8 is replaced.
+    r"""Return bytes as a text for any file, database or terminal. NUL and bytes that are no UTF-8 are replaced.
 
     >>> text_of(b"caf\xe9\0")
     'caf��'
@@ -38,30 +38,30 @@ def storable(text: str) -> str:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def json_of(content: bytes | str, *, is_shown: bool = False) -> Any:
+def json_of(content: bytes | str, *, for_display: bool = False) -> Any:
     r"""Return the value in a JSON text. Raises `ValueError` with a short line.
 
     NaN and infinite numbers, which JSON does not have, are None. A number of many digits is refused: Python before 3.11
-    works minutes on a million of them. With `is_shown`, the texts in it are only compared and shown: NUL, halves of
-    surrogate pairs and bytes that are no UTF-8 are replaced then, since no database stores them.
+    works minutes on a million of them. With `for_display`, for texts that are only compared and shown, NUL, halves of
+    surrogate pairs and bytes that are no UTF-8 are replaced, since no database stores them.
 
-    >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', is_shown=True)
+    >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', for_display=True)
     {'comment': 'caf� �', 'load': None, 'limit': None}
     """
     try:
-        if is_shown:
-            content = _shown(content)
+        if for_display:
+            content = _displayable(content)
         text = content.decode() if isinstance(content, bytes) else content  # json would look for UTF-16, too
         return json.loads(
-            text, strict=not is_shown, parse_int=_whole, parse_float=_finite, parse_constant=lambda _word: None
+            text, strict=not for_display, parse_int=_whole, parse_float=_finite, parse_constant=lambda _word: None
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error)[:100]) from error
 
 
-def _shown(content: bytes | str) -> str:
+def _displayable(content: bytes | str) -> str:
     text = text_of(content) if isinstance(content, bytes) else storable(content)
-    return _ESCAPE.sub(lambda found: r"\ufffd" if found["wrong"] else found[0], text) if "\\u" in text else text
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape["wrong"] else escape[0], text) if "\\u" in text else text
 
 
 def _whole(digits: str) -> int:

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LAST_WORDS_S = 3.0
-"""So long before it has to be gone an agent waits for nothing any more; a call that hangs is left behind."""
+SHUTDOWN_GRACE_S = 3.0
+"""In the last seconds before its exit, an agent waits for nothing more, and leaves calls alone that hang."""
 EARLY_SAVE_AFTER_S = 120.0
-"""A job has computed for so long, or for a sixth of its slice, before it is saved early."""
+"""An early save is made after so much computing, or after a sixth of the slice."""
 ASSUMED_MTBF_S = 7 * 86_400.0
-"""Assumed for periodic saves that are wanted although nobody knows how often nodes are lost."""
+"""Assumed where periodic saves are on and nobody knows how often nodes are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtStake:
-    """One job that is to be saved at the end: the work that is lost without its save, and the cost of the save."""
+    """One job to be saved at the end: the work that is lost without its save, and the cost of the save."""
 
     core_s: float
     """Processor time since it was last saved, or since it began."""
@@ -25,9 +25,9 @@ class AtStake:
 def saving_order(jobs: Sequence[AtStake]) -> list[int]:
     """Return the order of saves, as positions: first the job that loses most for each second of its save.
 
-    If time runs out at an unknown instant, this loses least (Smith's rule for weighted completion times: W. E. Smith,
-    "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66). Jobs that
-    have as much to lose are saved in the order of their size, the smallest first.
+    If the time ends at an unknown instant, this order loses least (Smith's rule for weighted completion times:
+    W. E. Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66).
+    Of jobs that have equally much to lose, the smallest is first.
 
     >>> saving_order([AtStake(60, 4), AtStake(60, 1), AtStake(600, 4)])
     [2, 1, 0]
@@ -35,56 +35,56 @@ def saving_order(jobs: Sequence[AtStake]) -> list[int]:
     return sorted(range(len(jobs)), key=lambda at: -jobs[at].core_s / max(jobs[at].save_s, 1e-3))
 
 
-def save_point_s(*, gone_s: float, margin_s: float, save_s: float) -> float:
+def save_point_s(*, exit_by_s: float, margin_s: float, save_s: float) -> float:
     """Return the instant at which saving has to begin, seconds since the epoch.
 
-    >>> save_point_s(gone_s=1000, margin_s=20, save_s=30)
+    >>> save_point_s(exit_by_s=1000, margin_s=20, save_s=30)
     950
     """
-    return gone_s - margin_s - save_s
+    return exit_by_s - margin_s - save_s
 
 
-def gone_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
-    """Return the instant at which an agent plans to be gone: Slurm's kill wait before its end `end_s`.
+def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
+    """Return the planned exit of an agent: earlier by Slurm's kill wait than its end `end_s`.
 
-    A process that a stuck storage call holds has then been killed long before Slurm looks whether all have ended; one
-    that Slurm finds makes it drain the node. If the kill wait is more than half of the time that is left (a short grace
+    Slurm drains a node on which it finds a process after the end. With this exit, a process that hangs in a storage
+    call is killed long before Slurm looks. If the kill wait is more than half of the time that is left (a short grace
     time), half of that time is used.
 
-    >>> gone_s(1000, now_s=0, kill_wait_s=30), gone_s(1000, now_s=960, kill_wait_s=30)
+    >>> exit_by_s(1000, now_s=0, kill_wait_s=30), exit_by_s(1000, now_s=960, kill_wait_s=30)
     (970, 980.0)
     """
     return end_s - min(kill_wait_s, max(end_s - now_s, 0) / 2)
 
 
-def last_words_s(gone_s: float, *, now_s: float) -> float:
-    """Return how long before it has to be gone an agent waits for nothing any more: a fifth of what is left, or 3 s.
+def shutdown_grace_s(exit_by_s: float, *, now_s: float) -> float:
+    """Return the last seconds before its exit in which an agent waits for nothing more: 3 s, or a fifth of the rest.
 
-    >>> last_words_s(1000, now_s=0), round(last_words_s(1000, now_s=996.7), 2)
+    >>> shutdown_grace_s(1000, now_s=0), round(shutdown_grace_s(1000, now_s=996.7), 2)
     (3.0, 0.66)
     """
-    return min(LAST_WORDS_S, max(gone_s - now_s, 0.0) / 5)
+    return min(SHUTDOWN_GRACE_S, max(exit_by_s - now_s, 0.0) / 5)
 
 
 def interval_s(
-    wanted: Literal["auto"] | bool, save_s: float, *, mtbf_s: float | None, shortest_s: float
+    setting: Literal["auto"] | bool, save_s: float, *, mtbf_s: float | None, shortest_s: float
 ) -> float | None:
-    """Return the time to compute between two saves of one job; None if it is not saved before its slice ends.
+    """Return the interval of periodic saves of one job; None if there are none.
 
     >>> interval_s("auto", 10, mtbf_s=None, shortest_s=60), interval_s("auto", 1, mtbf_s=300, shortest_s=60)
     (None, 60)
     """
-    if wanted is False or (mtbf_s is None and wanted == "auto"):
+    if setting is False or (mtbf_s is None and setting == "auto"):
         return None
     return max(optimal_interval_s(save_s, mtbf_s or ASSUMED_MTBF_S), shortest_s)
 
 
 def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
-    """Return the time to compute between two saves of `save_s` each that loses least to saves and to losses of nodes.
+    """Return the interval of saves (each takes `save_s`) that loses least to saves and to lost nodes together.
 
     Daly's higher order estimate: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
-    dumps", Future Generation Computer Systems 22(3), 2006, 303-312, equation 37. With losses so frequent that half
-    of their mean distance is shorter than a save, that distance itself.
+    dumps", Future Generation Computer Systems 22(3), 2006, 303-312, equation 37. If losses are
+    so frequent that a save takes twice their mean distance, that distance is returned.
 
     >>> round(optimal_interval_s(10, 6 * 3600) / 60, 1)
     10.8
@@ -97,21 +97,21 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
     return math.sqrt(2 * save_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - save_s
 
 
-def early_save_s(began_s: float, *, gone_s: float) -> float:
-    """Return the instant of the early save of jobs that began at `began_s`, on a node of which too little is known.
+def early_save_s(began_s: float, *, exit_by_s: float) -> float:
+    """Return the instant of the early save of jobs that began at `began_s`, on a node with too few measurements.
 
-    Early, since what is computed until then is what can be lost; not at once, since a job's memory is to be in use.
+    It is early, since only what is computed before it can be lost. It is not at once, since the memory must be in use.
 
-    >>> early_save_s(1000, gone_s=1060), early_save_s(1000, gone_s=4600)
+    >>> early_save_s(1000, exit_by_s=1060), early_save_s(1000, exit_by_s=4600)
     (1010.0, 1120.0)
     """
-    return began_s + min(max(gone_s - began_s, 0.0) / 6, EARLY_SAVE_AFTER_S)
+    return began_s + min(max(exit_by_s - began_s, 0.0) / 6, EARLY_SAVE_AFTER_S)
 
 
 def is_due(now_s: float, *, since_s: float, interval_s: float, save_point_s: float) -> bool:
-    """Return True if a job that was last saved, or began to compute, at `since_s` is to be saved now.
+    """Return True if a job is to be saved now that was last saved, or began to compute, at `since_s`.
 
-    It is not saved if everything is saved anyway within half an interval: such a save protects less than it costs.
+    It is not saved if all jobs are saved anyway within half an interval: such a save protects less than it costs.
 
     >>> [is_due(now, since_s=0, interval_s=100, save_point_s=180) for now in (90, 100, 140)]
     [False, True, False]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.messages import RestoreMeasured, Slice
+from gleaner.agent.messages import RestoreMeasurement, Slice
 
 
 def elapsed_s(since_s: float, now_s: float) -> float:
@@ -32,34 +32,34 @@ class Stopwatch:
 
     clock: Clock = field(default_factory=SystemClock)
     started_s: float = field(init=False)
-    restored: RestoreMeasured | None = None
+    restore_cost: RestoreMeasurement | None = None
     has_run: bool = False
-    _doing: Activity = Activity.PREPARING
+    _activity: Activity = Activity.PREPARING
     _since_s: float = 0.0
     _spent_s: dict[Activity, float] = field(default_factory=dict[Activity, float])
 
     def __post_init__(self) -> None:
         self._since_s = self.started_s = self.clock.now_s()
 
-    def turn_to(self, doing: Activity) -> None:
-        """Record that the slice does this from now on."""
+    def switch_to(self, activity: Activity) -> None:
+        """Record that this activity begins now."""
         now_s = self.clock.now_s()
         self._spent_s = self._spent(now_s)
-        self._doing, self._since_s = doing, now_s
-        self.has_run = self.has_run or doing is Activity.COMPUTING
+        self._activity, self._since_s = activity, now_s
+        self.has_run = self.has_run or activity is Activity.COMPUTING
 
     def slice(self) -> Slice:
-        """Return the times for a report; what still goes on counts up to now."""
+        """Return the times for a report; the present activity counts up to now."""
         spent_s = self._spent(self.clock.now_s())
         return Slice(
             started_s=self.started_s,
             restore_s=spent_s.get(Activity.PREPARING, 0.0),
             compute_s=spent_s.get(Activity.COMPUTING, 0.0),
             save_s=spent_s.get(Activity.SAVING, 0.0),
-            restored=self.restored,
+            restored=self.restore_cost,
         )
 
     def _spent(self, now_s: float) -> dict[Activity, float]:
-        """Return a new record each time: a report may be written while another thread changes the activity."""
-        spent_s = self._spent_s.get(self._doing, 0.0) + elapsed_s(self._since_s, now_s)
-        return {**self._spent_s, self._doing: spent_s}
+        """Return a new record each time: another thread may change the activity while a report is written."""
+        spent_s = self._spent_s.get(self._activity, 0.0) + elapsed_s(self._since_s, now_s)
+        return {**self._spent_s, self._activity: spent_s}

@@ -21,7 +21,8 @@ from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, ch
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.system import atomic
 
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+"""A number as it is written here: `007` is a name that somebody else has given."""
 _STALE_S = 3600.0
 """A half-written checkpoint of a program that died is removed after so long."""
 
@@ -68,10 +69,10 @@ class Catalog:
             raise StorageError(f"{self.root} is not there: it must be a folder that all nodes share (--storage)")
         self.storage.sweep(before_s=now_s - _STALE_S)
 
-    def remove_forgotten(self, known: frozenset[str]) -> None:
+    def remove_forgotten(self, jobs: frozenset[str]) -> None:
         """Remove checkpoints of the owner's jobs that Slurm has forgotten: they were cancelled while they waited."""
         keys = self.storage.keys("jobs") if (self.root / "jobs").is_dir() else ()
-        for number in {key.split("/")[1] for key in keys} - known - {str(self.job)}:
+        for number in {key.split("/")[1] for key in keys} - jobs - {str(self.job)}:
             if _NUMBER.fullmatch(number):  # the folder is the user's, who may have put other things there
                 replace(self, job=int(number)).clear()
 
@@ -83,14 +84,14 @@ class Catalog:
         """
         stays = f"what was saved stays: scontrol requeue {self.job} lets it go on from that, once"
         try:
-            found = _Record.model_validate_json(self.record.read_bytes())
+            record = _Record.model_validate_json(self.record.read_bytes())
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} that can be read") from error
         except ValidationError as error:
             raise StorageError(f"{self.record} says nothing that is known here; {stays} that is mended") from error
-        return found.checkpoints if found.program == self.program else ()
+        return record.checkpoints if record.program == self.program else ()
 
     def next_attempt(self) -> int:
         """Return the number of an attempt that no checkpoint here has."""
@@ -98,26 +99,26 @@ class Catalog:
         numbers = (key.split("/")[2].removeprefix("attempt-") for key in keys if key.count("/") > 1)
         return 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=0)
 
-    def note(self, new: Checkpoint) -> None:
+    def record_checkpoint(self, new: Checkpoint) -> None:
         """Record that this checkpoint counts; remove those that no longer do, once the record is on the disk."""
-        known = (new, *self.latest())
-        now = tuple(known[at] for at in checkpoints_to_keep([one.chain for one in known]))
-        self._write(now)
-        self._remove_but({checkpoint_key(self.job, one.attempt, one.number) for one in now})
+        checkpoints = (new, *self.latest())
+        that_count = tuple(checkpoints[at] for at in checkpoints_to_keep([one.chain for one in checkpoints]))
+        self._write(that_count)
+        self._remove_but({checkpoint_key(self.job, one.attempt, one.number) for one in that_count})
 
-    def before(self, used: Checkpoint) -> Checkpoint | None:
+    def before(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint that counted before this one; None if there is none."""
-        known = self.latest()
-        older = known[known.index(used) + 1 :] if used in known else ()
+        checkpoints = self.latest()
+        older = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint in checkpoints else ()
         return older[0] if older else None
 
-    def drop(self, broken: Checkpoint) -> None:
+    def set_aside(self, broken: Checkpoint) -> None:
         """Set a broken checkpoint aside; it does not count any more."""
         self.storage.set_aside(checkpoint_key(self.job, broken.attempt, broken.number))
         self._write(tuple(one for one in self.latest() if one != broken))
 
-    def _write(self, now: tuple[Checkpoint, ...]) -> None:
-        text = _Record(program=self.program, checkpoints=now).model_dump_json()
+    def _write(self, checkpoints: tuple[Checkpoint, ...]) -> None:
+        text = _Record(program=self.program, checkpoints=checkpoints).model_dump_json()
         try:
             atomic.write(self.record, text.encode())
         except OSError as error:
@@ -132,10 +133,10 @@ class Catalog:
         with suppress(OSError):
             self.record.parent.rmdir()
 
-    def _remove_but(self, kept: set[str]) -> None:
+    def _remove_but(self, kept_keys: set[str]) -> None:
         storage = self.storage
         for key in storage.keys(f"jobs/{self.job}"):
-            if key not in kept:
+            if key not in kept_keys:
                 storage.delete(key)
 
     @property

@@ -19,11 +19,11 @@ from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
-from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translated
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, program_of
-from gleaner.agent.user_job.program import Happenings, UserJob, listening
+from gleaner.agent.user_job.program import Signals, UserJob, listen_for_signals
 from gleaner.agent.user_job.slurm_reporter import say
 from gleaner.agent.user_job.when_to_save import Plan
 
@@ -43,7 +43,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine:
+class Options:
     """The command line."""
 
     image: str
@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
     """
     words = tuple(command or ())
     try:
-        asked = CommandLine(
+        options = Options(
             image=image,
             command=words[1:] if words[:1] == ("--",) else words,
             storage=storage,
@@ -97,7 +97,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
         job = job_of(os.environ)
         if "SLURM_STEP_ID" not in os.environ:
             become_step(os.environ, sys.argv[1:])
-        sys.exit(user_job(asked, job, listening()).run())
+        sys.exit(user_job(options, job, listen_for_signals()).run())
     except (Unfit, Unknown, RuntimeFault, StorageError, config.Misconfigured, OSError) as error:
         say(" ".join(str(error).split()))
         sys.exit(WRONG)
@@ -118,16 +118,16 @@ def memory_of(text: str) -> int:
     return mib
 
 
-def variables(given: Sequence[str]) -> dict[str, str]:
+def variables(words: Sequence[str]) -> dict[str, str]:
     """Return the variables that `--env` names. Raises `Unfit`.
 
     >>> variables(["A=b=c"])
     {'A': 'b=c'}
     """
-    for one in given:
+    for one in words:
         if not one.partition("=")[0] or "=" not in one:
             raise Unfit(f"--env {one!r} is not NAME=VALUE")
-    return {one.partition("=")[0]: one.partition("=")[2] for one in given}
+    return {one.partition("=")[0]: one.partition("=")[2] for one in words}
 
 
 def job_of(environment: Mapping[str, str]) -> str:
@@ -169,7 +169,7 @@ def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoRetur
     os.execv(srun, step_words(environment, srun, words))  # noqa: S606 - without a shell, as it should be
 
 
-def user_job(asked: CommandLine, number: str, happened: Happenings) -> UserJob:
+def user_job(options: Options, number: str, signals: Signals) -> UserJob:
     """Return the job with all that it needs, found and checked. Raises whatever is wrong."""
     clock = SystemClock()
     began_s = clock.now_s()
@@ -177,23 +177,23 @@ def user_job(asked: CommandLine, number: str, happened: Happenings) -> UserJob:
     in_slurm = handle.must_look()
     if not in_slurm.may_requeue:
         raise Unfit("Slurm may not start this job again: submit a script, with sbatch --requeue")
-    results = asked.results or Path(f"gleaner-{number}")
-    check_places(results.absolute(), asked.begin_with)
-    runtime, admitted, readmit = meet_helper(number)
-    catalog = Catalog(root_of(asked.storage), int(number), program_of(asked.image, asked.command))
+    results = options.results or Path(f"gleaner-{number}")
+    check_places(results.absolute(), options.begin_with)
+    runtime, grant, readmit = meet_helper(number)
+    catalog = Catalog(root_of(options.storage), int(number), program_of(options.image, options.command))
     catalog.set_up(is_first=in_slurm.restarts == 0, now_s=began_s)
-    if in_slurm.restarts == 0 and (known := account_jobs()) is not None:
-        catalog.remove_forgotten(known)
-    spec = spec_of(asked, admitted)
+    if in_slurm.restarts == 0 and (jobs := account_jobs()) is not None:
+        catalog.remove_forgotten(jobs)
+    spec = spec_of(options, grant)
     latest = catalog.latest()
-    given = Assignment(
+    assignment = Assignment(
         job=int(number),
         attempt=catalog.next_attempt(),
         group="own",
         name=spec.name,
-        image=asked.image,
-        command=asked.command,
-        environment=dict(asked.environment),
+        image=options.image,
+        command=options.command,
+        environment=dict(options.environment),
         cpus=spec.cpus,
         memory_mib=spec.memory_mib,
         checkpoint=latest[0] if latest else None,
@@ -204,13 +204,13 @@ def user_job(asked: CommandLine, number: str, happened: Happenings) -> UserJob:
     return UserJob(
         slurm_job=handle,
         runtime=runtime,
-        stored=JobCheckpoints(catalog.storage, given, facts, spec.folder),
+        checkpoints=JobCheckpoints(catalog.storage, assignment, facts, spec.folder),
         catalog=catalog,
         spec=spec,
-        plan=plan_of(in_slurm, asked, began_s),
+        plan=plan_of(in_slurm, options, began_s),
         results=results.absolute(),
-        begin_with=asked.begin_with,
-        happened=happened,
+        begin_with=options.begin_with,
+        signals=signals,
         readmit=readmit,
         clock=clock,
     )
@@ -219,14 +219,14 @@ def user_job(asked: CommandLine, number: str, happened: Happenings) -> UserJob:
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
-    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
-        say(said)
+    if fields := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
+        say(fields)
     return facts
 
 
-def plan_of(job: SlurmJob, asked: CommandLine, began_s: float) -> Plan:
+def plan_of(job: SlurmJob, options: Options, began_s: float) -> Plan:
     """Return the instants by which the job is saved."""
-    return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=asked.save_every_s, began_s=began_s)
+    return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
 
 
 def check_places(results: Path, begin_with: Path | None) -> None:
@@ -249,52 +249,52 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
     """Return the runtime, what the helper grants the job, and a function that asks the helper again. Raises `Unfit`."""
     settings = config.load()
     if not settings.user_jobs_key:
-        raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (deploy/INSTALL.md)")
+        raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (docs/admin/install.md)")
     helper = HelperClient(settings.helper_socket)
 
     def admit() -> Mapping[str, Any]:
-        with translated(f"job {number} is not let in"):
-            return helper.ask("admit", slurm_job=number).said
+        with translate_errors(f"job {number} is not let in"):
+            return helper.ask("admit", slurm_job=number).fields
 
     try:
-        admitted = helper.ask("admit", slurm_job=number).said
+        grant = helper.ask("admit", slurm_job=number).fields
     except HelperRefusal as error:
         raise Unfit(str(error)) from error
-    runtime = RuncRuntime(helper, handshakes=Path(str(admitted["handshakes"])))
-    stay_alone(Path(str(admitted["handshakes"])), number)
-    name = ContainerId(str(admitted["name"]))
-    if name in helper.ask("list").said["containers"]:
-        if not helper.ask("about", name=name).said["ended"]:
+    runtime = RuncRuntime(helper, handshakes=Path(str(grant["handshakes"])))
+    stay_alone(Path(str(grant["handshakes"])), number)
+    name = ContainerId(str(grant["name"]))
+    if name in helper.ask("list").fields["containers"]:
+        if not helper.ask("about", name=name).fields["ended"]:
             raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
         runtime.remove(name)
-        admitted = admit()
-        stay_alone(Path(str(admitted["handshakes"])), number)
-    return runtime, admitted, admit
+        grant = admit()
+        stay_alone(Path(str(grant["handshakes"])), number)
+    return runtime, grant, admit
 
 
-def stay_alone(place: Path, number: str) -> None:
+def stay_alone(handshakes: Path, number: str) -> None:
     """Keep any other `glean run` of this job from this node as long as we live: both would use the same folder."""
-    held = os.open(place, os.O_RDONLY | os.O_DIRECTORY)  # never closed
+    folder = os.open(handshakes, os.O_RDONLY | os.O_DIRECTORY)  # never closed
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(held)
+        os.close(folder)
         raise Unfit(f"job {number} has a `glean run` on this node already: there is one at a time") from None
 
 
-def spec_of(asked: CommandLine, admitted: Mapping[str, Any]) -> ContainerSpec:
+def spec_of(options: Options, grant: Mapping[str, Any]) -> ContainerSpec:
     """Return the container that the job needs. Raises `Unfit`."""
-    has_mib = admitted["memory_mib"]
-    if asked.memory_mib is None and has_mib is None:
+    has_mib = grant["memory_mib"]
+    if options.memory_mib is None and has_mib is None:
         raise Unfit("Slurm does not count memory here: say how much it needs with --memory-mib")
     return ContainerSpec(
-        name=str(admitted["name"]),
-        image=asked.image,
-        command=asked.command,
-        environment={"HOME": FOLDER_IN_CONTAINER, **asked.environment},
-        cpus=asked.cpus or int(admitted["cpus"]),
-        memory_mib=asked.memory_mib or max(int(has_mib) - _RESERVE_MIB, _LEAST_MIB),
-        folder=Path(str(admitted["folder"])),
+        name=str(grant["name"]),
+        image=options.image,
+        command=options.command,
+        environment={"HOME": FOLDER_IN_CONTAINER, **options.environment},
+        cpus=options.cpus or int(grant["cpus"]),
+        memory_mib=options.memory_mib or max(int(has_mib) - _RESERVE_MIB, _LEAST_MIB),
+        folder=Path(str(grant["folder"])),
         labels={},
     )
 

@@ -1,7 +1,7 @@
-"""`glean run`: a user's own Slurm job, whose container is saved and goes on wherever Slurm starts the job again.
+"""`glean run`: a user's own Slurm job, whose container is saved and restored wherever Slurm starts the job again.
 
-`job.executor` does what `job.lifecycle` says, as for an agent. What is here is how such a job begins, and when it is
-to be saved; `slurm_reporter` tells Slurm and the job's owner what becomes of it.
+`job.executor` does the steps of `job.lifecycle`, as for an agent. This module starts such a job and decides when to
+save it; `slurm_reporter` reports to Slurm and to the job's owner.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import TypeAlias
 
 from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.common.limiter import Limiters
+from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import JobContext
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
-from gleaner.agent.job.launch import begun
+from gleaner.agent.job.launch import start_or_restore
 from gleaner.agent.messages import Checkpoint, ReturnReason, Way
 from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec, Runtime, RuntimeFault
@@ -29,29 +29,29 @@ from gleaner.agent.timing.deadlines import early_save_s
 from gleaner.agent.timing.save_cost import SaveEstimates
 from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
 from gleaner.agent.user_job.catalog import Catalog
-from gleaner.agent.user_job.slurm_reporter import ENDED, SlurmReporter, say
-from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, was_asked_before
+from gleaner.agent.user_job.slurm_reporter import TERMINATED, SlurmReporter, say
+from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, had_missed_signal
 
 _TICK_S = 1.0
 _AGAIN_S = 2.0
-"""Between two tries to save it."""
-_WEIGH_EVERY_S = 10.0
+"""The pause between two tries to save it."""
+_MEASURE_EVERY_S = 10.0
 _ASK_EVERY_S = 60.0
-_KILLED_WITHIN_S = 120.0
-"""After it was requeued, Slurm ends our process; if it has not by then, we go by ourselves."""
+_SLURM_KILLS_WITHIN_S = 120.0
+"""Slurm ends our process after a requeue; if it has not by then, we exit by ourselves."""
 
-Happenings: TypeAlias = "queue.SimpleQueue[int]"
+Signals: TypeAlias = "queue.SimpleQueue[int]"
 """The numbers of the signals that have come."""
 _OVER = 0
-"""No signal's number: nothing of the job is left to do."""
+"""No signal has this number: the job is over."""
 
 
-def listening() -> Happenings:
-    """Hear signals from now on, and do not die of them."""
-    heard: Happenings = queue.SimpleQueue()
+def listen_for_signals() -> Signals:
+    """Receive signals from now on, and do not end by them."""
+    signals: Signals = queue.SimpleQueue()
     for number in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(number, lambda number, _: heard.put(number))
-    return heard
+        signal.signal(number, lambda number, _: signals.put(number))
+    return signals
 
 
 @dataclass(slots=True)
@@ -60,164 +60,166 @@ class UserJob:
 
     slurm_job: JobHandle
     runtime: Runtime
-    stored: JobCheckpoints
+    checkpoints: JobCheckpoints
     catalog: Catalog
     spec: ContainerSpec
     plan: Plan
     results: Path
     begin_with: Path | None
-    happened: Happenings
+    signals: Signals
     readmit: Callable[[], object] = lambda: None
-    """Has the node's helper make the job's folder again: it is removed with a container that came to nothing."""
+    """Has the node's helper make the job's folder again: it was removed with a container that did not start."""
     say: Callable[[str], None] = say
     clock: Clock = field(default_factory=SystemClock)
     executor: Executor = field(init=False)
     _reporter: SlurmReporter = field(init=False)
-    _heard: list[int] = field(default_factory=list[int])
-    """Signals that have come and have not been obeyed."""
+    _pending: list[int] = field(default_factory=list[int])
+    """Signals that were not obeyed yet."""
     _has_container: bool = False
-    _weighed_s: float = 0.0
-    _asked_s: float = field(init=False)
+    _last_measurement_s: float = 0.0
+    _last_look_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._asked_s = self.clock.now_s()
+        self._last_look_s = self.clock.now_s()
         self._reporter = SlurmReporter(
             slurm_job=self.slurm_job,
             runtime=self.runtime,
             catalog=self.catalog,
-            assignment=self.stored.assignment,
-            node=self.stored.node.node,
-            folder=self.stored.folder,
+            assignment=self.checkpoints.assignment,
+            node=self.checkpoints.node.node,
+            folder=self.checkpoints.folder,
             results=self.results,
             clock=self.clock,
-            notice=self._notice,
+            obey_signals=self._obey_pending,
             say=self.say,
         )
         context = JobContext(
             runtime=self.runtime,
             estimates=SaveEstimates(Way.CRIU, at_once=1),
-            saves=Limiters(1),
+            saves=Limiter(1),
             clock=self.clock,
-            cut_s=lambda: math.inf,
+            hard_stop_s=lambda: math.inf,
             cleaner="Slurm's Epilog",
         )
         times = Stopwatch(self.clock)
         self.executor = Executor(
-            context, self.stored, self._reporter, self._launch, self._clean, times, forgets_failures=True
+            context, self.checkpoints, self._reporter, self._launch, self._clean, times, forgets_failures=True
         )
 
     def run(self) -> int:
-        """See the job through; return the workload's exit code, if it comes to one."""
-        asyncio.run(self._see_through())
+        """Run the job to its end; return the workload's exit code, or another if the workload did not exit."""
+        asyncio.run(self._run_job())
         if self._reporter.is_requeued:
-            self._wait_for_the_end()
-            return ENDED
+            self._wait_for_slurm()
+            return TERMINATED
         return self._reporter.exit_code
 
-    async def _see_through(self) -> None:
+    async def _run_job(self) -> None:
         running = asyncio.create_task(self.executor.run())
-        running.add_done_callback(lambda _: self.happened.put(_OVER))
-        while (number := await asyncio.to_thread(self._next)) != _OVER:
+        running.add_done_callback(lambda _: self.signals.put(_OVER))
+        while (number := await asyncio.to_thread(self._next_signal)) != _OVER:
             if number is not None:
-                self._heard.append(number)
+                self._pending.append(number)
             if self.executor.is_computing or self.executor.is_saving:
-                await self._look()
+                await self._check()
         await running
 
-    def _next(self) -> int | None:
+    def _next_signal(self) -> int | None:
         """Wait for a signal, for a tick at most."""
         try:
-            return self.happened.get(timeout=_TICK_S)
+            return self.signals.get(timeout=_TICK_S)
         except queue.Empty:
             return None
 
     # ── how it begins ──
 
     async def _launch(self) -> lifecycle.Started | lifecycle.NotStarted:
-        found = await asyncio.to_thread(self._begin)
-        await self._hear_what_was_missed()
-        await self._notice()
-        return found
+        event = await asyncio.to_thread(self._start_from_newest)
+        await self._find_missed_signal()
+        await self._obey_pending()
+        return event
 
-    def _begin(self) -> lifecycle.Started | lifecycle.NotStarted:
+    def _start_from_newest(self) -> lifecycle.Started | lifecycle.NotStarted:
         """Start the job, or restore it from the newest checkpoint that can be read here.
 
-        A checkpoint that cannot be read is set aside once an older one has been restored. If none can be read, that may
-        be the node's fault: all of them stay as they are, and nothing begins anew.
+        A checkpoint that cannot be read is set aside once an older one is restored. If none can be read, perhaps the
+        node is to blame: all of them stay, and the job does not start from the beginning.
         """
         broken: list[tuple[Checkpoint, str]] = []
         while True:
-            stored = self.executor.stored
-            found = begun(self.runtime, self.spec, stored, fill=self._fill)
-            used = stored.assignment.checkpoint
+            checkpoints = self.executor.checkpoints
+            event = start_or_restore(self.runtime, self.spec, checkpoints, fill=self._fill)
+            checkpoint = checkpoints.assignment.checkpoint
             if (
-                used is None
-                or not isinstance(found, lifecycle.NotStarted)
-                or found.why is not ReturnReason.CHECKPOINT_BROKEN
+                checkpoint is None
+                or not isinstance(event, lifecycle.NotStarted)
+                or event.why is not ReturnReason.CHECKPOINT_BROKEN
             ):
                 break
-            before = self.catalog.before(used)
+            before = self.catalog.before(checkpoint)
             if before is None:
                 self.say(f"nothing that was saved can be read on this node; if no other can: rm {self.catalog.record}")
                 break
-            broken.append((used, found.detail))
+            broken.append((checkpoint, event.detail))
             try:
                 self.readmit()
             except RuntimeFault as error:
                 self.say(f"cannot go on from what was saved before that: {error}")
-            given = stored.assignment.model_copy(update={"checkpoint": before})
-            self.executor.stored = JobCheckpoints(stored.storage, given, stored.node, stored.folder)
-        for one, detail in broken if isinstance(found, lifecycle.Started) else ():
-            self.catalog.drop(one)
+            assignment = checkpoints.assignment.model_copy(update={"checkpoint": before})
+            self.executor.checkpoints = JobCheckpoints(
+                checkpoints.storage, assignment, checkpoints.node, checkpoints.folder
+            )
+        for one, detail in broken if isinstance(event, lifecycle.Started) else ():
+            self.catalog.set_aside(one)
             self.say(f"what was saved last is broken, and set aside: {detail}")
-        if isinstance(found, lifecycle.Started):
+        if isinstance(event, lifecycle.Started):
             self._has_container = True
-            if used is not None:
+            if checkpoint is not None:
                 self.say(f"goes on from what was saved, after {elapsed_s(self.plan.began_s, self.clock.now_s()):.1f} s")
-        return found
+        return event
 
     def _fill(self, place: Path) -> None:
         if self.begin_with is not None:
             workdir_tar.unpack(workdir_tar.pack(self.begin_with), place)
 
-    async def _hear_what_was_missed(self) -> None:
-        """Hear a signal that Slurm sent before there was a step of ours: what Gleaner has written down stays."""
-        if self._heard or not self.happened.empty():
+    async def _find_missed_signal(self) -> None:
+        """Find out if a signal came before our step existed: Gleaner has written it into the job's comment, too."""
+        if self._pending or not self.signals.empty():
             return
         job = await asyncio.to_thread(self.slurm_job.look)
-        if job is not None and was_asked_before(job):
-            self._heard.append(signal.SIGUSR1)
+        if job is not None and had_missed_signal(job):
+            self._pending.append(signal.SIGUSR1)
 
     # ── when it is saved ──
 
-    async def _notice(self) -> None:
-        """Obey the signals that have come while something else was done."""
+    async def _obey_pending(self) -> None:
+        """Obey the signals that came meanwhile."""
         with suppress(queue.Empty):
             while True:
-                self._heard.append(self.happened.get_nowait())
-        for number in self._heard.copy():
+                self._pending.append(self.signals.get_nowait())
+        for number in self._pending.copy():
             await self._obey(number)
 
-    async def _look(self) -> None:
-        """Look whether the job is to be saved, or to end."""
-        if self._heard:
-            await self._obey(self._heard[0])
+    async def _check(self) -> None:
+        """Save or end the job if a signal or the clock asks for it."""
+        if self._pending:
+            await self._obey(self._pending[0])
         elif self.executor.is_computing:
-            wish = await asyncio.to_thread(self._by_clock)
+            wish = await asyncio.to_thread(self._wish_of_clock)
             if wish is not None and self.executor.is_computing:
                 self._follow(wish)
 
     async def _obey(self, number: int) -> None:
         """Do what a signal asks for, or leave it for later.
 
-        Before the job has begun and while it is saved, it can only be asked to vacate: a save after which it was to go
-        on becomes the last one, and somebody else may have requeued it meanwhile.
+        Before the job has begun and during a save, it can only be asked to vacate: a periodic save becomes the last
+        one, and somebody else may have requeued the job.
         """
-        wish = await asyncio.to_thread(self._by_signal, number)
+        wish = await asyncio.to_thread(self._wish_of_signal, number)
         is_to_vacate = wish in (Wish.VACATE, Wish.VACATE_REQUEUED)
         may_vacate = isinstance(self.executor.state, lifecycle.Preparing | lifecycle.Saving)
-        if number in self._heard and (self.executor.is_computing or (is_to_vacate and may_vacate)):
-            self._heard.remove(number)
+        if number in self._pending and (self.executor.is_computing or (is_to_vacate and may_vacate)):
+            self._pending.remove(number)
             self._follow(wish)
 
     def _follow(self, wish: Wish) -> None:
@@ -226,39 +228,39 @@ class UserJob:
             self.executor.feed(lifecycle.SaveDue())
         elif wish is Wish.END:
             self.say("the job was cancelled")
-            self._reporter.exit_code = ENDED
+            self._reporter.exit_code = TERMINATED
             self._reporter.forget()
             self.executor.feed(lifecycle.DropAsked())
         else:
             self.executor.feed(lifecycle.AgentEnds())
 
-    def _by_signal(self, number: int) -> Wish:
+    def _wish_of_signal(self, number: int) -> Wish:
         job = self.slurm_job.look()
         if job is not None:
             self.plan = replace(self.plan, end_s=job.end_s)  # a job that is preempted ends after its grace time
         return by_signal(number, job)
 
-    def _by_clock(self) -> Wish | None:
+    def _wish_of_clock(self) -> Wish | None:
         now_s = self.clock.now_s()
-        if now_s >= self._asked_s + _ASK_EVERY_S:
-            self._asked_s = now_s
+        if now_s >= self._last_look_s + _ASK_EVERY_S:
+            self._last_look_s = now_s
             if (job := self.slurm_job.look()) is not None:
                 self.plan = replace(self.plan, end_s=job.end_s)
-        if now_s >= self._weighed_s + _WEIGH_EVERY_S:
-            self._weighed_s = now_s
-            self.executor.weigh()
+        if now_s >= self._last_measurement_s + _MEASURE_EVERY_S:
+            self._last_measurement_s = now_s
+            self.executor.measure_memory()
         executor = self.executor
         save_s = executor.context.estimates.all_s([executor.load])
         wish = by_clock(self.plan, now_s=now_s, since_s=executor.since_s, save_s=save_s)
-        if wish is None and executor.stored.is_to_begin_chain:  # at the end it may take too long to write all there is
-            is_due = now_s >= early_save_s(executor.since_s, gone_s=self.plan.end_s or math.inf)
+        if wish is None and executor.checkpoints.needs_full_checkpoint:  # at the end a full save may take too long
+            is_due = now_s >= early_save_s(executor.since_s, exit_by_s=self.plan.end_s or math.inf)
             wish = Wish.SAVE if is_due else None
         return None if now_s < executor.since_s + _AGAIN_S else wish
 
     # ── how it ends ──
 
     def _clean(self) -> None:
-        """Remove what is left of a container that came to nothing; one that was started has been removed."""
+        """Remove the rest of a container that did not start; one that did was removed by the executor."""
         if self._has_container:
             return
         try:
@@ -266,9 +268,9 @@ class UserJob:
         except RuntimeFault as error:
             self.say(f"cannot remove the container; Slurm's Epilog will: {error}")
 
-    def _wait_for_the_end(self) -> None:
-        """Wait for Slurm's signal if nothing was begun: what comes after us in the job's script must not run now."""
-        if self._has_container or self._heard:
+    def _wait_for_slurm(self) -> None:
+        """Wait for Slurm's signal if no container started: the rest of the job's script must not run now."""
+        if self._has_container or self._pending:
             return
         with suppress(queue.Empty):
-            self.happened.get(timeout=_KILLED_WITHIN_S)
+            self.signals.get(timeout=_SLURM_KILLS_WITHIN_S)

@@ -1,4 +1,4 @@
-"""Report a user job: to Slurm, which starts the job again, and to its owner, who reads what becomes of it."""
+"""Report a user job to Slurm, which starts the job again, and to its owner."""
 
 import signal
 import sys
@@ -14,19 +14,19 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.lifecycle import Limit
 from gleaner.agent.job.reporter import Reporter, Results
-from gleaner.agent.messages import Assignment, Checkpoint, Measured, ReturnReason, Slice
+from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, SaveMeasurement, Slice
 from gleaner.agent.privileged.common.slurm_job import JobHandle, NotRequeued
-from gleaner.agent.reporting.job_log import NOTHING, Mark
+from gleaner.agent.reporting.job_log import NO_OUTPUT, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 from gleaner.agent.system.atomic import sync_folder, sync_tree
 from gleaner.agent.user_job.catalog import Catalog
 from gleaner.agent.user_job.when_to_save import Wish, is_started_by_gleaner
 
 FAILED = 1
-ENDED = 128 + signal.SIGTERM
+TERMINATED = 128 + signal.SIGTERM
 _QUIET_S = 0.3
 _QUIET_WITHIN_S = 3.0
-_LAST_WORDS_S = 5.0
+_OUTPUT_END_S = 5.0
 _REQUEUE_WITHIN_S = 10.0
 _STREAMS = {1: sys.stdout, 2: sys.stderr}
 
@@ -38,13 +38,13 @@ def say(line: str) -> None:
 
 
 class OutputRelay:
-    """The container's output, passed on to our own standard streams as it comes."""
+    """Passes the container's output on to our own standard streams as it comes."""
 
     def __init__(self, chunks: Iterator[tuple[int, bytes]], say: Callable[[str], None], clock: Clock) -> None:
         self._chunks = chunks
         self._say = say
         self._clock = clock
-        self._heard_s = self._clock.monotonic_s()
+        self._last_output_s = self._clock.monotonic_s()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -55,20 +55,20 @@ class OutputRelay:
                 sink.write(content)
                 sink.flush()
                 if content:
-                    self._heard_s = self._clock.monotonic_s()
+                    self._last_output_s = self._clock.monotonic_s()
         except (RuntimeFault, OSError, ValueError) as error:
             self._say(f"its output cannot be passed on any more: {error}")
 
     def drain(self) -> None:
-        """Wait until all that a paused container wrote before has come through."""
+        """Wait until all that a paused container wrote has come through."""
         give_up_s = self._clock.monotonic_s() + _QUIET_WITHIN_S
         since_s = self._clock.monotonic_s()
-        while (now_s := self._clock.monotonic_s()) < give_up_s and now_s < max(self._heard_s, since_s) + _QUIET_S:
+        while (now_s := self._clock.monotonic_s()) < give_up_s and now_s < max(self._last_output_s, since_s) + _QUIET_S:
             self._clock.pause(0.05)
 
     def finish(self) -> None:
-        """Wait until the rest of an ended container's output is out."""
-        self._thread.join(_LAST_WORDS_S)
+        """Wait until the rest of an ended container's output is written."""
+        self._thread.join(_OUTPUT_END_S)
 
 
 @dataclass(slots=True)
@@ -81,12 +81,12 @@ class SlurmReporter:
     assignment: Assignment
     node: str
     folder: Path
-    """The job's, on this node."""
+    """The job's folder on this node."""
     results: Path
-    """The folder where the owner wants the job's files."""
+    """The folder into which the owner wants the job's files."""
     clock: Clock
-    notice: Callable[[], Awaitable[None]]
-    """Hears whether somebody else has requeued the job meanwhile."""
+    obey_signals: Callable[[], Awaitable[None]]
+    """Obeys signals: perhaps somebody else has requeued the job."""
     say: Callable[[str], None] = say
     wish: Wish | None = None
     """Why the job is saved."""
@@ -112,25 +112,25 @@ class SlurmReporter:
     def mark(self, *, paused_s: float) -> Mark:
         if self._output is not None:
             self._output.drain()
-        return NOTHING
+        return NO_OUTPUT
 
     def await_output(self) -> None:
         if self._output is not None:
             self._output.finish()
 
     def flush_output(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no output waits here."""
 
     def end_output(self) -> Mark:
-        return NOTHING
+        return NO_OUTPUT
 
     # ── what becomes of it ──
 
     def record_save(self, checkpoint: Checkpoint) -> None:
-        self.catalog.note(checkpoint)
+        self.catalog.record_checkpoint(checkpoint)
 
     async def confirm_save(self, took_s: float) -> bool:
-        await self.notice()
+        await self.obey_signals()
         try:
             self._requeue(f"saved in {took_s:.1f} s")
         except NotRequeued as error:
@@ -138,18 +138,18 @@ class SlurmReporter:
             return False
         return True
 
-    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
-        """Nothing is left to say: Slurm has taken the job back before."""
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
+        """Do nothing: Slurm has already requeued the job."""
 
-    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         took = f" in {measured.took_s:.1f} s" if measured is not None else ""
         self.say(f"saved{took}; it goes on")
 
     def keep_reports(self) -> None:
-        """The catalog has the checkpoint since `record_save`."""
+        """Do nothing: `record_save` has put the checkpoint into the catalog."""
 
     def store_results(self, exit_code: int) -> Results:
-        """Deliver what the job has left in its folder, once; then nothing that was saved is needed any more."""
+        """Deliver the job's folder, once; then its checkpoints are not needed any more."""
         self.exit_code = exit_code
         try:
             deliver(self.folder, self.results)
@@ -163,7 +163,7 @@ class SlurmReporter:
         return Results()
 
     def report_exit(self, exit_code: int, results: Results, spent: Slice) -> None:
-        """The exit code is our own."""
+        """Do nothing: our own exit code tells it."""
 
     def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
         self.say(reason)
@@ -173,8 +173,8 @@ class SlurmReporter:
     def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:
         self.say(reason)
 
-    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
-        """Say that nothing came of this start. What was saved before stays."""
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
+        """Tell the owner why this start ends without a new checkpoint. Older checkpoints stay."""
         number = self.slurm_job.number
         try:
             if why is ReturnReason.UNSTARTED:
@@ -194,14 +194,14 @@ class SlurmReporter:
             self.say(f"what was saved is still there: scontrol requeue {number} lets it go on from that")
 
     def forget(self) -> None:
-        """Remove what was saved of a job that has ended."""
+        """Remove the checkpoints of a job that has ended."""
         try:
             self.catalog.clear()
         except StorageError as error:
             self.say(f"what was saved cannot be removed: {error}")
 
     def _requeue(self, what: str, *, held: bool = False) -> None:
-        """Have Slurm start the job again, unless somebody else has done so. Raises `NotRequeued`."""
+        """Have Slurm start the job again, unless somebody else has. Raises `NotRequeued`."""
         if self.wish is Wish.VACATE_REQUEUED:
             self.say(f"{what}; the job has been requeued")
         else:
@@ -212,7 +212,7 @@ class SlurmReporter:
 
 
 def deliver(place: Path, results: Path) -> None:
-    """Copy a job's folder to where its owner wants it, visible there whole or not at all. Skip an empty folder."""
+    """Copy a job's folder to its owner's place; it becomes visible there as a whole. Skip an empty folder."""
     if not any(place.iterdir()):
         return
     draft = results.with_name(f".{results.name}.new")
@@ -220,7 +220,7 @@ def deliver(place: Path, results: Path) -> None:
     workdir_tar.unpack(workdir_tar.pack(place), draft)
     sync_tree(draft)  # the checkpoints are removed after this, and then these files are all that is left
     draft.rename(results)
-    with suppress(PermissionError):  # a folder in which its owner may write, and which the owner may not list
+    with suppress(PermissionError):  # its owner may write in this folder, but not list it
         sync_folder(results.parent)
 
 

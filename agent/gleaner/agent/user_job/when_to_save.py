@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gleaner.agent.privileged.common.slurm_job import SlurmJob
-from gleaner.agent.timing.deadlines import gone_s, save_point_s
+from gleaner.agent.timing.deadlines import exit_by_s, save_point_s
 
 MARGIN_S = 5.0
 """Kept free before the job has to be gone, for its last output and for asking Slurm."""
@@ -53,7 +53,7 @@ def by_clock(plan: Plan, *, now_s: float, since_s: float, save_s: float) -> Wish
     """
     if plan.end_s is not None and now_s >= plan.began_s + save_s:
         vacate_s = save_point_s(
-            gone_s=gone_s(plan.end_s, now_s=plan.began_s, kill_wait_s=plan.kill_wait_s),
+            exit_by_s=exit_by_s(plan.end_s, now_s=plan.began_s, kill_wait_s=plan.kill_wait_s),
             margin_s=MARGIN_S,
             save_s=save_s,
         )
@@ -83,7 +83,7 @@ def is_started_by_gleaner(job: SlurmJob | None) -> bool:
     return job is not None and job.admin_comment.startswith(COMMENT)
 
 
-def was_asked_before(job: SlurmJob) -> bool:
+def had_missed_signal(job: SlurmJob) -> bool:
     """Return True if the job was asked to vacate before it could hear that: Slurm drops a signal that no step takes.
 
     The comment of a job that starts again may be of an earlier time, if its owner has released it without Gleaner.

@@ -1,11 +1,11 @@
-"""The requests of agents: register, claim, heartbeat, farewell. An agent may use only its own name."""
+"""The requests of agents: register, claim, heartbeat, deregister. An agent may use only its own name."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from gleaner.agent.messages import Ask, Assignments, Farewell, Heartbeat, Orders, Registration, Welcome
+from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, Heartbeat, Orders, Registration, Welcome
 from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
@@ -43,7 +43,7 @@ def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_
 
 
 @router.post("/{name}/claim", response_model=Assignments, responses=documented(404, 409, 413, 422))
-def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Response:
+def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUEST]) -> Response:
     """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
     state = caller.state
     with caller.writing() as db:
@@ -62,12 +62,12 @@ def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Response:
 
 
 @router.post("/{name}/beat", response_model=Orders, responses=documented(404, 409, 413, 422))
-def beat(caller: OwnAgent, beat: Annotated[Heartbeat, examples.A_BEAT]) -> Response:
+def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.A_HEARTBEAT]) -> Response:
     """Renew the lease of the agent and of the attempts named. Return what to do with each attempt."""
     state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
-        orders = agents.record_heartbeat(db, caller.identity.name, beat, lease_s=lease_s, now_s=caller.now_s)
-        ahead_s = beat.clock_ahead_s
+        orders = agents.record_heartbeat(db, caller.identity.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
+        ahead_s = heartbeat.clock_ahead_s
         if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
             node = agents.node_of(db, caller.identity.name)
             state.wrong_clocks = wrong_clocks(state.wrong_clocks, node, ahead_s)
@@ -75,14 +75,14 @@ def beat(caller: OwnAgent, beat: Annotated[Heartbeat, examples.A_BEAT]) -> Respo
 
 
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
-def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL]) -> None:
+def deregister(caller: OwnAgent, deregistration: Annotated[Deregistration, examples.A_DEREGISTRATION]) -> None:
     """Record that the agent ends, with its last message."""
     rounds = caller.state.settings.rounds
     with caller.writing() as db:
-        end_s = agents.record_farewell(
+        end_s = agents.record_deregistration(
             db,
             caller.identity.name,
-            farewell,
+            deregistration,
             now_s=caller.now_s,
             failures_until_avoided=rounds.failures_until_avoided,
             avoid_s=rounds.avoid_s,
@@ -90,6 +90,6 @@ def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL
         if end_s is not None:
             rules = caller.state.settings.rates.rules
             node_rates.record_exposure(db, caller.identity.name, vanished=False, rules=rules, now_s=caller.now_s)
-            node_rates.record_farewell(db, caller.identity.name, farewell)
+            node_rates.record_deregistration(db, caller.identity.name, deregistration)
     if end_s is not None:
-        caller.meters.lateness.observe(farewell.ended_s - end_s)
+        caller.meters.lateness.observe(deregistration.ended_s - end_s)

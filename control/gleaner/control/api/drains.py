@@ -9,10 +9,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from gleaner.agent.common.hostlist import chosen
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller
 from gleaner.control.api.problems import documented
+from gleaner.control.hostlist import chosen
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.policy.draining import Spanning

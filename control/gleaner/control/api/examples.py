@@ -27,11 +27,11 @@ A_SUBMISSION = _shown(
         "job": {
             "name": "zmumu",
             "image": "gleaner/pythia",
-            "command": ["generate", "--seed", "{index}", "--events", "2000", "--process", "zmumu"],
+            "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
             "cpus": 1,
             "memory_mib": 512,
         },
-        "indices": [0, 1, 2],
+        "indices": [1, 2, 3],
     }
 )
 A_CHANGE = _shown({"priority": 10})
@@ -65,9 +65,9 @@ A_REGISTRATION = _shown(
         "slurm_job": "4711",
     }
 )
-AN_ASK = _shown({"cpus": 16, "memory_mib": 65536, "most": 16})
-A_BEAT = _shown({"attempts": [{"job": 1, "attempt": 1}]})
-A_FAREWELL = _shown({"ended_s": 1_800_003_598.5, "reason": "the shared end"})
+A_CLAIM_REQUEST = _shown({"cpus": 16, "memory_mib": 65536, "most": 16})
+A_HEARTBEAT = _shown({"attempts": [{"job": 1, "attempt": 1}]})
+A_DEREGISTRATION = _shown({"ended_s": 1_800_003_598.5, "reason": "the shared end"})
 A_SAVE = _shown({"checkpoint": _CHECKPOINT, "slice": _SLICE, "measured": _MEASURED})
 A_CHECKPOINT = _shown({"checkpoint": _CHECKPOINT | {"number": 2}, "slice": _SLICE, "measured": _MEASURED})
 A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes": 10240}, "slice": _SLICE})

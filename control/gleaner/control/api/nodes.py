@@ -13,7 +13,8 @@ from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import avoided_nodes, drains
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.slurm.agents_view import Node
+from gleaner.control.slurm.agents_view import regular_nodes
+from gleaner.control.slurm.snapshot import SlurmNode
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -27,7 +28,7 @@ def is_stale(state: ControlState, now_s: float) -> bool:
     return state.cluster is None or now_s - state.cluster.read_s > POLLS_UNTIL_STALE * state.settings.rounds.poll_s
 
 
-def _wrong(node: Node, clock_ahead_s: float | None) -> tuple[str, ...]:
+def _wrong(node: SlurmNode, clock_ahead_s: float | None) -> tuple[str, ...]:
     memory = (NO_REAL_MEMORY,) if lacks_real_memory(node.memory_mib) else ()
     return memory if clock_ahead_s is None else (*memory, wrong_clock(clock_ahead_s))
 
@@ -45,9 +46,10 @@ def cluster(caller: User) -> ClusterStatus:
     with caller.reading() as db:
         failures = avoided_nodes.failures(db, now_s=now_s)
         drained = drains.nodes_drained(db)
-    agent_on = {agent.node: agent.name for agent in view.agents if agent.node} if view else {}
+    agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
+    regular = regular_nodes(view) if view else frozenset[str]()
     rows: list[NodeRow] = []
-    for node in view.nodes if view else ():
+    for node in view.nodes.values() if view else ():
         failed = failures.get(node.name)
         avoided_until_s = failed.avoided_until_s if failed else None
         rows.append(
@@ -56,8 +58,8 @@ def cluster(caller: User) -> ClusterStatus:
                 cpus=node.cpus,
                 memory_mib=node.memory_mib,
                 state=node.state,
-                idle=node.idle,
-                regular=view is not None and node.name in view.regular_nodes,
+                idle=node.is_idle,
+                regular=node.name in regular,
                 agent=agent_on.get(node.name),
                 failures=failed.failures if failed else 0,
                 avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,

@@ -13,7 +13,8 @@ def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tup
     """Return the nodes at the last look at the cluster; None before the first look."""
     if state.cluster is None:
         return None
-    idle = {node.name for node in state.cluster.nodes if node.idle and not node.planned}
+    nodes = state.cluster.nodes.values()
+    idle = {node.name for node in nodes if node.is_idle and not node.is_planned}
     return tuple(
         Place(
             node.cpus,
@@ -22,7 +23,7 @@ def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tup
             is_avoided=node.name in idle & avoided,
             name=node.name,
         )
-        for node in state.cluster.nodes
+        for node in nodes
     )
 
 

@@ -13,9 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib
-from gleaner.agent.common.validation_messages import complaint, one_line, unknown_key
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.validation_messages import complaint, one_line, unknown_key
 
 MOST_BYTES = 4 * 1024 * 1024
 MOST_RUNS = 100_000
@@ -61,7 +61,7 @@ def parse(text: str, name: str) -> dict[str, Given]:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise WrongCampaign(one_line(f"{name}{line}: not valid YAML: {error.problem}")) from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # PyYAML lets Python's own pass
         raise WrongCampaign(one_line(f"{name}: not valid YAML: {error}")) from None
     if not isinstance(root, yaml.MappingNode):
         raise WrongCampaign(f"{name}: must hold keys with values, for example `image: gleaner/pythia`")

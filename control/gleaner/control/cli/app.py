@@ -11,7 +11,6 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
-from gleaner.agent.common.validation_messages import complaint, one_line
 from gleaner.control.cli import (
     cluster,
     config,
@@ -29,43 +28,49 @@ from gleaner.control.cli import (
     web,
 )
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
 from gleaner.control.cli.output import Answer
+from gleaner.control.validation_messages import complaint, one_line
 
 app = typer.Typer(
     name="glean",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=GroupedCommands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Run containerised jobs on the idle node time of a Slurm cluster.",
 )
-app.command(cls=jobs.SubmitCommand)(jobs.submit)
-app.command()(jobs.status)
-app.command("list")(jobs.list_jobs)
-app.command()(jobs.show)
-app.command()(decisions.why)
-app.command()(decisions.explain)
-app.command()(watching.logs)
-app.command()(watching.wait)
-app.command()(jobs.hold)
-app.command()(jobs.release)
-app.command()(jobs.cancel)
-app.command()(jobs.migrate)
-app.command(context_settings={"ignore_unknown_options": True})(jobs.priority)  # -5 is a number, not an option
-app.command()(results.results)
-app.command()(cluster.agents)
-app.command()(cluster.nodes)
-app.command()(drains.drain)
-app.command()(drains.resume)
-app.command()(owners.owners)
-app.command()(web.web)
-app.command()(config.config)
-app.add_typer(images.app, name="image")
-app.add_typer(tokens.app, name="token")
-app.add_typer(services.control_app, name="control")
-app.add_typer(simulate.app, name="simulate")
-app.command(context_settings=services.REST)(services.agent)
-app.command("run", context_settings=services.REST)(services.user_job)
+app.command(cls=jobs.SubmitCommand, rich_help_panel=JOBS)(jobs.submit)
+app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
+app.command(rich_help_panel=JOBS)(jobs.show)
+app.command(rich_help_panel=JOBS)(decisions.why)
+app.command(rich_help_panel=JOBS)(watching.logs)
+app.command(rich_help_panel=JOBS)(jobs.hold)
+app.command(rich_help_panel=JOBS)(jobs.release)
+app.command(rich_help_panel=JOBS)(jobs.cancel)
+# -5 is a number, not an option
+app.command(rich_help_panel=JOBS, context_settings={"ignore_unknown_options": True})(jobs.priority)
+app.command(rich_help_panel=JOBS)(jobs.migrate)
+app.command("run", rich_help_panel=JOBS, context_settings=services.REST)(services.user_job)
+app.command(rich_help_panel=CAMPAIGNS)(jobs.status)
+app.command(rich_help_panel=CAMPAIGNS)(watching.wait)
+app.command(rich_help_panel=CAMPAIGNS)(results.results)
+app.add_typer(images.app, name="image", rich_help_panel=CAMPAIGNS)
+app.command(rich_help_panel=CLUSTER)(cluster.agents)
+app.command(rich_help_panel=CLUSTER)(cluster.nodes)
+app.command(rich_help_panel=CLUSTER)(owners.owners)
+app.command(rich_help_panel=CLUSTER)(decisions.explain)
+app.command(rich_help_panel=CLUSTER)(web.web)
+app.command(rich_help_panel=ADMIN)(drains.drain)
+app.command(rich_help_panel=ADMIN)(drains.resume)
+app.add_typer(tokens.app, name="token", rich_help_panel=ADMIN)
+app.command(rich_help_panel=ADMIN)(config.config)
+app.add_typer(services.control_app, name="control", rich_help_panel=ADMIN)
+app.command(rich_help_panel=ADMIN, context_settings=services.REST)(services.agent)
+app.add_typer(simulate.app, name="simulate", rich_help_panel=SIMULATION)
+
+
+_LONGEST_NAME = 80
+"""The most letters of a file's name in a message that is about nothing else."""
 
 
 def _version(asked: bool) -> None:
@@ -77,13 +82,17 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Run containerised jobs on the idle node time of a Slurm cluster."""
+    if context.invoked_subcommand is None:
+        sys.stderr.write(FIRST_STEPS)
+        raise typer.Exit(BadInput.exit_code)
 
 
 def _show(answer: Answer) -> None:
@@ -149,8 +158,9 @@ def run(arguments: list[str] | None = None) -> int:
         _give_up_stdout()  # the reader has gone, as in `glean list | head`
         return 1
     except OSError as error:
-        if error.filename is not None:  # the error is of a file, and not of a stream of ours
-            raise
+        if error.filename is not None:  # of a file that nobody could ask for: a name of 300 letters, say
+            render.remark(one_line(f"{str(error.filename)[:_LONGEST_NAME]}: {error.strerror}"))
+            return BadInput.exit_code
         _give_up_stdout()
         render.remark(f"cannot write the answer: {error.strerror}")
         return 1

@@ -21,8 +21,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gleaner.agent.common.authorities import authorities
-from gleaner.agent.common.validation_messages import one_line
+from gleaner.agent.common.tls import trusted_authorities
 from gleaner.control.cli import render
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import (
@@ -59,6 +58,7 @@ from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
 from gleaner.control.settings import ClientSettings
 from gleaner.control.slurm import munge
+from gleaner.control.validation_messages import one_line
 
 Answered = TypeVar("Answered")
 
@@ -162,7 +162,7 @@ def checked_url(url: str) -> str:
 def trust(settings: ClientSettings) -> ssl.SSLContext | bool:
     """Return the authorities for control's certificate. Raises `BadInput`."""
     try:
-        return authorities(settings.url, settings.ca_file)
+        return trusted_authorities(settings.url, settings.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise BadInput(f"client.ca_file {settings.ca_file}: {one_line(str(error))}") from None
 

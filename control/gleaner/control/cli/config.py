@@ -11,10 +11,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
-from gleaner.agent.common.validation_messages import complaint, known_keys, one_line, unknown_key
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
 from gleaner.control.settings import Settings
+from gleaner.control.validation_messages import complaint, known_keys, one_line, unknown_key
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -34,7 +34,7 @@ def load_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         raise BadInput(_complaint(error.errors(), path, text, variables)) from error
-    except SettingsError as error:
+    except (SettingsError, RecursionError) as error:
         raise BadInput(f"environment: {one_line(str(error))}") from error
 
 
@@ -77,7 +77,7 @@ def _read(path: Path | None) -> tuple[str, Mapping[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadInput(f"{path}: {said}; set GLEANER_SETTINGS to a settings file that you may read") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
         raise BadInput(f"{path}: not valid TOML: {one_line(str(error))}") from None
 
 

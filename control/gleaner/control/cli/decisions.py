@@ -8,7 +8,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
@@ -18,6 +17,7 @@ from gleaner.control.models.jobs import JobDetail
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
+from gleaner.control.validation_messages import one_line
 
 Decision = Annotated[
     int, typer.Argument(metavar="DECISION", min=1, help="The decision's number, as `glean why` shows it.")
@@ -41,7 +41,7 @@ def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """Say why a job is in its state, and name the last decision about the job."""
+    """Say why a job is in its state, with the last decision about it."""
     kind, number = _which(job)
     subject = f"{kind} {number}"
     with connect() as control:

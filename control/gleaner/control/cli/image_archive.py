@@ -10,12 +10,11 @@ import io
 import json
 import os
 import posixpath
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
-
-import zstandard
 
 from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.models.images import LONGEST_CONFIG, MOST_LAYERS, MOST_PIECES, PIECE_BYTES, ImageLayer
@@ -69,7 +68,7 @@ def read(file: BinaryIO, *, architecture: str) -> SavedImage:
     """Return the one image of this architecture in an archive. Raises `NotAnImage`."""
     try:
         return _read(file, architecture)
-    except (OSError, zstandard.ZstdError, *MALFORMED) as error:
+    except _unreadable() as error:
         raise NotAnImage(f"it cannot be read: {error}") from error
 
 
@@ -174,7 +173,8 @@ def _of_index(
 
 def _fits(descriptor: dict[str, Any], architecture: str) -> bool:
     platform: dict[str, Any] = descriptor.get("platform") or {}
-    return not platform or platform.get("architecture") == architecture
+    system = platform.get("os", "linux")
+    return not platform or (platform.get("architecture"), system) == (architecture, "linux")
 
 
 def _blob_name(digest: str) -> str:
@@ -252,8 +252,27 @@ def _plain(file: BinaryIO, place: Place) -> IO[bytes]:
     if start.startswith(_GZIP):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=opened))
     if start.startswith(_ZSTD):
-        plain = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(
-            opened, read_across_frames=True
-        )
-        return cast("IO[bytes]", plain)
+        return _zstd(opened)
     return opened
+
+
+def _zstd(opened: io.BufferedReader) -> IO[bytes]:
+    """Return the contents of a file that zstd has compressed. A user's installation may lack the library."""
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        raise NotAnImage(
+            "its layers are compressed with zstd: `pip install zstandard`, by which they are read"
+        ) from None
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+    return cast("IO[bytes]", decompressor.stream_reader(opened, read_across_frames=True))
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors that a broken archive causes. Those of zstd are known where it has been imported."""
+    known: tuple[type[Exception], ...] = (OSError, *MALFORMED)
+    if "zstandard" in sys.modules:
+        import zstandard
+
+        known += (zstandard.ZstdError,)
+    return known

@@ -13,7 +13,6 @@ from typing import Annotated, BinaryIO
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli import render, sif
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
@@ -22,6 +21,7 @@ from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.models.images import PIECE_BYTES, ImageName, ImagePush, ImageRow, PieceList, dockers_word
 from gleaner.control.simulation.metrics.tables import Table, number
+from gleaner.control.validation_messages import one_line
 
 app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
 

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from gleaner.agent.common.quantities import duration_s, memory_mib
-from gleaner.agent.common.validation_messages import complaint, one_line
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.campaign_file import Given, WrongCampaign
 from gleaner.control.cli.client import connect
@@ -21,6 +20,7 @@ from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import Change, JobFilter, JobRow, MigrateRequest
 from gleaner.control.states import State
+from gleaner.control.validation_messages import complaint, one_line
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
 Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
@@ -126,13 +126,13 @@ def list_jobs(
 
 
 def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Count jobs by state: all that you may see, or those of a campaign."""
+    """Count jobs by state: all that you may see, or a campaign's."""
     with connect() as control:
         return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
 
 
 def show(job: Job, as_json: AsJson = False) -> Answer:
-    """Show all about a job: why it waits, where its slices ran, and what happened to it."""
+    """Show a job: why it waits, where it ran, and what happened to it."""
     with connect() as control:
         return Answer(control.job(job), as_json)
 
@@ -249,7 +249,7 @@ def _if_ended(job: int, failure: Failure, look: Callable[[int], JobRow] | None) 
 
 
 def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
-    if is_command and arguments and not (len(arguments) == 1 and Path(arguments[0]).is_file()):
+    if is_command and arguments and not (len(arguments) == 1 and _is_file(arguments[0])):
         command = one_line(shlex.join(arguments))
         raise BadInput(
             f"say what to submit: --image IMAGE is missing before -- {command}; it names the container image"
@@ -257,6 +257,14 @@ def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
     if len(arguments) != 1:
         raise BadInput("say what to submit: a campaign file, or --image IMAGE -- COMMAND")
     return Path(arguments[0])
+
+
+def _is_file(name: str) -> bool:
+    """Return True if there is such a file. A command in one argument may be longer than any file's name."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
 
 
 def _given(options: SubmitOptions) -> dict[str, Given]:

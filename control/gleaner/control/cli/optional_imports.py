@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.validation_messages import one_line
 
 
 @contextmanager

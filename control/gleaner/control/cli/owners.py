@@ -8,7 +8,10 @@ from gleaner.control.simulation.metrics.tables import Table
 
 
 def owners(as_json: AsJson = False) -> Answer:
-    """List the owners with entitlements: what they are entitled to and have, and who waits for what."""
+    """List the owners with entitlements, and who waits for what.
+
+    The list says what each owner is entitled to and what it has.
+    """
     with connect() as control:
         found = control.owners()
     remarks = (found.problem,) if found.problem else ()

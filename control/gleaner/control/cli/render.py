@@ -21,7 +21,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from gleaner.agent.common.quantities import in_words, size
-from gleaner.agent.common.validation_messages import one_line, visible
 from gleaner.control.cli.output import Answer, Configuration, Fetched
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.models.agents import AgentRow
@@ -31,6 +30,7 @@ from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
+from gleaner.control.validation_messages import one_line, visible
 
 PIPE_WIDTH = 100_000
 """The number of columns when stdout is not a terminal, so that nothing is cut off."""

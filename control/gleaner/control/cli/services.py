@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer
+from gleaner.control.validation_messages import one_line
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
 
@@ -54,7 +54,7 @@ def prepare() -> Answer:
 
 
 def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:
-    """Run a container in a Slurm job of your own, so that it can be saved and go on elsewhere (see --help)."""
+    """Run a container in your own Slurm job, so that it can be saved."""
     try:
         from gleaner.agent.user_job import main as program
     except ModuleNotFoundError as error:

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from gleaner.control.simulation.report.page import Page
     from gleaner.lab.experiments.comparison import Comparison
 
-app = typer.Typer(
-    no_args_is_help=True, help="Simulate what agents, or another scheduler, would do to a cluster, from its accounting."
-)
+app = typer.Typer(no_args_is_help=True, help="Simulate agents, or another scheduler, on a cluster's accounting.")
 
 
 @app.command()
@@ -97,7 +95,7 @@ def compare(
     options: ReplayOptions,
     report: Report = None,
 ) -> Answer:
-    """Replay a trace under several schedulers, and with agents of several lengths."""
+    """Replay a trace under several schedulers and lengths of agents."""
     check_places(options.json, report, sources=(trace, options.scenario))
     kinds = read("--schedulers", disciplines, schedulers)
     lengths_s = read("--agents", lengths, agents) if agents else ()
@@ -134,7 +132,7 @@ def reproduce(
     json: Json = None,
     report: Report = None,
 ) -> Answer:
-    """Repeat the published experiments, and show the published results beside the results here."""
+    """Repeat published experiments, and show both results."""
     check_places(json, report)
     with simulation_parts():
         from gleaner.lab.experiments import catalog, comparison

@@ -1,5 +1,6 @@
 """The options that the verbs of `glean simulate` share, made into settings. Nothing here loads a library."""
 
+import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
 from gleaner.control.simulation.settings import Discipline
+from gleaner.control.validation_messages import one_line
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.scenario import Option
@@ -266,14 +267,14 @@ def read(option: str, parse: Callable[[str], T], text: str) -> T:
 
 def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()) -> None:
     """Check before the work begins that each file to write has a folder and a name of its own. Raises `BadInput`."""
-    taken = {source.resolve(): "it is read" for source in sources if source is not None}
+    taken = {os.path.realpath(source): "it is read" for source in sources if source is not None}
     for place in places:
         if place is None or place == "-":
             continue
-        path = Path(place)
-        if path.resolve() in taken and not path.is_char_device():
-            raise BadInput(f"{path} cannot be written: {taken[path.resolve()]}")
-        taken[path.resolve()] = "two results would be this one file"
+        path, real = Path(place), os.path.realpath(place)  # Path.resolve fails for a link that leads to itself
+        if real in taken and not path.is_char_device():
+            raise BadInput(f"{path} cannot be written: {taken[real]}")
+        taken[real] = "two results would be this one file"
         if path.is_dir():
             raise BadInput(f"{path} is a folder; name a file")
         if not path.parent.is_dir():

@@ -151,7 +151,7 @@ def tune(
     scenario: ScenarioFile = None,
     results: ResultOptions,
 ) -> Answer:
-    """Find the agents that harvest most while regular jobs hardly wait longer."""
+    """Find the agents that win most at nearly the same wait."""
     check_places(results.json, results.report, results.settings, results.agent_settings)
     limit = read("--wait-limit", share_or_time, sweep.wait_limit)
     with simulation_parts():

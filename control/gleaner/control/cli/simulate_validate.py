@@ -66,7 +66,10 @@ def validate(
     options: ValidateOptions,
     json: Json = None,
 ) -> Answer:
-    """Replay some hundred jobs with the real Slurm, faster than the clock, and compare the starts with ours."""
+    """Compare starts with those of the real Slurm.
+
+    It replays some hundred jobs with both, faster than the clock.
+    """
     check_places(json)
     length_s, together_s = read("--length", seconds, options.length), read("--tolerance", seconds, options.tolerance)
     with simulation_parts():

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from gleaner.agent.common.validation_messages import complaint
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
@@ -21,6 +20,7 @@ from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.models.tokens import TokenRequest, TokenRow
 from gleaner.control.simulation.metrics.tables import Table
+from gleaner.control.validation_messages import complaint
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens.")
 

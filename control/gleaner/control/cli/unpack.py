@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.agent.system import openat
 from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Fetched
+from gleaner.control.validation_messages import one_line
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -50,7 +50,7 @@ def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fe
     files = size_bytes = 0
     skipped: list[str] = []
     root_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    with openat.opened(os.open(folder, root_flags)) as root, tarfile.open(fileobj=spool, mode="r:") as archive:
+    with openat.closing_fd(os.open(folder, root_flags)) as root, tarfile.open(fileobj=spool, mode="r:") as archive:
         for member in archive.getmembers():  # reads all heads first: a broken end is found before a file is made
             try:
                 parts = _parts(member)
@@ -93,7 +93,7 @@ def _inside(root: int, parts: list[str]) -> Generator[int]:
         if error.errno not in openat.NO_FOLDER:
             raise
         raise _Skipped(f"{one_line('/'.join(parts))} is there and is not a folder ({error.strerror})") from error
-    with openat.opened(folder):
+    with openat.closing_fd(folder):
         yield folder
 
 

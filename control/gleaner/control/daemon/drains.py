@@ -288,8 +288,9 @@ class Drains:
             return replace(job, released=True)
         # A job of which no record says that it was told counts, too: this program may have been killed just then.
         try:
-            if self._cluster.is_held(job.job):
-                self._slurm_admin.release(job.job, top=True)
+            found = self._cluster.read_job(job.job)
+            if found is not None and found.is_held:
+                self._slurm_admin.release(job.job, top=True, submitted_s=found.submitted_s)
         except ClusterRefused as error:
             problems.append(f"job {job.job} has left, and was not released: {error}")
         return replace(job, released=True)
@@ -321,7 +322,7 @@ def occupant(
     if job.partitions == (agents_in,):
         known = agents.get(job.id)
         return Occupant(job.id, job.user, Kind.AGENT, job.nodes, cannot=known.cannot if known else "")
-    kind = _KINDS[job_class(job.comment)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
+    kind = _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
     cannot = ""
     if kind is Kind.PREEMPTIBLE and not (job.can_requeue and job.is_batch):
         cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"

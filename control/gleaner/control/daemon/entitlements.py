@@ -29,8 +29,10 @@ from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.leader import Term
 from gleaner.control.queue.schema import DecisionKind
+from gleaner.control.slurm.comments import is_held_for_us
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
-from gleaner.control.slurm.owners_view import OwnedJob, OwnedPhase, OwnersView, owners_view
+from gleaner.control.slurm.owners_view import owners_view
+from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 HOUR_S = 3600.0
@@ -127,11 +129,11 @@ class Entitlements:
     def _may_hold_some(self, now_s: float) -> bool:
         """Return True if jobs are held for us, or if Slurm does not answer."""
         try:
-            return any(job.held and job.ours for job in self._view(now_s).jobs)
+            return any(is_held_for_us(job) for job in self._view(now_s).jobs)
         except ClusterUnavailable:
             return True
 
-    def _look(self, now_s: float) -> OwnersView:
+    def _look(self, now_s: float) -> Snapshot:
         """Look at the owners' partitions. While Slurm is away, say that control is alive, so that jobs stay held."""
         try:
             return self._view(now_s)
@@ -140,12 +142,12 @@ class Entitlements:
                 self._alive()
             raise
 
-    def _view(self, now_s: float) -> OwnersView:
+    def _view(self, now_s: float) -> Snapshot:
         """Return the owners' partitions from a new question to Slurm, since this view is acted on at once."""
         partition = self._state.settings.cluster.partition
         return owners_view(self._snapshots.fresh(now_s), self._settings.partitions, agents=partition)
 
-    def _known(self, seen: OwnersView) -> dict[str, JobActions]:
+    def _known(self, seen: Snapshot) -> dict[str, JobActions]:
         """Return the queue's records of the jobs, corrected by what the jobs themselves show. Forget other records."""
         with snapshot(self._state.engine) as db:
             known = entitlement_actions.actions(db)
@@ -159,7 +161,7 @@ class Entitlements:
                     entitlement_actions.record_action(db, record)
         return known | {record.job: record for record in fresh}
 
-    def _policy_input(self, seen: OwnersView, known: Mapping[str, JobActions]) -> EntitlementView:
+    def _policy_input(self, seen: Snapshot, known: Mapping[str, JobActions]) -> EntitlementView:
         with snapshot(self._state.engine) as db:
             told = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
         partition = self._state.settings.cluster.partition
@@ -206,7 +208,7 @@ class Entitlements:
     # ── what is done ──
 
     def _act(
-        self, seen: OwnersView, view: EntitlementView, decided: tuple[Decision, ...], known: Mapping[str, JobActions]
+        self, seen: Snapshot, view: EntitlementView, decided: tuple[Decision, ...], known: Mapping[str, JobActions]
     ) -> str:
         """Do what is decided. Return what did not work, in one line.
 
@@ -231,7 +233,7 @@ class Entitlements:
         return "; ".join(problems)
 
     def _of_the_job(
-        self, decision: Decision, job: OwnedJob, now_s: float, *, is_released: bool, known: Mapping[str, JobActions]
+        self, decision: Decision, job: SlurmJob, now_s: float, *, is_released: bool, known: Mapping[str, JobActions]
     ) -> list[Callable[[], None]]:
         """Return the acts on the waiting job itself. Only a held job can be put on top."""
         hold, release = partial(self._hold, job), partial(self._release, decision, job, now_s)
@@ -255,19 +257,19 @@ class Entitlements:
                     break
         return problems
 
-    def _release(self, decision: Decision, job: OwnedJob, now_s: float) -> None:
+    def _release(self, decision: Decision, job: SlurmJob, now_s: float) -> None:
         at_top = decision.verdict is Verdict.CLAIM
         with self._state.writing() as db:
             entitlement_actions.record_action(db, JobActions(decision.job, released_s=now_s, at_top=at_top))
-        self._slurm_admin.release(decision.job, top=at_top, submitted_s=_submitted_s(job))
+        self._slurm_admin.release(decision.job, top=at_top, submitted_s=job.submitted_s)
 
-    def _hold(self, job: OwnedJob) -> None:
-        self._slurm_admin.hold(job.id, submitted_s=_submitted_s(job))
+    def _hold(self, job: SlurmJob) -> None:
+        self._slurm_admin.hold(job.id, submitted_s=job.submitted_s)
         self._reasons.forget(job.id)
         with self._state.writing() as db:
             entitlement_actions.forget(db, [job.id], told_before_s=0)
 
-    def _vacate(self, job: OwnedJob, job_class: JobClass, now_s: float) -> None:
+    def _vacate(self, job: SlurmJob, job_class: JobClass, now_s: float) -> None:
         """Preempt a job, or vacate an agent.
 
         A job that cannot be told counts as a job that was told and did not go, so another job goes. The act is recorded
@@ -275,14 +277,14 @@ class Entitlements:
         count against this hour's limit.
         """
         grace_s = self._settings.grace_s
-        is_agent = job.partition == self._state.settings.cluster.partition
+        is_agent = job.partitions == (self._state.settings.cluster.partition,)
         try:
             if is_agent:
                 self._cluster.vacate([job.id], gone_s=now_s + grace_s)
             elif job_class is JobClass.CHECKPOINTABLE:
-                self._slurm_admin.signal(job.id, submitted_s=_submitted_s(job))
+                self._slurm_admin.signal(job.id, submitted_s=job.submitted_s)
             else:
-                self._slurm_admin.requeue(job.id, submitted_s=_submitted_s(job))
+                self._slurm_admin.requeue(job.id, submitted_s=job.submitted_s)
         except ClusterRefused:
             with self._state.writing() as db:
                 entitlement_actions.record_action(db, JobActions(job.id, told_s=now_s - grace_s))
@@ -292,11 +294,11 @@ class Entitlements:
             if not is_agent:
                 entitlement_actions.record_preemption(db, job.id, now_s)
 
-    def _explain(self, jobs: Mapping[str, OwnedJob], decided: tuple[Decision, ...], now_s: float) -> None:
+    def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
         """Write on held jobs, where `squeue` shows it, why they wait."""
-        for job, text in self._reasons.due(decided, {job.id: job.said for job in jobs.values()}, now_s):
+        for job, text in self._reasons.due(decided, {job.id: job.admin_comment for job in jobs.values()}, now_s):
             try:
-                self._slurm_admin.set_reason(job, text, submitted_s=_submitted_s(jobs[job]))
+                self._slurm_admin.set_reason(job, text, submitted_s=jobs[job].submitted_s)
             except ClusterRefused as error:
                 _log.info("no reason could be written", job=job, why=str(error))
 
@@ -308,12 +310,7 @@ class Entitlements:
         self._state.entitlements = how
 
 
-def _submitted_s(job: OwnedJob) -> float | None:
-    """Return the submission time, which tells the job from another of its number; None if Slurm has not told it."""
-    return job.submitted_s or None
-
-
-def _done_with(known: Mapping[str, JobActions], seen: OwnersView) -> list[str]:
+def _done_with(known: Mapping[str, JobActions], seen: Snapshot) -> list[str]:
     """Return jobs that need not be remembered: ended, started since their release, or gone since they were told.
 
     A job that was released a moment ago may still be shown as held, since the view is older than the release.
@@ -322,7 +319,7 @@ def _done_with(known: Mapping[str, JobActions], seen: OwnersView) -> list[str]:
     done: list[str] = []
     for record in known.values():
         job = there.get(record.job)
-        is_pending = job is not None and job.phase is OwnedPhase.PENDING
+        is_pending = job is not None and job.phase is JobPhase.PENDING
         if (
             job is None
             or (record.told_s is not None and is_pending)

@@ -40,7 +40,7 @@ from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
 from gleaner.control.queue.schema import Phase
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, QueuedAgent, cluster_view
+from gleaner.control.slurm.agents_view import agent_phase, agents_view, regular_nodes
 from gleaner.control.slurm.interface import (
     AGENT_PREFIX,
     AgentRequest,
@@ -49,7 +49,7 @@ from gleaner.control.slurm.interface import (
     ClusterRefused,
     SchedulerId,
 )
-from gleaner.control.slurm.snapshot import Snapshot
+from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 LONGEST_BACK_OFF_S = 600.0
 SHARED_PART = 0.5
@@ -113,10 +113,9 @@ class Provisioning:
         try:
             at_most_s = state.settings.rounds.poll_s * SHARED_PART
             self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
-            view = cluster_view(self._used, state.settings.cluster.partition)
+            view = agents_view(self._used, state.settings.cluster.partition)
             state.cluster = view
-            there = {node.name for node in view.nodes}
-            state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in there}
+            state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in view.nodes}
             if not state.is_leader:  # the look may have taken longer than the term
                 return
             seen = self._reconcile(view)
@@ -129,11 +128,11 @@ class Provisioning:
         except (ClusterError, QueueError) as error:
             self._report(str(error))
 
-    def _reconcile(self, view: ClusterView) -> Fleet:
+    def _reconcile(self, view: Snapshot) -> Fleet:
         """Record what the view shows of our agents, and return them as the queue and the view know them."""
         with snapshot(self._state.engine) as db:
             here = queries.agents_here(db)
-            closed = queries.ended_agents(db, [agent.name for agent in view.agents])
+            closed = queries.ended_agents(db, [agent.name for agent in view.jobs])
         doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
         seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s)
         rounds, queue = self._state.settings.rounds, self._state.settings.queue
@@ -162,12 +161,12 @@ class Provisioning:
             _log.info("agent closed", agent=gone.name, reason=gone.reason)
             self._remove_token(gone.name)
         self._ran_on = {name: node for name, node in self._ran_on.items() if name in {agent.name for agent in here}}
-        for agent in view.agents:
-            if agent.phase is AgentPhase.RUNNING and agent.node is not None:
+        for agent in view.jobs:
+            if agent_phase(agent) is JobPhase.RUNNING and agent.node is not None:
                 self._ran_on[agent.name] = agent.node
         return seen
 
-    def _plan(self, now_s: float, rules: ProvisioningRules, view: ClusterView, seen: Fleet) -> Plan:
+    def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:
         with snapshot(self._state.engine) as db:
             is_due = pauses.is_due(db, now_s)
         if is_due:  # a claim ends pauses too, but there is no claim while no agent is there
@@ -182,7 +181,7 @@ class Provisioning:
             ProvisioningView(
                 now_s=now_s,
                 rules=rules,
-                known=frozenset(node.name for node in view.nodes),
+                known=frozenset(view.nodes),
                 nodes=idle_nodes(view),
                 avoided=frozenset(avoided),
                 pending=seen.pending,
@@ -194,11 +193,9 @@ class Provisioning:
             )
         )
 
-    def _withdraw(
-        self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: ClusterView
-    ) -> None:
+    def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
         """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""
-        ids = {agent.name: agent.id for agent in view.agents}
+        ids = {agent.name: SchedulerId(agent.id) for agent in view.jobs}
         wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
         if not wanted:
             return
@@ -271,7 +268,7 @@ class Provisioning:
 
 def fleet(
     here: Collection[AgentHere],
-    view: ClusterView,
+    view: Snapshot,
     *,
     closed: Collection[str],
     ran_on: Mapping[str, str],
@@ -282,7 +279,8 @@ def fleet(
     `closed` are names in the view whose agents have ended for us. `ran_on` names the nodes on which agents were last
     seen running. An agent whose submission was never answered may still turn up for `doubt_s`.
     """
-    seen = {agent.name: agent for agent in view.agents}
+    seen = {agent.name: agent for agent in view.jobs}
+    phases = {agent.name: agent_phase(agent) for agent in view.jobs}
     missing = [agent for agent in here if agent.name not in seen]
     in_doubt = [
         agent
@@ -290,52 +288,54 @@ def fleet(
         if agent.phase is Phase.SUBMITTED and agent.scheduler_id is None and view.read_s - agent.submitted_s < doubt_s
     ]
     by_name = {agent.name: agent for agent in here}
-    free_nodes = {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes}
+    free_nodes = {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes.values()}
     return Fleet(
-        found=tuple((a.name, seen[a.name].id) for a in here if a.scheduler_id is None and a.name in seen),
+        found=tuple((a.name, SchedulerId(seen[a.name].id)) for a in here if a.scheduler_id is None and a.name in seen),
         unstarted=tuple(
             _unstarted(agent, ran_on.get(agent.name), view)
             for agent in missing
             if agent.phase is Phase.SUBMITTED and agent not in in_doubt
         ),
         vanished=tuple(agent.name for agent in missing if agent.phase is Phase.SILENT),
-        useless=tuple(a.id for a in view.agents if a.phase is AgentPhase.PENDING and a.name in closed),
+        useless=tuple(SchedulerId(a.id) for a in view.jobs if phases[a.name] is JobPhase.PENDING and a.name in closed),
         pending=tuple(
             [
                 PendingAgent(a.name, a.submitted_s, by_name[a.name].end_s)
-                for a in view.agents
-                if a.phase is AgentPhase.PENDING and a.name in by_name
+                for a in view.jobs
+                if phases[a.name] is JobPhase.PENDING and a.name in by_name
             ]
             + [PendingAgent(agent.name, agent.submitted_s, agent.end_s) for agent in in_doubt]
         ),
         running=tuple(
             _running(agent, by_name.get(agent.name), free_nodes)
-            for agent in view.agents
-            if agent.phase is not AgentPhase.PENDING
+            for agent in view.jobs
+            if phases[agent.name] is not JobPhase.PENDING
         ),
     )
 
 
-def idle_nodes(view: ClusterView) -> tuple[IdleNode, ...]:
+def idle_nodes(view: Snapshot) -> tuple[IdleNode, ...]:
     """Return the view's idle nodes, as the policy takes them."""
     return tuple(
-        IdleNode(node.name, Resources(node.cpus, node.memory_mib), node.planned) for node in view.nodes if node.idle
+        IdleNode(node.name, Resources(node.cpus, node.memory_mib), node.is_planned)
+        for node in view.nodes.values()
+        if node.is_idle
     )
 
 
-def _unstarted(agent: AgentHere, node: str | None, view: ClusterView) -> Unstarted:
+def _unstarted(agent: AgentHere, node: str | None, view: Snapshot) -> Unstarted:
     if agent.scheduler_id is None:
         return Unstarted(agent.name, "the scheduler never took it", None)
     if node is None:
         return Unstarted(agent.name, "it ended before it registered", None)
-    if node in view.regular_nodes or view.read_s >= agent.end_s:
+    if node in regular_nodes(view) or view.read_s >= agent.end_s:
         return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
     return Unstarted(agent.name, f"it died on {node} before it registered", node)
 
 
-def _running(agent: QueuedAgent, known: AgentHere | None, nodes: Mapping[str, Resources]) -> RunningAgent:
+def _running(agent: SlurmJob, known: AgentHere | None, nodes: Mapping[str, Resources]) -> RunningAgent:
     """Return an agent on a node, with the room that it has left: none if we do not know the agent, or it is ending."""
-    if known is None or agent.phase is AgentPhase.ENDING or known.phase is Phase.SILENT:
+    if known is None or agent_phase(agent) is JobPhase.ENDING or known.phase is Phase.SILENT:
         return RunningAgent(known.end_s if known else 0.0, NOTHING)
     if known.free_cpus is None or known.free_memory_mib is None:
         return RunningAgent(known.end_s, nodes.get(agent.node or "", NOTHING), agent.node or "")

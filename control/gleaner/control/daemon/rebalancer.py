@@ -6,8 +6,8 @@ the background: one at a time, and none while any job waits.
 
 import structlog
 
-from gleaner.agent.common.hostlist import expanded
 from gleaner.control.control_state import ControlState
+from gleaner.control.hostlist import expanded
 from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocation, as_answer, as_given, decide
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, queries, relocation

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from pydantic import BaseModel
 
-from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
+from gleaner.agent.messages import Checkpointed, Completed, Deregistration, LogLines, Returned, Saved
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
@@ -109,19 +109,19 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
     with state.writing() as db:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:
-                raise ValueError(f"{agent} left a farewell of {found.group(1)}")
-            rounds, farewell = state.settings.rounds, Farewell.model_validate_json(left.body)
-            end_s = agents.record_farewell(
+                raise ValueError(f"{agent} left a deregistration of {found.group(1)}")
+            rounds, deregistration = state.settings.rounds, Deregistration.model_validate_json(left.body)
+            end_s = agents.record_deregistration(
                 db,
                 agent,
-                farewell,
+                deregistration,
                 now_s=now_s,
                 failures_until_avoided=rounds.failures_until_avoided,
                 avoid_s=rounds.avoid_s,
             )
             if end_s is not None:
                 node_rates.record_exposure(db, agent, vanished=False, rules=state.settings.rates.rules, now_s=now_s)
-                node_rates.record_farewell(db, agent, farewell)
+                node_rates.record_deregistration(db, agent, deregistration)
             return 1
         if not (found := _ATTEMPT.match(left.path)):
             raise ValueError(f"{left.path} is no report")

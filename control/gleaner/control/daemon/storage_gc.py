@@ -18,6 +18,7 @@ storage folder must not empty the folder.
 """
 
 import re
+import stat
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,10 @@ JOBS_A_LOOK = 500
 """The number of jobs that are looked up in one transaction, to keep each transaction short."""
 
 _KEY = re.compile(
-    r"jobs/(?P<job>[0-9]{1,15})/attempt-(?P<attempt>[0-9]{1,9})/(?:checkpoint-(?P<number>[0-9]{1,9})|output)"
+    r"jobs/(?P<job>[1-9][0-9]{0,14})/attempt-(?P<attempt>[1-9][0-9]{0,8})"
+    r"/(?:checkpoint-(?P<number>[1-9][0-9]{0,8})|output)"
 )
+"""A key as agents write it. `jobs/007` is not the folder of job 7."""
 
 _log = structlog.get_logger(__name__)
 
@@ -86,7 +89,7 @@ def remove_drafts(state: ControlState, now_s: float) -> int:
     writers = state.storage.writers()
     with snapshot(state.engine) as db:
         ended = queries.gone_agents(db, writers, now_s=now_s)
-    removed = state.storage.sweep(before_s=0.0, ended=ended) if ended else 0
+    removed = state.storage.sweep(before_s=0.0, ended_writers=ended) if ended else 0
     if removed:
         _log.info("drafts of ended agents removed", drafts=removed, agents=sorted(ended))
     return removed
@@ -116,7 +119,7 @@ def remove_archives(engine: Engine, storage: Storage) -> list[str]:
 
 def remove_tokens(engine: Engine, folder: Path) -> int:
     """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`."""
-    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
     with snapshot(engine) as db:
         living = {agent.name for agent in queries.agents_here(db)}
     gone = [name for name in found if name not in living]
@@ -127,10 +130,19 @@ def remove_tokens(engine: Engine, folder: Path) -> int:
 
 def remove_logs(folder: Path, *, before_s: float) -> int:
     """Remove the agents' log files that nobody has written to since then. Return their number. Raises `OSError`."""
-    old = [log for log in folder.glob("*.log") if log.stat().st_mtime < before_s] if folder.is_dir() else []
+    logs = [log for log in folder.glob("*.log") if _kind(log) == stat.S_IFREG] if folder.is_dir() else []
+    old = [log for log in logs if log.stat().st_mtime < before_s]
     for log in old:
         log.unlink()
     return len(old)
+
+
+def _kind(path: Path) -> int:
+    """Return the kind of a file; 0 if it is not there. A link is only a link, wherever it leads."""
+    try:
+        return stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        return 0
 
 
 def job_archive(key: str) -> JobArchive | None:

@@ -63,7 +63,7 @@ class JobSpec(Shape):
                 {
                     "name": "zmumu",
                     "image": "gleaner/pythia",
-                    "command": ["generate", "--seed", "{index}", "--events", "2000", "--process", "zmumu"],
+                    "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
                     "cpus": 1,
                     "memory_mib": 512,
                 }

@@ -41,7 +41,7 @@ class AgentNode:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningJob:
+class AgentJob:
     """A job on one of these nodes. `cost_s` is the time to save and restore the job."""
 
     job: int
@@ -68,7 +68,7 @@ class RebalancingView:
     moving: int
     """Jobs that are migrating."""
     nodes: tuple[AgentNode, ...]
-    jobs: tuple[RunningJob, ...]
+    jobs: tuple[AgentJob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ def _compact(view: RebalancingView) -> Relocation | None:
         stays |= {each.job for each in view.jobs if each.node == job.node}
 
 
-def _emptying(view: RebalancingView, node: str, stays: set[int]) -> list[tuple[RunningJob, str]]:
+def _emptying(view: RebalancingView, node: str, stays: set[int]) -> list[tuple[AgentJob, str]]:
     """Return the migrations that empty the node, in order; empty if the node cannot be emptied."""
-    steps: list[tuple[RunningJob, str]] = []
+    steps: list[tuple[AgentJob, str]] = []
     while any(job.node == node for job in view.jobs):
         step = _one_move(view, stays)
         if step is None or step[0].node != node:
@@ -136,7 +136,7 @@ def _emptying(view: RebalancingView, node: str, stays: set[int]) -> list[tuple[R
     return steps
 
 
-def _one_move(view: RebalancingView, stays: set[int]) -> tuple[RunningJob, str] | None:
+def _one_move(view: RebalancingView, stays: set[int]) -> tuple[AgentJob, str] | None:
     """Return the job that the core chooses and its target. The target has the memory and can restore the job."""
     place = {node.name: at for at, node in enumerate(view.nodes)}
     of_job = _counts([place.get(job.node, -1) for job in view.jobs])
@@ -177,7 +177,7 @@ def _prefer(view: RebalancingView) -> Relocation | None:
 
 def _offers(
     view: RebalancingView, stays: set[int], chosen: Callable[[NDArray[np.bool_]], tuple[int, NDArray[np.int64]]]
-) -> Iterator[tuple[RunningJob, AgentNode]]:
+) -> Iterator[tuple[AgentJob, AgentNode]]:
     """Yield the migratable jobs in the order in which a core chooses them, each with a target that can take the job."""
     stays = set(stays)
     while True:
@@ -190,7 +190,7 @@ def _offers(
             yield job, target
 
 
-def _told(job: RunningJob, target: str, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:
+def _told(job: AgentJob, target: str, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:
     why = f"{reason}: that costs {cost_core_s:.0f} core seconds and gains {gain_core_s:.0f}"
     return Relocation(job.job, job.node, target, cost_core_s, gain_core_s, why)
 
@@ -207,7 +207,7 @@ def _used(view: RebalancingView) -> NDArray[np.int64]:
     return _counts(list(cpus.values()))
 
 
-def _takes(view: RebalancingView, target: AgentNode, job: RunningJob) -> bool:
+def _takes(view: RebalancingView, target: AgentNode, job: AgentJob) -> bool:
     used_mib = sum(each.memory_mib for each in view.jobs if each.node == target.name)
     return target.name not in job.misfits and used_mib + job.memory_mib <= target.memory_mib
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
-from gleaner.agent.messages import AttemptRef, Farewell, Heartbeat, Order, Orders, Registration
+from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration
 from gleaner.control.policy.blame import QUICK_S
 from gleaner.control.queue import avoided_nodes, compatibility, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
@@ -156,10 +156,10 @@ def _take_unnamed(db: Connection, name: str, named: Sequence[AttemptRef], *, bef
             give_up(db, row, Ending.FORGOTTEN, now_s=now_s, detail=f"{name} lives but does not know of it")
 
 
-def record_farewell(
+def record_deregistration(
     db: Connection,
     name: str,
-    report: Farewell,
+    report: Deregistration,
     *,
     now_s: float,
     failures_until_avoided: int = avoided_nodes.FAILURES_UNTIL_AVOIDED,

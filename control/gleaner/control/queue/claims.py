@@ -32,7 +32,7 @@ from sqlalchemy import (
     true,
 )
 
-from gleaner.agent.messages import Ask, Assignment, Assignments, Checkpoint, ComputeLimit, PushedImage
+from gleaner.agent.messages import Assignment, Assignments, Checkpoint, ClaimRequest, ComputeLimit, PushedImage
 from gleaner.control.policy import fair_share
 from gleaner.control.policy.fair_share import Book, First
 from gleaner.control.policy.group_shares import Shares
@@ -224,7 +224,7 @@ def always() -> bool:
 def claim(
     db: Connection,
     agent: str,
-    ask: Ask,
+    ask: ClaimRequest,
     *,
     now_s: float,
     shares: Callable[[Connection], Shares] = equal_shares,

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from gleaner.agent.messages import Checkpointed, Completed, CostSample, Farewell, NodeRates, Returned, Saved, Way
-from gleaner.agent.timing.save_cost import KEPT, fit, sample
+from gleaner.agent.messages import Checkpointed, Completed, CostSample, Deregistration, NodeRates, Returned, Saved, Way
+from gleaner.agent.timing.save_cost import MOST_SAMPLES, fit, sample
 from gleaner.control.policy.node_rates import (
     LATE_FACTOR,
     RateRules,
@@ -61,7 +61,7 @@ def record_report(
             new = sample(measured.memory_bytes, at_once=measured.at_once, took_s=measured.took_s)
             if isinstance(report, Returned):
                 new = new._replace(took_s=at_least_s(new, known=fit(saves), expected_s=measured.expected_s))
-            values["saves"] = [*saves, new][-KEPT:]
+            values["saves"] = [*saves, new][-MOST_SAMPLES:]
             values["save_s"] = _save_s(values["saves"])
             values["late"] = isinstance(report, Returned) or (row.late and _came_too_late(db, job, attempt))
         if isinstance(report, Saved):
@@ -70,7 +70,7 @@ def record_report(
             values["boundary_saves"] = row.boundary_saves + 1 if is_same else 1
     if restored is not None:
         new = sample(restored.stored_bytes, at_once=restored.at_once, took_s=restored.took_s)
-        values["restores"] = [*row.restores, new][-KEPT:]
+        values["restores"] = [*row.restores, new][-MOST_SAMPLES:]
     if values:
         db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
 
@@ -81,7 +81,7 @@ def _came_too_late(db: Connection, job: int, attempt: int) -> bool:
     return db.execute(event.limit(1)).first() is not None
 
 
-def record_farewell(db: Connection, agent: str, report: Farewell) -> None:
+def record_deregistration(db: Connection, agent: str, report: Deregistration) -> None:
     """Record how far the agent's estimate of its last saves was off, for the node's next agents."""
     if report.saving_s is None or report.saving_expected_s is None:
         return
@@ -102,7 +102,7 @@ def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRu
     if row.registered_s is None:
         return
     until_s = row.lease_until_s if vanished else now_s
-    lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its farewell may have waited on the storage
+    lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its deregistration may have waited on the storage
     is_loss = vanished and until_s < min(row.end_s, row.facts["end_s"])
     rate = _locked(db, row.node)
     age_s = now_s - rate.weighed_s

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or
 
 from gleaner.agent.messages import NodeRates
 from gleaner.agent.timing.save_cost import fit
-from gleaner.control.policy.rebalancing import AgentNode, RunningJob
+from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, lanes, node_rates, pauses
 from gleaner.control.queue.errors import Refused
@@ -231,7 +231,7 @@ _JOBS = (
 
 def nodes_and_jobs(
     db: Connection, *, settled_s: float, assumed_s: float, now_s: float
-) -> tuple[tuple[AgentNode, ...], tuple[RunningJob, ...]]:
+) -> tuple[tuple[AgentNode, ...], tuple[AgentJob, ...]]:
     """Return the live agents' nodes and all jobs on them, as `policy.rebalancing` decides from them.
 
     A job is migratable if it can be saved, as far as is known, has run for `settled_s`, and was not tried in vain.
@@ -248,14 +248,14 @@ def nodes_and_jobs(
         kind: tuple(sorted(name for name, other in on_nodes.items() if (kind, other.kind) not in fits))
         for kind in {row.kind for row in agents.values()}
     }
-    jobs: list[RunningJob] = []
+    jobs: list[AgentJob] = []
     for row in db.execute(_JOBS).all():
         on = agents.get(row.agent)
         if on is None:
             continue
         is_settled = now_s - row.claimed_s >= settled_s
         jobs.append(
-            RunningJob(
+            AgentJob(
                 job=row.id,
                 node=on.node,
                 cpus=row.cpus,

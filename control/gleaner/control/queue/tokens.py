@@ -19,7 +19,7 @@ from gleaner.control.queue.schema import TOKEN, Role
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12
 LATE_REPORTS_S = 3600.0
-"""An agent's token is good for so long after its farewell: a report may have been overtaken on the way."""
+"""An agent's token is good for so long after its deregistration: a report may have been overtaken on the way."""
 AGENT_OVERTIME_S = DAY_S
 """An agent's token is worth nothing so long after the end that the agent was submitted for, whatever has become of it.
 """

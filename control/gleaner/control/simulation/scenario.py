@@ -13,12 +13,12 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from gleaner.agent.common.validation_messages import complaint, known_keys, unknown_key
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
+from gleaner.control.validation_messages import complaint, known_keys, unknown_key
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
@@ -192,7 +192,7 @@ def _read(path: Path | None) -> tuple[str, Tables]:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadScenario(f"{path}: {said}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
         raise BadScenario(f"{path}: not valid TOML: {error}") from None
 
 

@@ -57,11 +57,6 @@ def ask_accounts() -> list[str]:
     return ["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]
 
 
-def ask_jobs_on(nodes: Sequence[str]) -> list[str]:
-    """Return the question for everybody's jobs on these nodes, in JSON. If one name is unknown, squeue refuses all."""
-    return ["squeue", "--json", f"--nodelist={','.join(nodes)}"]
-
-
 def ask_name(name: str) -> list[str]:
     """Return the question for the ids of our jobs of this name, those that ended minutes ago (MinJobAge) included."""
     return ["squeue", "--me", "--noheader", f"--name={name}", "--states=all", "--format=%i"]

@@ -4,6 +4,8 @@ An owner declares a job's class in its Comment. Gleaner's marks are in a job's A
 write, and in the reason of a drained node. slurmctld's job_submit.lua and the dead man's switch know the same words.
 """
 
+from gleaner.control.slurm.snapshot import SlurmJob
+
 DEFAULT_CLASS = "non-preemptible"
 """The class of a job that declares none: nothing is ever done to the job once it runs."""
 PREEMPTIBLE = "preemptible"
@@ -22,16 +24,15 @@ DRAINED_BY = OURS + "drained by "
 _BY_AN_ADMIN = "JobHeldAdmin"
 
 
-def is_held_for_us(mark: str, *, restarted: bool, reason: str) -> bool:
-    """Return True if a held job is held for us, and not by its owner or an administrator.
+def is_held_for_us(job: SlurmJob) -> bool:
+    """Return True if a job is held, and held for us, not by its owner or an administrator.
 
     After a requeue any mark of ours will do: such a job held itself to wait for its turn. Slurm says `JobHeldUser` of
     both our holds and the owner's; only an administrator's hold has another reason.
-
-    >>> is_held_for_us("gleaner: released", restarted=False, reason="JobHeldUser")
-    False
     """
-    return mark.startswith(OURS) and (restarted or not mark.startswith(RELEASED)) and reason != _BY_AN_ADMIN
+    is_marked = job.admin_comment.startswith(OURS)
+    is_released = job.admin_comment.startswith(RELEASED) and job.restarts == 0
+    return job.is_held and is_marked and not is_released and job.reason != _BY_AN_ADMIN
 
 
 def class_of(comment: str) -> str | None:

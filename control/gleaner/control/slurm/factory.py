@@ -35,5 +35,5 @@ def _automatic(pyslurm: PySlurmCluster, programs: SlurmCluster) -> Cluster:
     except ClusterError as error:
         _log.info("Slurm is asked by its programs", why=str(error))
         return programs
-    _log.info("Slurm is asked through PySlurm", **versions.model_dump())
+    _log.info("Slurm is asked through PySlurm", versions=versions)
     return pyslurm

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol
 
-from gleaner.control.slurm.snapshot import Snapshot
+from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
 
 SchedulerId = NewType("SchedulerId", str)
 """The scheduler's own name of one of our agents, for example a Slurm job id."""
@@ -58,8 +58,8 @@ class Cluster(Protocol):
         """Return those of these nodes that the scheduler knows, and everybody's jobs there. Not cached."""
         ...
 
-    def is_held(self, job: str) -> bool | None:
-        """Return True if a waiting job is held; None if the job does not wait, or the scheduler has forgotten it."""
+    def read_job(self, job: str) -> SlurmJob | None:
+        """Return anybody's job; None if the scheduler does not know it, or has forgotten it. Not cached."""
         ...
 
     def check_owners(self, owners: Sequence[str]) -> None:

@@ -105,8 +105,8 @@ class LocalCluster:
         there = {name: node for name, node in snapshot.nodes.items() if name in nodes}
         return Snapshot(now_s, there, tuple(job for job in snapshot.jobs if set(job.nodes) & set(nodes)))
 
-    def is_held(self, job: str) -> bool | None:
-        """See `Cluster.is_held`. Nothing waits on this machine."""
+    def read_job(self, job: str) -> SlurmJob | None:
+        """See `Cluster.read_job`. This machine has no job but our agents."""
         return None
 
     def check_owners(self, owners: Sequence[str]) -> None:

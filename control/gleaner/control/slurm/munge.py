@@ -114,7 +114,7 @@ def _run(words: Sequence[str], given: str, *, socket: Path | None, timeout_s: fl
     where = [] if socket is None else [f"--socket={socket}"]
     try:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-        return system_programs.run([*words, *where], within_s=timeout_s, given=given, environment=environment)
+        return system_programs.run([*words, *where], within_s=timeout_s, stdin=given, environment=environment)
     except FileNotFoundError as error:
         raise MungeAway(f"the program {words[0]} is not installed here") from error
     except TimeoutError as error:

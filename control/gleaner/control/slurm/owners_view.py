@@ -1,20 +1,20 @@
-"""The owners' jobs, our agents, and the nodes under them, as entitlements see them. Pure."""
+"""The part of a snapshot that entitlements see: the owners' partitions, their jobs, and our agents. Pure.
+
+Slurm does not say directly what a waiting job needs, or whether room would help it: this module works it out.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.slurm.comments import CHECKPOINTABLE, PREEMPTIBLE, class_of, is_held_for_us
+from gleaner.control.slurm.comments import CHECKPOINTABLE, PREEMPTIBLE, class_of
 from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.parse import UNSET
-from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot, number_of
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot, number_of
 
-_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LIMITS = ("Assoc", "QOS")
 _NOT_READY = (
     *_LIMITS, "Dependency", "BeginTime", "JobArrayTaskLimit", "Licenses", "Reservation", "PartitionDown",
@@ -27,137 +27,91 @@ _BEYOND_AND_OR = frozenset("[]()*:")
 _CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
 
 
-class OwnedPhase(StrEnum):
-    """The phase of a job. `ENDING`: its processes are being ended, and it still holds its nodes."""
+def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> Snapshot:
+    """Return the usable nodes of these partitions and the jobs there, with the jobs of the partition `agents`.
 
-    PENDING = "pending"
-    RUNNING = "running"
-    ENDING = "ending"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedJob:
-    """One job of an owners' partition, or an agent of ours. `held`: the job is held. `ours`: it is held for us."""
-
-    id: str
-    account: str
-    partition: str
-    phase: OwnedPhase
-    job_class: JobClass
-    wish: Wish
-    submitted_s: float
-    priority: int
-    held: bool
-    ours: bool
-    is_ready: bool
-    """False if the job waits for something other than room, whatever we do: another job, its turn in an array, a
-    limit."""
-    at_limit: bool = False
-    """True if it waits for a limit on its owner: the same limit may keep other jobs of its account."""
-    begins_later: bool = False
-    """True if its begin time has not come: it is not to be released before."""
-    said: str = ""
-    """The text that we have written on it."""
-    since_s: float | None = None
-    holds: Mapping[str, Resources] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedNode:
-    """One usable node of an owners' partition: its size, and what of it is idle."""
-
-    name: str
-    size: Resources
-    free: Resources
-    features: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class OwnersView:
-    """The owners' partitions at one instant."""
-
-    read_s: float
-    nodes: tuple[OwnedNode, ...]
-    jobs: tuple[OwnedJob, ...]
-    gaps: str = ""
-    """See `Snapshot.gaps`."""
-
-
-def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> OwnersView:
-    """Return the view of these partitions, with the jobs of the partition `agents`.
-
-    The view may have no node, since all nodes may be down or drained, or their records cannot be read. Slurm shows
-    those, too. But it shows no node of a partition that it does not know. Raises `ClusterError` if Slurm shows none.
+    Jobs are in the order of their submission. The view may have no node, since all nodes may be down or drained, or
+    their records cannot be read. Slurm shows those, too. But it shows no node of a partition that it does not know.
+    Raises `ClusterError` if Slurm shows none.
     """
     named = frozenset(partitions)
     found = [node for node in snapshot.nodes.values() if node.partitions & named]
     if not found and not snapshot.gaps:
         raise ClusterError("Slurm knows no node of the owners' partitions; see [entitlements] partitions")
-    nodes = {node.name: _node(node) for node in found if node.is_startable}
-    features = {name: node.features for name, node in nodes.items()}
-    lack = cache(partial(lacking, nodes=features))
-    shown = (job for job in snapshot.jobs if (named | {agents}) & set(job.partitions))
-    jobs = sorted((_job(job, nodes, lack, snapshot.read_s) for job in shown), key=_by_submission)
-    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs), snapshot.gaps)
-
-
-def job_class(comment: str) -> JobClass:
-    """Return the class that a job's comment declares; non-preemptible unless the comment names another class.
-
-    >>> job_class("nightly gleaner:preemptible"), job_class("gleaner:mortal")
-    (<JobClass.PREEMPTIBLE: 1>, <JobClass.NON_PREEMPTIBLE: 0>)
-    """
-    return _CLASSES.get(class_of(comment) or "", JobClass.NON_PREEMPTIBLE)
-
-
-def owned_phase(job: SlurmJob) -> OwnedPhase:
-    """Return a job's phase. A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes."""
-    if job.states & _ENDING:
-        return OwnedPhase.ENDING
-    return OwnedPhase.PENDING if job.states & WAITING else OwnedPhase.RUNNING  # CONFIGURING: it has its nodes
-
-
-def _by_submission(job: OwnedJob) -> tuple[float, int, str]:
-    return job.submitted_s, number_of(job.id), job.id
-
-
-def _node(node: SlurmNode) -> OwnedNode:
-    size = Resources(node.cpus, node.memory_mib)
-    free = Resources(node.idle_cpus, max(0, size.memory_mib - node.allocated_mib))
-    return OwnedNode(node.name, size, free, node.features)
-
-
-def _job(job: SlurmJob, nodes: dict[str, OwnedNode], lack: Callable[[str], frozenset[str]], read_s: float) -> OwnedJob:
-    phase = owned_phase(job)
-    is_pending = phase is OwnedPhase.PENDING
-    among = _among(job, lack(job.constraint), nodes) if is_pending else None
-    wait_s = _REQUEUE_WAIT_S if job.restarts else 0
-    return OwnedJob(
-        id=job.id,
-        account=job.account,
-        partition=",".join(job.partitions),
-        phase=phase,
-        job_class=job_class(job.comment),
-        wish=_wish(job, among, [node.size for node in nodes.values() if among is None or node.name in among]),
-        submitted_s=job.submitted_s or 0.0,
-        priority=job.priority,
-        held=is_pending and job.priority == 0,
-        ours=is_held_for_us(job.admin_comment, restarted=job.restarts > 0, reason=job.reason),
-        said=job.admin_comment,
-        is_ready=not job.reason.startswith(_NOT_READY) and job.dependency in UNSET,
-        at_limit=job.reason.startswith(_LIMITS),
-        begins_later=job.begins_s is not None and job.begins_s > read_s + wait_s,
-        since_s=None if is_pending else job.start_s,
-        holds=None if is_pending else dict(zip(job.nodes, _dealt(job, len(job.nodes)), strict=True)),
+    jobs = (job for job in snapshot.jobs if (named | {agents}) & set(job.partitions))
+    return replace(
+        snapshot,
+        nodes={node.name: node for node in found if node.is_startable},
+        jobs=tuple(sorted(jobs, key=lambda job: (job.submitted_s, number_of(job.id), job.id))),
     )
 
 
-def _wish(job: SlurmJob, among: tuple[str, ...] | None, sizes: list[Resources]) -> Wish:
-    """Return what the job asks for, as far as Slurm tells. Slurm does not say whether tasks may be apart."""
-    if job.is_exclusive and sizes:
-        least = Resources(min(size.cpus for size in sizes), min(size.memory_mib for size in sizes))
-        nodes = max(job.nodes_at_least, math.ceil(job.cpus / max(1, least.cpus)))
-        return Wish(nodes, least, apart=True, whole=True, nodes=among)
+def job_class(job: SlurmJob) -> JobClass:
+    """Return the class that a job's comment declares; non-preemptible unless the comment names another class."""
+    return _CLASSES.get(class_of(job.comment) or "", JobClass.NON_PREEMPTIBLE)
+
+
+def is_ready(job: SlurmJob) -> bool:
+    """Return False if a job waits for something other than room: another job, its turn in an array, a limit."""
+    return not job.reason.startswith(_NOT_READY) and not job.dependency
+
+
+def is_at_limit(job: SlurmJob) -> bool:
+    """Return True if a job waits for a limit on its owner: the same limit may keep other jobs of its account."""
+    return job.reason.startswith(_LIMITS)
+
+
+def begins_later(job: SlurmJob, now_s: float) -> bool:
+    """Return True if a job's begin time has not come: the job is not to be released before."""
+    return job.begins_s is not None and job.begins_s > now_s + (_REQUEUE_WAIT_S if job.restarts else 0)
+
+
+def holdings(job: SlurmJob) -> dict[str, Resources]:
+    """Return what a job has on each of its nodes, dealt out evenly: Slurm tells only the sum.
+
+    >>> holdings(SlurmJob(id="7", partitions=("p",), states=frozenset(), nodes=("a", "b"), cpus=7, memory_mib=1001))
+    {'a': Resources(cpus=4, memory_mib=501), 'b': Resources(cpus=3, memory_mib=500)}
+    """
+    count = len(job.nodes)
+    return {
+        node: Resources((job.cpus + count - 1 - at) // count, (job.memory_mib + count - 1 - at) // count)
+        for at, node in enumerate(job.nodes)
+    }
+
+
+def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str, Wish]:
+    """Return what each job asks for, where these nodes can be used.
+
+    Thousands of jobs ask for the same few sets of nodes, so each set is worked out once.
+    """
+    lack = cache(partial(lacking, nodes={node.name: node.features for node in nodes.values()}))
+
+    @cache
+    def among(wanted: tuple[str, ...], unwanted: tuple[str, ...], constraint: str) -> tuple[str, ...] | None:
+        if not wanted and not unwanted and not lack(constraint):
+            return None
+        return tuple(sorted((set(wanted) or nodes.keys()) - set(unwanted) - lack(constraint)))
+
+    @cache
+    def least(names: tuple[str, ...] | None) -> Resources | None:
+        usable = [node for node in nodes.values() if names is None or node.name in names]
+        return Resources(min(n.cpus for n in usable), min(n.memory_mib for n in usable)) if usable else None
+
+    def wish(job: SlurmJob) -> Wish:
+        names = among(job.wanted_nodes, job.unwanted_nodes, job.constraint)
+        return _wish(job, names, least(names) if job.is_exclusive else None)
+
+    return {job.id: wish(job) for job in jobs}
+
+
+def _wish(job: SlurmJob, among: tuple[str, ...] | None, least: Resources | None) -> Wish:
+    """Return what the job asks for, as far as Slurm tells. Slurm does not say whether tasks may be apart.
+
+    `among`: the nodes that it may use, None for any node. `least`: the size of the smallest, if it takes whole nodes.
+    """
+    if least is not None:
+        count = max(job.nodes_at_least, math.ceil(job.cpus / max(1, least.cpus)))
+        return Wish(count, least, apart=True, whole=True, nodes=among)
     is_apart = job.nodes_at_least > 1 or job.tasks == 1
     pieces = job.nodes_at_least if is_apart else job.tasks
     piece = Resources(math.ceil(job.cpus / pieces), math.ceil(job.memory_mib / pieces))
@@ -165,35 +119,16 @@ def _wish(job: SlurmJob, among: tuple[str, ...] | None, sizes: list[Resources]) 
     return Wish(pieces, piece, apart=is_apart, nodes=among, all_cpus=in_all)
 
 
-def _dealt(job: SlurmJob, nodes: int) -> list[Resources]:
-    """Return what the job has on each of so many nodes, dealt out evenly: Slurm tells only the sum.
-
-    >>> _dealt(SlurmJob(id="7", partitions=("p",), states=frozenset(), cpus=7, memory_mib=1001), 2)
-    [Resources(cpus=4, memory_mib=501), Resources(cpus=3, memory_mib=500)]
-    """
-    return [
-        Resources((job.cpus + nodes - 1 - at) // nodes, (job.memory_mib + nodes - 1 - at) // nodes)
-        for at in range(nodes)
-    ]
-
-
-def _among(job: SlurmJob, lack: frozenset[str], nodes: dict[str, OwnedNode]) -> tuple[str, ...] | None:
-    """Return the nodes that the job may use; None for any node."""
-    if not job.wanted_nodes and not job.unwanted_nodes and not lack:
-        return None
-    return tuple(sorted((set(job.wanted_nodes) or nodes.keys()) - set(job.unwanted_nodes) - lack))
-
-
 def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """Return the nodes that lack what a constraint asks for; no node if it is more than a plain "and" or "or".
 
     >>> some = {"n1": frozenset({"amd"}), "n2": frozenset({"amd", "fast"}), "n3": frozenset()}
-    >>> sorted(lacking("amd&fast", some)), sorted(lacking("amd|intel", some)), sorted(lacking("(null)", some))
+    >>> sorted(lacking("amd&fast", some)), sorted(lacking("amd|intel", some)), sorted(lacking("", some))
     (['n1', 'n3'], ['n3'], [])
     >>> sorted(lacking("[rack1*2|rack2*2]", some))
     []
     """
-    if constraint in UNSET or _BEYOND_AND_OR & set(constraint):
+    if not constraint or _BEYOND_AND_OR & set(constraint):
         return frozenset()
     words = constraint.replace("|", " | ").replace("&", " & ").replace(",", " & ").split()
     asked, between = frozenset(words[::2]), set(words[1::2])

@@ -1,22 +1,19 @@
-"""Slurm's answers read into the records of `snapshot`. Pure: no program is run here.
+"""The tables that `squeue` and `sinfo` print, read into the records of `snapshot`. Pure: no program is run here.
 
-About many jobs or nodes, `squeue` and `sinfo` answer with a table of chosen fields. A name or a comment may hold
-anything that its user likes, line ends too. So each question makes up a word that ends each field. Lines that do not
-have that word, and as often as there are fields, are no job. About the jobs on nodes that are to be drained, `squeue`
-answers with JSON, see `parse_json`.
+A name or a comment may hold anything that its user likes, line ends too. So each question makes up a word that ends
+each field. Lines that do not have that word, and as often as there are fields, are no job. `parse_json` reads the
+answers in JSON.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
 
-from gleaner.agent.common.hostlist import expanded
+from gleaner.control.hostlist import expanded
 from gleaner.control.slurm import parse_json
 from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError, SchedulerId
-from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 
 UNSET = frozenset({"", "(null)", "N/A"})
 """The words by which Slurm says that a field has no value."""
@@ -60,7 +57,14 @@ def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: f
     read, gaps = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
     there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
     rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
-    found, job_gaps = parse_json.read_each(rows, partial(_read_job, own=own), lambda fields: f"job {fields[0]}")
+
+    def is_agent(fields: list[str]) -> bool:
+        return _is_own(fields, own) and fields[-1].startswith(AGENT_PREFIX)
+
+    def name(fields: list[str]) -> str:
+        return f"agent {fields[-1]}" if is_agent(fields) else f"job {fields[0]}"
+
+    found, job_gaps = parse_json.read_each(rows, partial(_job_of, own=own), name, is_needed=is_agent)
     return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))))
 
 
@@ -133,16 +137,6 @@ def _node_of(fields: list[str]) -> SlurmNode:
     )
 
 
-def _read_job(fields: list[str], own: int | None) -> SlurmJob:
-    """Return the job. Raises `ClusterError` for an agent of ours: one that is left out would be taken for gone."""
-    try:
-        return _job_of(fields, own)
-    except ValueError as error:
-        if _is_own(fields, own) and fields[-1].startswith(AGENT_PREFIX):
-            raise ClusterError(f"Slurm said of agent {fields[-1]} what cannot be read: {error}") from error
-        raise
-
-
 def _is_own(fields: list[str], own: int | None) -> bool:
     return own is None or fields[JOB_FIELDS.index("UserID")] == str(own)
 
@@ -166,14 +160,14 @@ def _job_of(fields: list[str], own: int | None) -> SlurmJob:
         is_exclusive=shared == "NO",
         wanted_nodes=tuple(expanded(wanted)),
         unwanted_nodes=tuple(expanded(unwanted)),
-        constraint=constraint,
-        dependency=dependency,
+        constraint=_text(constraint),
+        dependency=_text(dependency),
         priority=_whole(priority),
         reason=reason,
-        comment=comment,
-        admin_comment=admin,
+        comment=_text(comment),
+        admin_comment=_text(admin),
         restarts=_whole(restarts),
-        submitted_s=_instant(submitted),
+        submitted_s=_whole(submitted),
         begins_s=_instant(begins),
         start_s=_instant(start),
         end_s=_instant(end),
@@ -192,6 +186,10 @@ def _mib(text: str) -> int:
     return math.ceil(float(found[1]) * _UNITS_MIB[found[2].upper()])
 
 
+def _text(text: str) -> str:
+    return "" if text in UNSET else text
+
+
 def _whole(text: str) -> int:
     digits = text.rstrip("+")  # sinfo marks values that differ within a group
     if not _NUMBER.fullmatch(digits):
@@ -201,37 +199,3 @@ def _whole(text: str) -> int:
 
 def _instant(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
-
-
-# ── JSON ──
-
-
-def parse_jobs_on(answer: str, nodes: Sequence[str]) -> tuple[tuple[SlurmJob, ...], str]:
-    """Return the jobs that have a part of these nodes, in the answer of `squeue --json`.
-
-    The second value is a line about the jobs that cannot be read.
-    """
-    jobs, gaps = parse_json.read_each(parse_json.listed(answer, "jobs", "squeue"), _job_on_nodes, parse_json.name_of)
-    return tuple(job for job in jobs if not job.states & WAITING and set(job.nodes) & set(nodes)), gaps
-
-
-def _job_on_nodes(one: Mapping[str, Any]) -> SlurmJob:
-    return replace(
-        parse_json.job_record(_name(one), one),
-        user=parse_json.text(one["user_name"]),
-        nodes=tuple(expanded(parse_json.text(one["nodes"]))),
-        end_s=_end_s(one["end_time"]),
-    )
-
-
-def _name(one: Mapping[str, Any]) -> str:
-    """Return the job's id as people write it."""
-    array, task = parse_json.number(one["array_job_id"]), parse_json.number(one["array_task_id"])
-    return f"{array}_{task}" if array and task is not None else str(parse_json.number(one["job_id"]))
-
-
-def _end_s(given: object) -> int | None:
-    """Return the time at which a job ends, in seconds since the epoch; None for never, or if nobody knows."""
-    end_s = parse_json.number(given)
-    said = cast("dict[str, object]", given) if isinstance(given, dict) else {}
-    return None if said.get("infinite") else end_s or None

@@ -1,14 +1,18 @@
-"""The answers of `scontrol show ... --json` on a job and on nodes (Slurm 23.02 and newer). Pure.
+"""The answers in JSON of `squeue` and of `scontrol show`, read into the records of `snapshot`. Pure.
 
-The answers are in JSON, since a job's name or comment is its owner's and may hold anything, line ends too. The process
-with rights imports this module, so the module needs only the standard library and the records of `snapshot`.
+Slurm 22.05 prints plain numbers, and a state as one word; newer versions print numbers as `{set, infinite, number}`,
+and states as lists. `scontrol` prints JSON since 23.02. A job's name or comment is its owner's and may hold anything,
+line ends too: in JSON it ends nothing. The process with rights imports this module, so the module needs only the
+standard library and the records of `snapshot`.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from gleaner.agent.system import untrusted
+from gleaner.control.hostlist import expanded
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 
@@ -24,11 +28,16 @@ _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
 
 
 def read_each(
-    records: Iterable[Given], read: Callable[[Given], Read], name: Callable[[Given], str]
+    records: Iterable[Given],
+    read: Callable[[Given], Read],
+    name: Callable[[Given], str],
+    *,
+    is_needed: Callable[[Given], bool] = lambda _: False,
 ) -> tuple[list[Read], str]:
     """Return what `read` makes of each record, and a line about those that cannot be read: they are left out.
 
-    `name` tells which record it is.
+    `name` tells which record it is. Raises `ClusterError` for a record that is needed and cannot be read: an agent that
+    is left out would be taken for gone.
     """
     found: list[Read] = []
     lines: list[str] = []
@@ -36,13 +45,21 @@ def read_each(
         try:
             found.append(read(one))
         except _UNREADABLE as error:
-            lines.append(f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE])
+            line = f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE]
+            if is_needed(one):
+                raise ClusterError(line) from error
+            lines.append(line)
     more = f" (and of {len(lines) - 1} more)" if len(lines) > 1 else ""
     return found, f"{lines[0]}{more}" if lines else ""
 
 
 def _reason(error: Exception) -> str:
     return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def ask_jobs_on(nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the question for everybody's jobs on these nodes. If one name is unknown, squeue refuses all."""
+    return ("squeue", "--json", f"--nodelist={','.join(nodes)}")
 
 
 def ask_job(name: str) -> tuple[str, ...]:
@@ -78,13 +95,22 @@ def _named(one: Mapping[str, Any], name: str) -> SlurmJob | None:
     id_, _, task = name.partition("_")
     array = number(one["array_job_id"]) or 0
     is_it = _is_task(one, int(task)) and str(array) == id_ if task else not array and str(one["job_id"]) == id_
-    return job_record(name, one) if is_it else None
+    return replace(_job(one), id=name) if is_it else None
 
 
 def is_array(answer: str) -> bool:
     """Return True if the answer to `scontrol show job` is about tasks of an array."""
     records, _ = read_each(listed(answer, "jobs", "scontrol"), lambda one: bool(number(one["array_job_id"])), name_of)
     return any(records)
+
+
+def parse_jobs_on(answer: str, nodes: Sequence[str]) -> tuple[tuple[SlurmJob, ...], str]:
+    """Return the jobs that have a part of these nodes, in the answer of `squeue --json`.
+
+    The second value is a line about the jobs that cannot be read.
+    """
+    jobs, gaps = read_each(listed(answer, "jobs", "squeue"), _job, name_of)
+    return tuple(job for job in jobs if not job.is_pending and set(job.nodes) & set(nodes)), gaps
 
 
 def parse_nodes(answer: str) -> tuple[dict[str, SlurmNode], str]:
@@ -97,7 +123,7 @@ def _node(one: Mapping[str, Any]) -> SlurmNode:
     return SlurmNode(
         name=text(one["name"]),
         partitions=texts(one["partitions"]),
-        states=texts(one["state"]),
+        states=frozenset(word.upper() for word in texts(one["state"]) | texts(one.get("state_flags", []))),
         reason=text(one.get("reason")),
         reason_by=text(one.get("reason_set_by_user")),
     )
@@ -120,13 +146,15 @@ def _span(part: str) -> range:
     return range(int(first), int(last or first) + 1, int(step or 1))
 
 
-def job_record(name: str, one: Mapping[str, Any]) -> SlurmJob:
-    """Return the record of one job, with the fields that the rules of the process with rights use."""
+def _job(one: Mapping[str, Any]) -> SlurmJob:
+    array, task, priority = number(one["array_job_id"]), number(one["array_task_id"]), number(one["priority"])
     return SlurmJob(
-        id=name,
+        id=f"{array}_{task}" if array and task is not None else str(number(one["job_id"])),
+        user=text(one["user_name"]),
         partitions=tuple(text(one["partition"]).split(",")),
         states=texts(one["job_state"]),
-        priority=number(one["priority"]) or 0,
+        nodes=tuple(expanded(text(one["nodes"]))),
+        priority=1 if priority is None else priority,  # Slurm has not computed it yet, so nobody holds the job
         reason=text(one["state_reason"]),
         comment=text(one["comment"]),
         admin_comment=text(one["admin_comment"]),
@@ -134,8 +162,16 @@ def job_record(name: str, one: Mapping[str, Any]) -> SlurmJob:
         restarts=number(one["restart_cnt"]) or 0,
         can_requeue=bool(one["requeue"]),
         is_batch=bool(one["batch_flag"]),
-        submitted_s=number(one.get("submit_time")),
+        submitted_s=needed(one["submit_time"]),
+        end_s=_end_s(one["end_time"]),
     )
+
+
+def _end_s(given: object) -> int | None:
+    """Return the time at which a job ends, in seconds since the epoch; None for never, or if nobody knows."""
+    end_s = number(given)
+    said = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+    return None if said.get("infinite") else end_s or None
 
 
 def _is_task(one: Mapping[str, Any], task: int) -> bool:
@@ -152,7 +188,7 @@ def name_of(one: Any) -> str:
 def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:
     """Return the list in an answer in JSON. Raises `ClusterError` if there is no such list."""
     try:
-        found = untrusted.json_of(answer, is_shown=True)[what]
+        found = untrusted.json_of(answer, for_display=True)[what]
         if not isinstance(found, list):
             raise TypeError(f"{what} is no list")
     except (ValueError, KeyError, TypeError) as error:
@@ -174,6 +210,14 @@ def text(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{given!r:.40} is no text")
     return given
+
+
+def needed(given: object) -> int:
+    """Return a number that is always set. Raises `ValueError` if it is not."""
+    found = number(given)
+    if found is None:
+        raise ValueError("a number is not set")
+    return found
 
 
 def number(given: object) -> int | None:

@@ -15,7 +15,7 @@ from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands, parse, parse_json, run
 from gleaner.control.slurm.accounting import check_accounting
 from gleaner.control.slurm.interface import AgentRequest, Cluster, ClusterError, ClusterRefused, SchedulerId
-from gleaner.control.slurm.snapshot import SlurmNode, Snapshot
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 from gleaner.control.slurm.submissions import Submissions, known_only
 
 IDS_A_CALL = 500
@@ -33,16 +33,20 @@ class SlurmCluster:
         )
 
     def read(self, now_s: float) -> Snapshot:
-        """See `Cluster.read`. Runs two programs, whoever's jobs are read."""
+        """See `Cluster.read`."""
         began = self._submissions.count
+        snapshot = self._poll(now_s)
+        self._submissions.looked((job for job in snapshot.jobs if job.is_own), since=began)
+        return snapshot
+
+    def _poll(self, now_s: float) -> Snapshot:
+        """Run two programs, whoever's jobs are read."""
         word = "x" + secrets.token_hex(8)  # a word that began with digits would be taken for a column's width
         partitions = [*self._owners, self._settings.partition]
         nodes = self._ask(commands.ask_nodes(partitions, word))
         jobs = self._ask(commands.ask_jobs(partitions, word, only_own=not self._owners))
         own = os.getuid() if self._owners else None  # Slurm has a list of one user's jobs at hand
-        snapshot = parse.parse_tables(nodes, jobs, word, own=own, read_s=now_s)
-        self._submissions.looked((job for job in snapshot.jobs if job.is_own), since=began)
-        return snapshot
+        return parse.parse_tables(nodes, jobs, word, own=own, read_s=now_s)
 
     def read_nodes(self, nodes: Sequence[str], now_s: float) -> Snapshot:
         """See `Cluster.read_nodes`. Asks in JSON: it tells how a node is drained, and whether a job can be requeued."""
@@ -51,16 +55,15 @@ class SlurmCluster:
         if not names:  # without a name squeue would answer for every node
             return Snapshot(now_s, there, (), gaps)
         # If one name is unknown, squeue refuses all names.
-        jobs, job_gaps = parse.parse_jobs_on(self._ask(commands.ask_jobs_on(names)), names)
+        jobs, job_gaps = parse_json.parse_jobs_on(self._ask(parse_json.ask_jobs_on(names)), names)
         return Snapshot(now_s, there, jobs, "; ".join(filter(None, (gaps, job_gaps))))
 
-    def is_held(self, job: str) -> bool | None:
-        """See `Cluster.is_held`."""
+    def read_job(self, job: str) -> SlurmJob | None:
+        """See `Cluster.read_job`."""
         try:
-            found = parse_json.parse_job(self._ask(parse_json.ask_job(job)), job)
+            return parse_json.parse_job(self._ask(parse_json.ask_job(job)), job)
         except ClusterRefused:  # Slurm has forgotten it
             return None
-        return found.priority == 0 if found is not None and found.is_pending else None
 
     def check_owners(self, owners: Sequence[str]) -> None:
         """See `Cluster.check_owners`."""

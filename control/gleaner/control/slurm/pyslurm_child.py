@@ -1,9 +1,7 @@
-"""The child process in which PySlurm is used: a request is a line of JSON on stdin, an answer one on stdout.
+"""The process in which PySlurm is used: `check` prints its versions, `look PARTITION` nodes and our jobs as JSON.
 
 This is the only file that imports PySlurm, which is under the GPL. This file is run by its path and never imported, and
-it imports nothing else but Python's own library. The process ends when its stdin is closed. PySlurm has a process of
-its own, since a call of PySlurm holds the whole interpreter, and since Slurm's library ends the process where the
-library does not like slurm.conf.
+it imports nothing else but Python's own library. A failure is a line on stderr and the exit status 1.
 """
 
 import importlib
@@ -12,64 +10,47 @@ import os
 import sys
 from typing import Any
 
-_ENDED = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
-)
+
+def check(pyslurm: Any) -> str:
+    """Return the versions. Exit if PySlurm was not built for the cluster's Slurm.
+
+    Slurm changes its structures between releases that differ in the first two numbers.
+    """
+    built = "{}.{:02}.{}".format(*pyslurm.slurm_api_version())
+    cluster = pyslurm.slurmctld.Config.load().version
+    if built.split(".")[:2] != cluster.split(".")[:2]:
+        sys.exit(
+            f"PySlurm {pyslurm.__version__} was built for Slurm {built}, and the cluster has {cluster}; build it for"
+            ' that one, or set [cluster] backend = "slurm"'
+        )
+    return f"PySlurm {pyslurm.__version__}, Slurm {cluster}"
 
 
-class _Slurm:
-    """The questions that may be asked. A request has the name of a public method, and its arguments by name."""
-
-    def __init__(self) -> None:
-        # Slurm's library is started where a failure can be answered, and not at the import.
-        os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
-        self._pyslurm: Any = importlib.import_module("pyslurm")
-        del os.environ["PYSLURM_DISABLE_AUTO_INIT"]
-        self._pyslurm.slurm_init()
-
-    def versions(self) -> dict[str, object]:
-        """Return PySlurm's version, that of the Slurm that it was built for, and that of the cluster's controller."""
-        built = "{}.{:02}.{}".format(*self._pyslurm.slurm_api_version())
-        cluster = self._pyslurm.slurmctld.Config.load().version
-        return {"pyslurm": self._pyslurm.__version__, "built": built, "cluster": cluster}
-
-    def look(self, partition: str) -> dict[str, object]:
-        """Return the partition's nodes, and this user's jobs in it that have not ended."""
-        nodes = self._pyslurm.Nodes.load().values()
-        jobs = self._jobs()
-        return {
+def look(pyslurm: Any, partition: str) -> str:
+    """Return the partition's nodes and this user's jobs in it, as JSON."""
+    nodes = pyslurm.Nodes.load().values()
+    jobs = [job for job in pyslurm.Jobs.load().values() if job.user_id == os.getuid() and job.partition == partition]
+    return json.dumps(
+        {
             "nodes": [
                 {"name": node.name, "cpus": node.total_cpus, "memory_mib": node.real_memory or 0, "state": node.state}
                 for node in nodes
                 if partition in node.partitions
             ],
-            "jobs": [_told(job) for job in jobs if job.partition == partition and job.state not in _ENDED],
+            "jobs": [
+                {
+                    "id": job.id,
+                    "name": _name(job),
+                    "state": job.state,
+                    "node": job.allocated_nodes,
+                    "submitted_s": job.submit_time,
+                    "start_s": job.start_time,
+                    "end_s": job.end_time,
+                }
+                for job in jobs
+            ],
         }
-
-    def find(self, name: str) -> list[int]:
-        """Return the agents' jobs of that name, those that have ended a short while ago included."""
-        return [job.id for job in self._jobs() if _name(job) == name]
-
-    def submit(self, **facts: object) -> int:
-        """Submit a batch job, and return its id. The facts have PySlurm's own names."""
-        return int(self._pyslurm.JobSubmitDescription(**facts).submit())
-
-    def withdraw(self, ids: list[int]) -> list[int]:
-        """End these jobs. Return those that would not end.
-
-        PySlurm looks at the last error here, which may be that of another call, and not at the answer. So the jobs
-        themselves are looked at.
-        """
-        for id_ in ids:
-            try:
-                self._pyslurm.Job(id_).cancel()
-            except self._pyslurm.RPCError:
-                continue
-        living = {job.id for job in self._jobs() if job.state not in _ENDED and job.state != "COMPLETING"}
-        return [id_ for id_ in ids if id_ in living]
-
-    def _jobs(self) -> list[Any]:
-        return [job for job in self._pyslurm.Jobs.load().values() if job.user_id == os.getuid()]
+    )
 
 
 def _name(job: Any) -> str | None:
@@ -81,32 +62,23 @@ def _name(job: Any) -> str | None:
     return name
 
 
-def _told(job: Any) -> dict[str, object]:
-    return {
-        "id": job.id,
-        "name": _name(job),
-        "state": job.state,
-        "node": job.allocated_nodes,
-        "submitted_s": job.submit_time,
-        "start_s": job.start_time,
-        "end_s": job.end_time,
-    }
-
-
 def main() -> None:
-    """Answer until stdin ends."""
+    """Print one answer."""
     # Slurm's library may print. Its lines go to stderr, so that they are never taken for an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    slurm: _Slurm | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            slurm = slurm or _Slurm()
-            answer: dict[str, object] = {"said": getattr(slurm, request.pop("ask"))(**request)}
-        except Exception as error:  # the parent reports any error
-            answer = {"failed": f"{error}" or type(error).__name__, "is_absent": isinstance(error, ImportError)}
-        print(json.dumps(answer), file=answers, flush=True)
+    try:
+        # Slurm's library is started where a failure can be answered, and not at the import.
+        os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
+        pyslurm: Any = importlib.import_module("pyslurm")
+        del os.environ["PYSLURM_DISABLE_AUTO_INIT"]
+        pyslurm.slurm_init()
+        answer = look(pyslurm, sys.argv[2]) if sys.argv[1] == "look" else check(pyslurm)
+    except ImportError as error:
+        sys.exit(f"{error}; install it there")
+    except Exception as error:  # the caller reports any error
+        sys.exit(f"{error}" or type(error).__name__)
+    print(answer, file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -25,31 +25,36 @@ _NO_ANSWER = (
 """Words of Slurm's programs, in lower case, after which asking again later may help."""
 
 
-def passed_on() -> dict[str, str]:
-    """Return the part of this program's environment that Slurm's programs get."""
-    return {name: os.environ[name] for name in ("PATH", "SLURM_CONF") if name in os.environ}
-
-
 def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = "") -> str:
     """Run a program and return what it printed.
 
     Raises `ClusterUnavailable` if there was no answer, and `ClusterRefused` if Slurm refuses.
     """
-    program = words[0]
-    try:
-        done = system_programs.run(words, within_s=timeout_s, given=given, environment={**passed_on(), **environment})
-    except TimeoutError as error:
-        raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
-    except OSError as error:
-        raise ClusterUnavailable(
-            f"{program} cannot be run ({error.strerror}); install Slurm's client programs here"
-        ) from error
+    program, done = words[0], result(words, environment, timeout_s=timeout_s, given=given)
     if done.status == 0:
         return done.stdout
     said = complaint(done.stderr)
     if is_no_answer(without(done.stderr, words)):
         raise ClusterUnavailable(f"Slurm does not answer: {program} says {said!r}")
     raise ClusterRefused(f"Slurm refuses: {program} says {said!r}")
+
+
+def result(
+    words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = ""
+) -> system_programs.ProgramResult:
+    """Run a program to its end, with nothing of this program's environment but PATH and SLURM_CONF.
+
+    Raises `ClusterUnavailable` if the program does not end in time, or cannot be run.
+    """
+    program, passed = words[0], {name: os.environ[name] for name in ("PATH", "SLURM_CONF") if name in os.environ}
+    try:
+        return system_programs.run(words, within_s=timeout_s, stdin=given, environment={**passed, **environment})
+    except TimeoutError as error:
+        raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
+    except OSError as error:
+        raise ClusterUnavailable(
+            f"{program} cannot be run ({error.strerror}); install Slurm's client programs here"
+        ) from error
 
 
 def is_no_answer(stderr: str) -> bool:

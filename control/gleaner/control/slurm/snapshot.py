@@ -7,6 +7,7 @@ since the process with rights imports it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
@@ -18,10 +19,20 @@ ENDED = frozenset(
     }
 )  # fmt: skip
 """The states in which a job is over for good."""
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 _STARTABLE = frozenset({"IDLE", *_IN_USE, "PLANNED", "POWERED_DOWN", "POWERING_UP"})
+
+
+class JobPhase(StrEnum):
+    """The phase of a job that Slurm shows. A job that Slurm does not show any more has ended."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDING = "ending"
+    """The job's processes are being ended, and it still holds its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,7 @@ class SlurmJob:
     restarts: int = 0
     can_requeue: bool = False
     is_batch: bool = False
-    submitted_s: float | None = None
+    submitted_s: float = 0.0
     """The time when the job was submitted, or put back into the queue. It tells the job from another of its number."""
     begins_s: float | None = None
     """The time before which the job is not to start."""
@@ -111,9 +122,27 @@ class SlurmJob:
     """The time at which Slurm will end the job; None for never, or if nobody knows."""
 
     @property
+    def node(self) -> str | None:
+        """The node of a job that has one node, as an agent has; None while it has none."""
+        return self.nodes[0] if self.nodes else None
+
+    @property
+    def phase(self) -> JobPhase:
+        """The job's phase. A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes."""
+        if self.states & _ENDING:
+            return JobPhase.ENDING
+        waits = self.states & WAITING and "RUNNING" not in self.states
+        return JobPhase.PENDING if waits else JobPhase.RUNNING  # CONFIGURING: it has its nodes
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits, and somebody has to release it first."""
+        return self.is_pending and self.priority == 0
+
+    @property
     def is_pending(self) -> bool:
         """True if the job waits, held or not, and nothing of it is left on a node from an earlier start."""
-        return "PENDING" in self.states and not self.is_completing
+        return self.phase is JobPhase.PENDING
 
     @property
     def is_running(self) -> bool:

@@ -98,7 +98,7 @@ class SlurmAdminClient:
 def check_answer(line: bytes) -> None:
     """Raise `SlurmAdminRefused` or `SlurmAdminSilent` unless the answer says that what was asked for is done."""
     try:
-        answer = untrusted.json_of(line, is_shown=True)
+        answer = untrusted.json_of(line, for_display=True)
         done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SlurmAdminSilent(f"the Slurm admin service said {line[:80]!r}") from error

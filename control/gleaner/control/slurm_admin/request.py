@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gleaner.agent.privileged.common.request import Refused, checked
+from gleaner.agent.privileged.common.request import Refused, check_fields
 from gleaner.agent.system import untrusted
 from gleaner.agent.system.ipc import Message
 
@@ -128,9 +128,9 @@ def parse(line: bytes) -> Heard:
 def _request(message: Message) -> Request:
     match message.get("do"):
         case "alive":
-            return Alive(tuple(checked(message, partitions=_are_partitions)["partitions"]))
+            return Alive(tuple(check_fields(message, partitions=_are_partitions)["partitions"]))
         case "awake":
-            checked(message)
+            check_fields(message)
             return Awake()
         case "release":
             return Release(**_of_job(message, top=lambda value: isinstance(value, bool)))
@@ -143,17 +143,17 @@ def _request(message: Message) -> Request:
         case "signal":
             return Signal(**_of_job(message))
         case "drain":
-            given = checked(message, nodes=_are_nodes, by=_is_person)
+            given = check_fields(message, nodes=_are_nodes, by=_is_person)
             return Drain(tuple(given["nodes"]), given["by"])
         case "resume":
-            return Resume(tuple(checked(message, nodes=_are_nodes)["nodes"]))
+            return Resume(tuple(check_fields(message, nodes=_are_nodes)["nodes"]))
         case other:
             raise Refused(f"there is no request {str(other)[:40]!r}")
 
 
 def _of_job(message: Message, **wanted: Callable[[Any], bool]) -> Message:
     submitted_s = _optional(message, "submitted_s")
-    return checked(message, job=_is_job, **wanted) | {"submitted_s": submitted_s}
+    return check_fields(message, job=_is_job, **wanted) | {"submitted_s": submitted_s}
 
 
 def _optional(message: Message, field: str) -> int | None:

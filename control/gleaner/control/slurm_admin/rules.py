@@ -160,12 +160,6 @@ def _check_number(wanted: int, nodes: Mapping[str, SlurmNode], settings: SlurmAd
         )
 
 
-def is_held_by_us(job: SlurmJob) -> bool:
-    """Return True if the job is held, and held for us."""
-    is_held = job.is_pending and job.priority == 0
-    return is_held and is_held_for_us(job.admin_comment, restarted=job.restarts > 0, reason=job.reason)
-
-
 def _release(job: SlurmJob, *, top: bool) -> list[Command]:
     nice = min(own_nice(job.nice), NICEST) - TOP_NICE if top else own_nice(job.nice)
     changes = [] if nice == job.nice else [f"Nice={nice}"]
@@ -201,7 +195,7 @@ def _update(job: SlurmJob, *changes: str) -> Command:
 
 
 def _check_is_meant(request: JobRequest, job: SlurmJob) -> None:
-    if request.submitted_s is not None and job.submitted_s is not None and request.submitted_s != job.submitted_s:
+    if request.submitted_s is not None and request.submitted_s != job.submitted_s:
         raise Refused(
             f"job {job.id} is not the one that is meant: it was submitted or requeued at {job.submitted_s}, that one"
             f" at {request.submitted_s}"
@@ -229,7 +223,7 @@ def _check_held_by_us(job: SlurmJob) -> None:
     _check_pending(job)
     if job.priority != 0:
         raise Refused(f"job {job.id} is not held")
-    if not is_held_by_us(job):
+    if not is_held_for_us(job):
         raise Refused(f"job {job.id} is held by somebody else ({job.reason})")
 
 

@@ -229,7 +229,7 @@ class Listener:
 
 def listen(path: Path) -> socket.socket:
     """Return the listening socket. Everybody may connect, since the kernel alone tells who has connected."""
-    return ipc.listening(str(path), mode=0o666)
+    return ipc.listen(str(path), mode=0o666)
 
 
 def main() -> NoReturn:

@@ -6,7 +6,6 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.api import decisions, jobs
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.jobs import JobPath
@@ -16,6 +15,7 @@ from gleaner.control.models.searches import ROWS_A_PAGE, JobSearch
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import logs, searches
 from gleaner.control.states import Outcome, State
+from gleaner.control.validation_messages import one_line
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 from gleaner.control.web.slice_chart import slice_chart

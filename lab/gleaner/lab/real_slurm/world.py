@@ -164,7 +164,7 @@ def _converse(
 def read_answer(line: str) -> dict[str, Any]:
     """Return what the driver says in a line. Raise `ReplayFailed` if that is no message of the driver's."""
     try:
-        message = untrusted.json_of(line, is_shown=True)
+        message = untrusted.json_of(line, for_display=True)
         if not isinstance(message["kind"], str) or (
             message["kind"] == "ended" and not isinstance(message["jobs"], int)
         ):

@@ -36,14 +36,14 @@ def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
 
     Nobody connects to find out: an agent would take that for root's handshake.
     """
-    held: set[bytes] = set()
+    live: set[bytes] = set()
 
     def is_dead(name: str, facts: os.stat_result) -> bool:
         if not stat.S_ISSOCK(facts.st_mode) or facts.st_ctime >= now_s - SOCKET_AGE_S:
             return False
-        if not held:  # read after the folder, and only if there is a reason
-            held.update(_held_sockets())
-        return os.fsencode(os.path.join(folder, name)) not in held
+        if not live:  # read after the folder, and only if there is a reason
+            live.update(_live_sockets())
+        return os.fsencode(os.path.join(folder, name)) not in live
 
     return _remove_each(folder, owner_uid, is_dead)
 
@@ -62,30 +62,30 @@ def remove_old_logs(folder: str, *, owner_uid: int, now_s: float) -> int:
     return _remove_each(folder, owner_uid, is_old_log)
 
 
-def _remove_each(folder: str, owner_uid: int, is_left: Callable[[str, os.stat_result], bool]) -> int:
+def _remove_each(folder: str, owner_uid: int, is_leftover: Callable[[str, os.stat_result], bool]) -> int:
     try:
         file = os.open(folder, openat.FOLDER)
     except FileNotFoundError:  # no agent has been here
         return 0
     removed = 0
-    with openat.opened(file) as opened:
-        if os.fstat(opened).st_uid != owner_uid:
+    with openat.closing_fd(file) as descriptor:
+        if os.fstat(descriptor).st_uid != owner_uid:
             raise PermissionError(f"{folder} is not the service account's")
-        for name in os.listdir(opened):
+        for name in os.listdir(descriptor):
             try:
-                if is_left(name, os.stat(name, dir_fd=opened, follow_symlinks=False)):
-                    os.unlink(name, dir_fd=opened)
+                if is_leftover(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False)):
+                    os.unlink(name, dir_fd=descriptor)
                     removed += 1
             except FileNotFoundError:  # its agent has just removed it
                 continue
     return removed
 
 
-def _held_sockets() -> set[bytes]:
+def _live_sockets() -> set[bytes]:
     """Return the paths of all sockets that a process holds."""
-    held: set[bytes] = set()
+    live: set[bytes] = set()
     for table in _TABLES:
         with open(table, "rb") as file:
             fields = [line.rstrip(b"\n").split(None, 7) for line in file]
-        held.update(found[7] for found in fields if len(found) == 8)
-    return held
+        live.update(words[7] for words in fields if len(words) == 8)
+    return live

@@ -23,7 +23,7 @@ from ...system import atomic, openat
 from . import config, disk_usage, mounts
 from .disk_usage import DiskUse
 
-_GONE = ".gone-"
+_TRASH = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
 """A file that is made while the disk still has room; it becomes `exit.json`."""
 _COUNT_WITHIN_S = 300.0
@@ -75,16 +75,16 @@ class Bundle:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that the container was made with. Raises `NoSuch`."""
-        found = _read(self.inside("container.json"))
-        if found is None:
+        facts = _read(self.inside("container.json"))
+        if facts is None:
             raise NoSuch(f"there is no container {self.name}")
-        return found
+        return facts
 
     def owner_uid(self, settings: config.Config) -> int:
         """Return the uid that may ask for the container, and whose processes are in it. Raises `NoSuch`."""
         return owner_uid(settings, self.facts())
 
-    def put_off(self, label: str, value: str) -> None:
+    def set_label(self, label: str, value: str) -> None:
         """Change one of the container's labels."""
         about = self.facts()
         about["labels"][label] = value
@@ -94,53 +94,53 @@ class Bundle:
         """Return how the container ended; None if it has not ended, or if its monitor was killed and nobody knows."""
         return _read(self.inside("exit.json"))
 
-    def record_exit(self, said: dict[str, Any]) -> None:
+    def record_exit(self, exit: dict[str, Any]) -> None:
         """Keep how the container ended, even on a full disk: else a job that is done would be done again."""
         with open(self.inside(_ROOM), "r+", encoding="ascii") as file:
-            file.write(json.dumps(said))
+            file.write(json.dumps(exit))
         os.replace(self.inside(_ROOM), self.inside("exit.json"))
 
     def is_monitored(self) -> bool:
         """Return True if the monitor lives: the container runs, or its end is about to be recorded."""
-        return self.until_ended(None, wait_s=0) is False
+        return self.wait_for_end(None, wait_s=0) is False
 
-    def until_ended(self, connection: int | None, *, wait_s: float | None = None) -> bool:
+    def wait_for_end(self, connection: int | None, *, wait_s: float | None = None) -> bool:
         """Wait until the monitor has gone. Return False if time is up, or the connection's other side has gone."""
         try:
             alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        with openat.opened(alive):
+        with openat.closing_fd(alive):
             # A reader of a FIFO hears of the end of those writers only that it has seen: so read first, then wait.
             with contextlib.suppress(BlockingIOError):
                 os.read(alive, 1)
                 return True
-            watched = [alive] if connection is None else [alive, connection]
+            descriptors = [alive] if connection is None else [alive, connection]
             ready = select.poll()  # `select` knows no descriptor above 1023
-            for one in watched:
+            for one in descriptors:
                 ready.register(one, select.POLLIN)
             return alive in dict(ready.poll(None if wait_s is None else wait_s * 1000))
 
     def remove(self) -> None:
         """Remove the bundle's files, the written layer among them. The container's processes must have ended."""
-        gone = tempfile.mkdtemp(prefix=_GONE, dir=os.path.dirname(self.path))
+        trash = tempfile.mkdtemp(prefix=_TRASH, dir=os.path.dirname(self.path))
         with contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, os.path.join(gone, "bundle"))
-        mounts.remove_tree(gone)
+            os.rename(self.path, os.path.join(trash, "bundle"))
+        mounts.remove_tree(trash)
 
 
-def taken(*paths: str) -> DiskUse:
+def disk_use(*paths: str) -> DiskUse:
     """Return the room that folders take on the disk: a lower bound if the count takes too long."""
-    found = DiskUse()
+    use = DiskUse()
     for path in paths:
-        found = found.plus(disk_usage.taken(path, within_s=_COUNT_WITHIN_S))
-    return found
+        use = use.plus(disk_usage.count_disk_use(path, within_s=_COUNT_WITHIN_S))
+    return use
 
 
 def room(settings: config.Config) -> DiskUse:
     """Return how much containers may still write; less than nothing beyond a limit."""
-    found = taken(*(one.path for one in all_bundles(settings)))
-    return DiskUse(settings.most_container_bytes - found.size_bytes, settings.most_container_files - found.inodes)
+    use = disk_use(*(one.path for one in all_bundles(settings)))
+    return DiskUse(settings.most_container_bytes - use.size_bytes, settings.most_container_files - use.inodes)
 
 
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:
@@ -173,41 +173,41 @@ def check_place(settings: config.Config) -> None:
         at = os.path.dirname(at.rstrip("/"))
 
 
-def short_lived(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
+def temporary_folder(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
     """Return a folder for the time of one call. If the call is killed, `sweep` removes the folder."""
-    return tempfile.TemporaryDirectory(prefix=_GONE, dir=folder(settings))
+    return tempfile.TemporaryDirectory(prefix=_TRASH, dir=folder(settings))
 
 
 def all_bundles(settings: config.Config) -> list[Bundle]:
     """Return every container, ended ones too."""
-    return [one for one, _ in known(settings)]
+    return [one for one, _ in with_facts(settings)]
 
 
-def known(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
+def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
     """Return every container with its facts. A container that is being removed is there with its facts, or left out."""
     names = sorted(os.listdir(folder(settings)))
-    found = [Bundle(settings, name) for name in names if not name.startswith(".")]
-    with_facts = [(one, _read(one.inside("container.json"))) for one in found]
+    bundles = [Bundle(settings, name) for name in names if not name.startswith(".")]
+    with_facts = [(one, _read(one.inside("container.json"))) for one in bundles]
     return [(one, about) for one, about in with_facts if about is not None]
 
 
 def sweep(settings: config.Config) -> None:
     """Remove what was half made or half removed when this program, or the node, went down. Only for the start."""
     for name in os.listdir(folder(settings)):
-        found = Bundle(settings, name)
-        if name.startswith(_GONE):
-            mounts.remove_tree(found.path)
-        elif _read(found.inside("container.json")) is None:
-            found.remove()
+        container = Bundle(settings, name)
+        if name.startswith(_TRASH):
+            mounts.remove_tree(container.path)
+        elif _read(container.inside("container.json")) is None:
+            container.remove()
 
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
-            found: dict[str, Any] = json.load(file)
+            content: dict[str, Any] = json.load(file)
     except (FileNotFoundError, ValueError):  # a node that lost its power may have left it empty
         return None
-    return found
+    return content
 
 
 def _write(path: str, content: str, mode: int) -> None:

@@ -70,18 +70,18 @@ class Config(NamedTuple):
 def load(path: str = CONFIG_FILE) -> Config:
     """Return the settings. Raises `Misconfigured` with one line that says what to do."""
     try:
-        content = _read_roots(path, 0o022, "nobody else's to write: chown root, chmod 644")
-        given: dict[str, Any] = untrusted.json_of(content)
+        content = _read_root_file(path, 0o022, "nobody else's to write: chown root, chmod 644")
+        values: dict[str, Any] = untrusted.json_of(content)
     except (OSError, ValueError) as error:
         raise Misconfigured(f"cannot read {path}: {error}") from error
-    if type(given) is not dict:
+    if type(values) is not dict:
         raise Misconfigured(f"{path}: a JSON object is wanted")
-    unknown = set(given) - set(Config._fields)
+    unknown = set(values) - set(Config._fields)
     if unknown:
         raise Misconfigured(f"{path}: unknown key {sorted(unknown)[0]!r}")
-    if type(given.get("agent_uid")) is not int or given["agent_uid"] <= 0:
+    if type(values.get("agent_uid")) is not int or values["agent_uid"] <= 0:
         raise Misconfigured(f"{path}: agent_uid must be the number of an ordinary account")
-    for name, value in given.items():
+    for name, value in values.items():
         if name.startswith("most_"):
             if type(value) is not int or value <= 0:
                 raise Misconfigured(f"{path}: {name} must be a number above 0")
@@ -90,22 +90,22 @@ def load(path: str = CONFIG_FILE) -> Config:
                 raise Misconfigured(f"{path}: node_name must be the node's name in Slurm")
         elif name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
             raise Misconfigured(f"{path}: {name} must be an absolute path")
-    return Config(**given)
+    return Config(**values)
 
 
 def key(settings: Config) -> bytes:
     """Return the key that seals the checkpoints of user jobs. Raises `Misconfigured`."""
     path = settings.user_jobs_key
     try:
-        found = _read_roots(path, 0o077, "nobody else's to read: chown root, chmod 600")
+        content = _read_root_file(path, 0o077, "nobody else's to read: chown root, chmod 600")
     except OSError as error:
         raise Misconfigured(f"cannot read user_jobs_key: {error}") from error
-    if len(found) < _LEAST_KEY_BYTES:
+    if len(content) < _LEAST_KEY_BYTES:
         raise Misconfigured(f"{path} is too short for a key: at least {_LEAST_KEY_BYTES} random bytes are wanted")
-    return found
+    return content
 
 
-def _read_roots(path: str, forbidden: int, rule: str) -> bytes:
+def _read_root_file(path: str, forbidden: int, rule: str) -> bytes:
     """Return the content of a file of root's whose mode has none of the forbidden bits."""
     with open(path, "rb") as file:
         facts = os.fstat(file.fileno())

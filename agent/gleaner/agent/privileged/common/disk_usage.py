@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...system import openat
 
-_HELD = 200
+_MOST_OPEN = 200
 """The most folders on the way that are held open; those above them are opened again from below."""
 _LOOK_EVERY = 256
 BLOCK_BYTES = 512
@@ -35,7 +35,7 @@ class DiskUse(NamedTuple):
         return DiskUse(self.size_bytes + other.size_bytes, self.inodes + other.inodes, self.is_whole and other.is_whole)
 
 
-def taken(
+def count_disk_use(
     folder: str, *, within_s: float, most_bytes: int | None = None, most_inodes: int = MOST_INODES, own: bool = False
 ) -> DiskUse:
     """Count the folder and all that is in it. Return zeros if there is no such folder.
@@ -103,28 +103,28 @@ class _Count:
     def enter(self, parent: int | None, name: str) -> bool:
         """Open a folder and count what is in it. Return False if there is no folder of this name by now."""
         try:
-            level = self._opened(parent, name)
+            level = self._open(parent, name)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             self.is_whole = False
             return True
-        if len(self.levels) >= _HELD:
-            above = self.levels[-_HELD]
+        if len(self.levels) >= _MOST_OPEN:
+            above = self.levels[-_MOST_OPEN]
             if above.folder is not None:
                 os.close(above.folder)
                 above.folder = None
         self.levels.append(level)
         try:
-            self._look_through(level)
+            self._scan(level)
         except OSError:
             self.is_whole = False
         return True
 
-    def _opened(self, parent: int | None, name: str) -> _Level:
+    def _open(self, parent: int | None, name: str) -> _Level:
         if not self._own:
             return _Level(os.open(name, openat.FOLDER, dir_fd=parent), None)
-        with openat.opened(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as itself:
+        with openat.closing_fd(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as itself:
             link = f"/proc/self/fd/{itself}"  # it leads to the very folder that the descriptor stands for
             mode = stat.S_IMODE(os.fstat(itself).st_mode)
             if mode & _OPEN_TO_OWNER == _OPEN_TO_OWNER:
@@ -132,15 +132,15 @@ class _Count:
             openat.change_mode(itself, mode | _OPEN_TO_OWNER)
             return _Level(os.open(link, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode)
 
-    def _look_through(self, level: _Level) -> None:
-        with os.scandir(level.folder) as found:
-            for number, entry in enumerate(found, 1):
+    def _scan(self, level: _Level) -> None:
+        with os.scandir(level.folder) as entries:
+            for number, entry in enumerate(entries, 1):
                 with suppress(FileNotFoundError):
-                    self._one(level, entry.name, entry.stat(follow_symlinks=False))
+                    self._count_entry(level, entry.name, entry.stat(follow_symlinks=False))
                 if number % _LOOK_EVERY == 0 and not self.goes_on():
                     return
 
-    def _one(self, level: _Level, name: str, facts: os.stat_result) -> None:
+    def _count_entry(self, level: _Level, name: str, facts: os.stat_result) -> None:
         if facts.st_dev != self._device:
             return
         if stat.S_ISDIR(facts.st_mode):
@@ -154,23 +154,23 @@ class _Count:
 
     def leave(self) -> None:
         """Close the folder, with its own mode. Open the one above again, unless this one was moved away from it."""
-        left = self.levels.pop()
-        if left.folder is None:
+        level = self.levels.pop()
+        if level.folder is None:
             return
         if self.levels and self.levels[-1].folder is None:
-            self.levels[-1].folder = _above(left.folder, self.levels[-1].facts)
-        if left.mode is not None:
+            self.levels[-1].folder = _above(level.folder, self.levels[-1].facts)
+        if level.mode is not None:
             with suppress(OSError):
-                if stat.S_IMODE(os.fstat(left.folder).st_mode) == left.mode | _OPEN_TO_OWNER:  # nobody has changed it
-                    os.fchmod(left.folder, left.mode)
-        os.close(left.folder)
+                if stat.S_IMODE(os.fstat(level.folder).st_mode) == level.mode | _OPEN_TO_OWNER:  # nobody has changed it
+                    os.fchmod(level.folder, level.mode)
+        os.close(level.folder)
 
 
 def _holds(folder: int, inode: int) -> bool:
     """Return True if something in the folder has this inode, or if that cannot be told."""
     try:
-        with os.scandir(folder) as found:
-            return any(entry.inode() == inode for entry in found)
+        with os.scandir(folder) as entries:
+            return any(entry.inode() == inode for entry in entries)
     except OSError:
         return True
 
@@ -178,10 +178,10 @@ def _holds(folder: int, inode: int) -> bool:
 def _above(folder: int, expected: os.stat_result) -> int | None:
     """Return the folder above, opened; None if that is not the expected one by now."""
     try:
-        found = os.open("..", openat.FOLDER, dir_fd=folder)
+        parent = os.open("..", openat.FOLDER, dir_fd=folder)
     except OSError:
         return None
-    if os.path.samestat(os.fstat(found), expected):
-        return found
-    os.close(found)
+    if os.path.samestat(os.fstat(parent), expected):
+        return parent
+    os.close(parent)
     return None

@@ -105,8 +105,8 @@ def goes_on_after_all(folders: dict[str, str]) -> bool:
 def _is(folders: dict[str, str], *, frozen: bool) -> bool:
     """Return True if a container has processes, and they are frozen (or, with `frozen` false, go on)."""
     if _controller(folders):
-        wanted = "FROZEN\n" if frozen else "THAWED\n"
-        return _text(folders["freezer"], "freezer.state") == wanted and _text(folders["freezer"], "cgroup.procs") != ""
+        word = "FROZEN\n" if frozen else "THAWED\n"
+        return _text(folders["freezer"], "freezer.state") == word and _text(folders["freezer"], "cgroup.procs") != ""
     is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(folders[""], "cgroup.events").splitlines())
     return is_so and (frozen or _text(folders[""], "cgroup.freeze") == "0\n")  # else it is about to be frozen
 

@@ -23,7 +23,7 @@ _libc.splice.restype = ctypes.c_ssize_t
 
 def become_subreaper() -> None:
     """Adopt all descendants that lose their parent, so that we hear of their end."""
-    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def own_mounts() -> None:
@@ -31,19 +31,19 @@ def own_mounts() -> None:
 
     It is gone when the last process in the namespace has ended.
     """
-    _checked(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
 
 
 def leave_mounts() -> None:
     """Enter a new mount namespace as `own_mounts` does, and do not see later mounts outside either."""
-    _checked(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
 
 
 def enter_mounts(namespace: int) -> None:
     """Enter another process's mount namespace. Only a process with one thread can."""
-    _checked(_libc.setns(namespace, _CLONE_NEWNS), "setns")
+    _check(_libc.setns(namespace, _CLONE_NEWNS), "setns")
 
 
 def change_mount(target: str, *, on: int = 0, off: int = 0, with_below: bool = False) -> None:
@@ -58,60 +58,60 @@ def change_mount(target: str, *, on: int = 0, off: int = 0, with_below: bool = F
         attributes,
         ctypes.c_size_t(len(attributes)),
     )
-    _checked(result, f"mount_setattr {target}")
+    _check(result, f"mount_setattr {target}")
 
 
 def splice(source: int, sink: int, most: int) -> int:
     """Move bytes from one pipe to another without a copy. Return how many; 0 at the end. (In Python since 3.10.)"""
-    moved: int = _libc.splice(source, None, sink, None, ctypes.c_size_t(most), ctypes.c_uint(0))
-    _checked(min(moved, 0), "splice")
-    return moved
+    count: int = _libc.splice(source, None, sink, None, ctypes.c_size_t(most), ctypes.c_uint(0))
+    _check(min(count, 0), "splice")
+    return count
 
 
 def mount_empty(target: str) -> None:
     """Mount an empty folder in memory that only root can enter."""
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    _checked(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, b"mode=700,size=64m"), f"mount {target}")
+    _check(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, b"mode=700,size=64m"), f"mount {target}")
 
 
 def mount_itself(target: str) -> None:
     """Make a folder a mount point, so that it can have attributes of its own."""
     path = os.fsencode(target)
-    _checked(_libc.mount(path, path, None, _MS_BIND, None), f"mount {target}")
+    _check(_libc.mount(path, path, None, _MS_BIND, None), f"mount {target}")
 
 
 def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
     """Mount the files of `lower`, with all changes in `upper`. The kernel's further ways to store a change are off."""
     options = f"lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=off,index=off,metacopy=off"
-    _checked(_libc.mount(b"overlay", os.fsencode(target), b"overlay", 0, os.fsencode(options)), f"mount {target}")
+    _check(_libc.mount(b"overlay", os.fsencode(target), b"overlay", 0, os.fsencode(options)), f"mount {target}")
 
 
 def bind(descriptor: int, target: str) -> None:
     """Mount the very folder that the descriptor stands for. What is mounted on that folder later is not seen here."""
     source = f"/proc/self/fd/{descriptor}".encode()
-    _checked(_libc.mount(source, os.fsencode(target), None, _MS_BIND, None), f"mount {target}")
-    _checked(_libc.mount(None, os.fsencode(target), None, _MS_PRIVATE, None), f"mount {target}")
+    _check(_libc.mount(source, os.fsencode(target), None, _MS_BIND, None), f"mount {target}")
+    _check(_libc.mount(None, os.fsencode(target), None, _MS_PRIVATE, None), f"mount {target}")
 
 
 def take_file(process: int, number: int) -> int:
     """Return a descriptor of the file that another process (a pidfd) has open under this number. Needs Linux 5.6."""
-    found: int = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), process, number, 0)
-    _checked(min(found, 0), "pidfd_getfd")
-    return found
+    descriptor: int = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), process, number, 0)
+    _check(min(descriptor, 0), "pidfd_getfd")
+    return descriptor
 
 
 def set_timer(timer: int, *, first_ns: int, period: tuple[int, int]) -> None:
     """Set a timer that is an open file: it expires in `first_ns`, and then in each period (seconds, nanoseconds)."""
-    _checked(_libc.timerfd_settime(timer, 0, struct.pack("@4l", *period, 0, first_ns), None), "timerfd_settime")
+    _check(_libc.timerfd_settime(timer, 0, struct.pack("@4l", *period, 0, first_ns), None), "timerfd_settime")
 
 
 def sync(folder: str) -> None:
     """Sync all of the folder's file system to the disk, and no other one, which may be a storage that hangs."""
-    with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
-        _checked(_libc.syncfs(descriptor), "syncfs")
+    with openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+        _check(_libc.syncfs(descriptor), "syncfs")
 
 
-def _checked(result: int, doing: str) -> None:
+def _check(result: int, doing: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{doing}: {os.strerror(number)}")

@@ -5,7 +5,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...system import openat
 
@@ -16,6 +16,14 @@ _UNMOUNT_WITHIN_S = 30
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
+class Mount(NamedTuple):
+    """A mounted file system, as the kernel's table has it (proc(5), mountinfo)."""
+
+    place: str
+    kind: str
+    options: str  # of the file system, separated by commas
+
+
 def remove_tree(path: str) -> bool:
     """Remove a folder of root's in which others could write: a container's layer, an unpacked container image.
 
@@ -23,7 +31,7 @@ def remove_tree(path: str) -> bool:
     """
     try:
         unmount_below(path)
-        with openat.opened(os.open(path, openat.FOLDER)) as top:
+        with openat.closing_fd(os.open(path, openat.FOLDER)) as top:
             openat.empty(top)
         os.rmdir(path)
     except FileNotFoundError:
@@ -50,27 +58,33 @@ def mount_id(descriptor: int) -> int:
 
 def mount_points(process: int | str) -> list[str]:
     """Return the paths at which something is mounted, as a process sees them, in the order of mounting."""
-    return [place for place, *_ in _mounts(process)]
+    return [mount.place for mount in parse(table(process))]
 
 
 def mount_options(place: str, kind: str) -> dict[str, str]:
     """Return the options of the file system of this kind that is mounted at a path; none if none is (proc(5))."""
-    at_place = [(system, options) for at, system, options in _mounts("self") if at == place]
-    if not at_place or at_place[-1][0] != kind:  # the last one hides those before it
+    at_place = [mount for mount in parse(table()) if mount.place == place]
+    if not at_place or at_place[-1].kind != kind:  # the last one hides those before it
         return {}
-    words = at_place[-1][1].split(",")
+    words = at_place[-1].options.split(",")
     return {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
 
 
-def _mounts(process: int | str) -> Iterator[tuple[str, str, str]]:
-    """Yield place, kind and options of each mounted file system, as a process sees them (proc(5), mountinfo)."""
+def table(process: int | str = "self") -> str:
+    """Return the kernel's table of mounts, as a process sees them."""
     with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            about, _, mounted = line.partition(" - ")
-            system, _, options = mounted.split(" ")[:3]
-            yield _plain(about.split()[4]), system, options.rstrip("\n")
+        return file.read()
+
+
+def parse(mountinfo: str) -> Iterator[Mount]:
+    """Yield the mounts in the kernel's table, in the order of mounting."""
+    for line in mountinfo.split("\n"):
+        mount, _, file_system = line.partition(" - ")
+        words, kind_source_options = mount.split(" "), file_system.split(" ")
+        if len(words) > 4 and len(kind_source_options) > 2:
+            yield Mount(_plain(words[4]), kind_source_options[0], kind_source_options[2])
 
 
 def _plain(path: str) -> str:
     """Return a path as it is; mountinfo writes its blanks as octal numbers."""
-    return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), path)
+    return _OCTAL.sub(lambda octal: chr(int(octal.group(1), 8)), path)

@@ -32,17 +32,17 @@ def kill_descendants(pid: int) -> None:
     middle of it.
     """
     killed: set[int] = set()
-    while not (found := _stopped_descendants(pid)) <= killed:
-        _send(found, signal.SIGKILL)
-        killed |= found
+    while not (pids := _stop_descendants(pid)) <= killed:
+        _send(pids, signal.SIGKILL)
+        killed |= pids
 
 
-def _stopped_descendants(pid: int) -> set[int]:
+def _stop_descendants(pid: int) -> set[int]:
     stopped: set[int] = set()
-    while not (found := set(family(pid)[1:])) <= stopped:
-        _send(found, signal.SIGSTOP)
-        stopped = found
-    return found
+    while not (pids := set(family(pid)[1:])) <= stopped:
+        _send(pids, signal.SIGSTOP)
+        stopped = pids
+    return pids
 
 
 def family(pid: int) -> list[int]:
@@ -50,10 +50,10 @@ def family(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for one, _, parent in all_processes():
         children.setdefault(parent, []).append(one)
-    found = [pid]
-    for one in found:  # the list grows meanwhile
-        found += children.get(one, [])
-    return found
+    pids = [pid]
+    for one in pids:  # the list grows meanwhile
+        pids += children.get(one, [])
+    return pids
 
 
 def status(path: str) -> dict[str, list[str]]:
@@ -77,29 +77,29 @@ def _send(pids: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def cgroups_made_by_runc(kept: str) -> dict[str, str]:
+def cgroups_made_by_runc(state_folder: str) -> dict[str, str]:
     """Return the container's cgroup folder for each controller, as runc has made them; "" is that of version 2.
 
-    `kept` is the folder in which runc keeps its facts about the container. Return nothing if these are not what runc
-    writes.
+    `state_folder` is the folder in which runc keeps its facts about the container. Return nothing if these are not what
+    runc writes.
     """
     try:
-        folders: dict[str, Any] = _facts_of_runc(kept)["cgroup_paths"]
+        folders: dict[str, Any] = _facts_of_runc(state_folder)["cgroup_paths"]
         return folders if all(isinstance(folder, str) for folder in folders.values()) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def first_process(kept: str) -> int:
-    """Return the pid of a container's first process, as runc has it in the folder `kept`; 0 if it is not there."""
+def first_process(state_folder: str) -> int:
+    """Return the pid of a container's first process, as runc has it in its folder; 0 if it is not there."""
     try:
-        return int(_facts_of_runc(kept)["init_process_pid"])
+        return int(_facts_of_runc(state_folder)["init_process_pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 
-def _facts_of_runc(kept: str) -> Any:
-    with open(os.path.join(kept, "state.json"), "rb") as file:
+def _facts_of_runc(state_folder: str) -> Any:
+    with open(os.path.join(state_folder, "state.json"), "rb") as file:
         return untrusted.json_of(file.read())
 
 

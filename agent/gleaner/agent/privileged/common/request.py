@@ -48,25 +48,25 @@ class Spec(NamedTuple):
     """True if the process comes from a checkpoint and does not begin anew."""
 
 
-def checked(message: Message, **wanted: Callable[[Any], bool]) -> Message:
+def check_fields(message: Message, **rules: Callable[[Any], bool]) -> Message:
     """Return the message without `do`, if it has exactly these fields and each passes its function. Raises `Refused`.
 
-    >>> checked({"do": "wait", "name": "gleaner-7-1"}, name=is_name)
+    >>> check_fields({"do": "wait", "name": "gleaner-7-1"}, name=is_name)
     {'name': 'gleaner-7-1'}
     """
-    given = {key: value for key, value in message.items() if key != "do"}
-    for field in sorted(set(given) ^ set(wanted)):
-        raise Refused(f"{field[:40]!r} is {'missing' if field in wanted else 'no field of this request'}")
-    for field, is_right in wanted.items():
-        if not is_right(given[field]):
-            raise Refused(f"{field!r} is not what it must be: {str(given[field])[:80]!r}")
-    return given
+    fields = {key: value for key, value in message.items() if key != "do"}
+    for field in sorted(set(fields) ^ set(rules)):
+        raise Refused(f"{field[:40]!r} is {'missing' if field in rules else 'no field of this request'}")
+    for field, is_right in rules.items():
+        if not is_right(fields[field]):
+            raise Refused(f"{field!r} is not what it must be: {str(fields[field])[:80]!r}")
+    return fields
 
 
 def spec(message: Message) -> Spec:
     """Return the container that a `create` asks for. Raises `Refused`."""
     return Spec(
-        **checked(
+        **check_fields(
             message,
             name=is_name,
             image=is_image,

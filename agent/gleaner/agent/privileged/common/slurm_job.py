@@ -9,10 +9,10 @@ demands.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import os
 import re
 import threading
 import time
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...system import untrusted
@@ -25,9 +25,9 @@ _AGAIN_S = 1.0
 _TRIES = 3
 USUAL_KILL_WAIT_S = 30.0
 """Slurm's default."""
-KEPT_S = 3.0
+CACHED_FOR_S = 3.0
 """The time for which an answer of Slurm's serves further requests."""
-_MOST_KEPT = 4096
+_MOST_CACHED = 4096
 
 
 class Unknown(Exception):
@@ -91,19 +91,19 @@ def is_number(value: Any) -> bool:
 def parse(text: str, job: str) -> SlurmJob:
     """Return the one job in the answer of `scontrol show job JOB --json`. Raises `Unknown`."""
     try:
-        (found,) = [one for one in untrusted.json_of(text, is_shown=True)["jobs"] if one["job_id"] == int(job)]
-        has: Any = found["job_resources"]
+        (job_fields,) = [one for one in untrusted.json_of(text, for_display=True)["jobs"] if one["job_id"] == int(job)]
+        has: Any = job_fields["job_resources"]
         parts: list[Any] = has["nodes"]["allocation"] if has else []
         return SlurmJob(
             id=job,
-            uid=_whole(found["user_id"]),
-            states=tuple(str(state) for state in found["job_state"]),
-            end_s=_number(found["end_time"]),
+            uid=_whole(job_fields["user_id"]),
+            states=tuple(str(state) for state in job_fields["job_state"]),
+            end_s=_number(job_fields["end_time"]),
             nodes={str(part["name"]): _share(part) for part in parts},
-            admin_comment=str(found.get("admin_comment", "")),
-            restarts=_whole(found["restart_cnt"]),
-            may_requeue=found["requeue"] is True and found["batch_flag"] is True,
-            is_preempted="preempt_time" in found and _number(found["preempt_time"]) is not None,
+            admin_comment=str(job_fields.get("admin_comment", "")),
+            restarts=_whole(job_fields["restart_cnt"]),
+            may_requeue=job_fields["requeue"] is True and job_fields["batch_flag"] is True,
+            is_preempted="preempt_time" in job_fields and _number(job_fields["preempt_time"]) is not None,
         )
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise Unknown(f"Slurm's answer about job {job} is not understood ({type(error).__name__}: {error})") from error
@@ -125,43 +125,43 @@ def _whole(value: Any) -> int:
     return value
 
 
-def parse_kill_wait_s(shown: str) -> float | None:
+def parse_kill_wait_s(text: str) -> float | None:
     """Return the KillWait in the output of `scontrol show config`, in seconds; None if there is none.
 
     >>> parse_kill_wait_s("KillWait                = 30 sec")
     30.0
     """
-    found = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", shown, re.MULTILINE | re.ASCII)
-    return float(found.group(1)) if found else None
+    match = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", text, re.MULTILINE | re.ASCII)
+    return float(match.group(1)) if match else None
 
 
 class Slurm:
     """A client of Slurm that runs `scontrol` and keeps its answers for some seconds. Safe for threads."""
 
-    def __init__(self, scontrol: str, *, kept_s: float = KEPT_S, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, scontrol: str, *, cached_for_s: float = CACHED_FOR_S, timeout_s: float = _TIMEOUT_S) -> None:
         self._scontrol = scontrol
         self._timeout_s = timeout_s
-        self._kept_s = kept_s
+        self._cached_for_s = cached_for_s
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, SlurmJob]] = {}
+        self._cache: dict[str, tuple[float, SlurmJob]] = {}
 
     def job(self, number: str, *, anew: bool = False) -> SlurmJob:
         """Return one job; with `anew`, as it is at a moment after this call. Raises `NoJob` or `Unknown`."""
         if not is_number(number):
             raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
-        asked_s = time.monotonic()
+        question_s = time.monotonic()
         with self._lock:
-            known = self._known.get(number)
-        if known is not None and not anew and asked_s < known[0] + self._kept_s:
-            return known[1]
-        found = parse(self._shown(number), number)
+            cached = self._cache.get(number)
+        if cached is not None and not anew and question_s < cached[0] + self._cached_for_s:
+            return cached[1]
+        answer = parse(self._show(number), number)
         with self._lock:
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            self._known[number] = asked_s, found  # the answer may be as old as the question
-        return found
+            if len(self._cache) >= _MOST_CACHED:
+                self._cache.clear()
+            self._cache[number] = question_s, answer  # the answer may be as old as the question
+        return answer
 
-    def _shown(self, number: str) -> str:
+    def _show(self, number: str) -> str:
         try:
             return _output([self._scontrol, "show", "job", number, "--json"], self._timeout_s)
         except Unknown as error:
@@ -175,7 +175,7 @@ class JobHandle:
 
     def __init__(self, number: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.number = number
-        self._slurm = Slurm("scontrol", kept_s=0, timeout_s=timeout_s)
+        self._slurm = Slurm("scontrol", cached_for_s=0, timeout_s=timeout_s)
 
     def must_look(self) -> SlurmJob:
         """Return the job as Slurm has it now. Raises `Unknown`."""
@@ -188,25 +188,27 @@ class JobHandle:
         except Unknown:
             return None
 
-    def lower_end(self, wanted_s: float) -> SlurmJob:
-        """Have Slurm end the job at `wanted_s`, to the second, unless it ends earlier anyway; return the job then.
+    def lower_end(self, new_end_s: float) -> SlurmJob:
+        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier anyway; return the job then.
 
         Slurm takes limits in whole minutes, but the owner of a running job may lower its EndTime (scontrol(1)). Slurm's
-        clock and the node's agree, as munge demands; both programs run in the node's time zone. Slurm is asked once,
-        and once more only after a change: all agents of a round start at about the same time. The end is a later one
-        if Slurm does not lower it. Raises `Unknown` if Slurm does not tell the job.
+        clock and the node's agree, as munge demands. The end is said in UTC: in a time zone an hour may come twice, and
+        an end that has passed ends the job at once. Slurm is asked once, and once more only after a change: all agents
+        of a round start at about the same time. The end is a later one if Slurm does not lower it. Raises `Unknown` if
+        Slurm does not tell the job.
         """
-        found = self.must_look()
-        if found.end_s is None or found.end_s <= wanted_s:
-            return found
-        stamp = datetime.fromtimestamp(wanted_s).strftime("%Y-%m-%dT%H:%M:%S")
+        job = self.must_look()
+        if job.end_s is None or job.end_s <= new_end_s:
+            return job
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(new_end_s))
+        words = ["scontrol", "update", f"JobId={self.number}", f"EndTime={stamp}"]
         for _ in range(_TRIES):
             try:
-                _output(["scontrol", "update", f"JobId={self.number}", f"EndTime={stamp}"], _CHANGE_WITHIN_S)
-                return self.look() or found._replace(end_s=int(wanted_s))
+                _output(words, _CHANGE_WITHIN_S, environment={**os.environ, "TZ": "UTC"})
+                return self.look() or job._replace(end_s=int(new_end_s))
             except Unknown:
                 time.sleep(_AGAIN_S)
-        return found
+        return job
 
     def requeue(self, *, held: bool, within_s: float) -> None:
         """Have Slurm end the job now and start it later; if `held`, when somebody releases it. Raises `NotRequeued`.
@@ -235,18 +237,18 @@ def account_jobs() -> frozenset[str] | None:
 def kill_wait_s() -> float:
     """Return the seconds that Slurm waits between SIGTERM and SIGKILL; Slurm's default if Slurm does not say."""
     try:
-        found = parse_kill_wait_s(_output(["scontrol", "show", "config"], _TIMEOUT_S))
+        wait_s = parse_kill_wait_s(_output(["scontrol", "show", "config"], _TIMEOUT_S))
     except Unknown:
-        found = None
-    return USUAL_KILL_WAIT_S if found is None else found
+        wait_s = None
+    return USUAL_KILL_WAIT_S if wait_s is None else wait_s
 
 
-def _output(words: list[str], within_s: float) -> str:
+def _output(words: list[str], within_s: float, environment: dict[str, str] | None = None) -> str:
     """Return what a program of Slurm's prints. Raises `Unknown` with its reason."""
     try:
-        done = system_programs.run(words, within_s=within_s, folder="/")
+        result = system_programs.run(words, within_s=within_s, folder="/", environment=environment)
     except OSError as error:
         raise Unknown(str(error)) from error
-    if done.status != 0:
-        raise Unknown(" ".join(done.stderr.split())[:300] or "no reason given")
-    return done.stdout
+    if result.status != 0:
+        raise Unknown(" ".join(result.stderr.split())[:300] or "no reason given")
+    return result.stdout

@@ -22,7 +22,7 @@ _FILE = "links.json"
 _ACL = "system.posix_acl_access"
 _MOST = 1_000_000
 
-Kept = dict[str, Any]
+FolderRecord = dict[str, Any]
 """The facts taken from one folder, as JSON: `at`, the folder; `folders` and `links`, with all that is put back."""
 
 
@@ -30,54 +30,54 @@ class Foreign(Exception):
     """There is something in the folder that no job of the user's can have made; one line."""
 
 
-def freeze(place: str, uid: int, *, disk: str) -> Kept:
+def freeze(place: str, uid: int, *, disk: str) -> FolderRecord:
     """Take the links out of a user's folder, and the folder from its user. When it raises `Foreign`, all is as before.
 
     `disk` is a folder of root's, on whose file system the whole folder must lie. A file system that a user mounts
     could claim anything about its files, their owners and its links, even after all of them have been checked.
     """
-    kept: Kept = {"at": place, "folders": [], "links": []}
-    with openat.opened(os.open(place, openat.FOLDER)) as top:
+    record: FolderRecord = {"at": place, "folders": [], "links": []}
+    with openat.closing_fd(os.open(place, openat.FOLDER)) as top:
         try:
             on, waiting = (os.lstat(disk).st_dev, mounts.mount_id(top)), [""]
             while waiting:
                 # Every folder on the way is root's by now, and was checked to be a real folder.
-                waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
+                waiting += _freeze_folder(top, waiting.pop(), record, uid=uid, on=on)
         except (OSError, Foreign) as error:
-            thaw(kept)
+            thaw(record)
             if isinstance(error, Foreign):
                 raise
             raise Foreign(f"the job's folder cannot be looked through: {error}") from error
-    return kept
+    return record
 
 
-def _frozen(top: int, path: str, kept: Kept, *, uid: int, on: tuple[int, int]) -> list[str]:
+def _freeze_folder(top: int, path: str, record: FolderRecord, *, uid: int, on: tuple[int, int]) -> list[str]:
     """Make one folder root's, and take its links out. Return the folders in it."""
-    with openat.opened(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
+    with openat.closing_fd(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
         facts = os.fstat(folder)
         if mounts.mount_id(folder) != on[1]:
-            raise Foreign(_mounted(path))
+            raise Foreign(_about_mount(path))
         _must_be_theirs(facts, path, uid=uid, device=on[0])
         times = [facts.st_atime_ns, facts.st_mtime_ns]
-        kept["folders"].append([path, facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode), times])
+        record["folders"].append([path, facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode), times])
         os.fchown(folder, 0, 0)
-        os.fchmod(folder, _closed(folder, facts))
+        os.fchmod(folder, _mode_for_root_alone(folder, facts))
         below: list[str] = []
         for name in os.listdir(folder):
             inside = f"{path}/{name}" if path else name
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
             _must_be_theirs(facts, inside, uid=uid, device=on[0])
-            if len(kept["folders"]) + len(kept["links"]) + len(below) > _MOST:
+            if len(record["folders"]) + len(record["links"]) + len(below) > _MOST:
                 raise Foreign(f"there are more than {_MOST} folders and links in the job's folder")
             if stat.S_ISDIR(facts.st_mode):
                 below.append(inside)
             elif stat.S_ISLNK(facts.st_mode):
-                kept["links"].append([inside, os.readlink(name, dir_fd=folder), facts.st_uid, facts.st_gid])
+                record["links"].append([inside, os.readlink(name, dir_fd=folder), facts.st_uid, facts.st_gid])
                 os.unlink(name, dir_fd=folder)
         return below
 
 
-def _closed(folder: int, facts: os.stat_result) -> int:
+def _mode_for_root_alone(folder: int, facts: os.stat_result) -> int:
     """Return a folder's mode in which only root, its owner now, can write. The rest stays, for CRIU compares it."""
     forbidden = 0o022 if _ACL in os.listxattr(folder) else 0o002
     return stat.S_IMODE(facts.st_mode) & ~forbidden
@@ -85,12 +85,12 @@ def _closed(folder: int, facts: os.stat_result) -> int:
 
 def _must_be_theirs(facts: os.stat_result, path: str, *, uid: int, device: int) -> None:
     if facts.st_dev != device:
-        raise Foreign(_mounted(path))
+        raise Foreign(_about_mount(path))
     if facts.st_uid != uid:  # for example another user's file, to which the user has made a hard link
         raise Foreign(f"{path[:80]!r} in the job's folder belongs to another user")
 
 
-def _mounted(path: str) -> str:
+def _about_mount(path: str) -> str:
     return (
         f"something is mounted at {path[:80]!r} in the job's folder"
         if path
@@ -98,14 +98,14 @@ def _mounted(path: str) -> str:
     )
 
 
-def thaw(kept: Kept) -> None:
+def thaw(record: FolderRecord) -> None:
     """Put all links, owners, modes and times back as they were."""
-    with openat.opened(os.open(kept["at"], openat.FOLDER)) as top:
-        for path, target, uid, gid in kept["links"]:
+    with openat.closing_fd(os.open(record["at"], openat.FOLDER)) as top:
+        for path, target, uid, gid in record["links"]:
             with suppress(OSError, ValueError):  # a folder has its name, its own folder has gone, or its name is none
                 _link(top, path, target, uid=uid, gid=gid)
-        for path, uid, gid, mode, times in reversed(kept["folders"]):
-            with openat.opened(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
+        for path, uid, gid, mode, times in reversed(record["folders"]):
+            with openat.closing_fd(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
                 os.fchown(folder, uid, gid)
                 os.fchmod(folder, mode)
                 os.utime(folder, ns=(times[0], times[1]))
@@ -121,27 +121,27 @@ def _link(top: int, path: str, target: str, *, uid: int, gid: int) -> None:
         os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
 
 
-def keep(own: str, *kept: Kept) -> None:
+def write_records(own: str, *record: FolderRecord) -> None:
     """Record what was taken, in a folder of root's, for the program that puts it back."""
     with open(os.path.join(own, _FILE), "w", encoding="utf-8") as file:
-        json.dump(kept, file)
+        json.dump(record, file)
 
 
 def put_back(own: str) -> None:
     """Put back what is recorded there, once."""
-    if are_kept_in(own):
-        for kept in kept_in(own):
-            thaw(kept)
+    if has_records(own):
+        for record in read_records(own):
+            thaw(record)
         os.unlink(os.path.join(own, _FILE))
 
 
-def are_kept_in(own: str) -> bool:
+def has_records(own: str) -> bool:
     """Return True if something is recorded there."""
     return os.path.exists(os.path.join(own, _FILE))
 
 
-def kept_in(own: str) -> list[Kept]:
+def read_records(own: str) -> list[FolderRecord]:
     """Return what is recorded there. Raises `FileNotFoundError`."""
     with open(os.path.join(own, _FILE), encoding="utf-8") as file:
-        found: list[Kept] = json.load(file)
-    return found
+        records: list[FolderRecord] = json.load(file)
+    return records

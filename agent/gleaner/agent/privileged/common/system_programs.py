@@ -29,29 +29,29 @@ def run(
     words: Sequence[str],
     *,
     within_s: float | None,
-    given: str = "",
+    stdin: str = "",
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
-    passed: Sequence[int] = (),
+    pass_fds: Sequence[int] = (),
 ) -> ProgramResult:
-    """Run a program to its end. `given` is its standard input; `passed` are descriptors that it inherits.
+    """Run a program to its end. `stdin` is its standard input; `pass_fds` are descriptors that it inherits.
 
     In what it prints, NUL and what is no UTF-8 are replaced (`text_of`). Raises `TimeoutError` if the program takes
     longer than `within_s`, and any other `OSError` if it cannot be run: a word with NUL is no argument of a program.
     """
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             words,
-            input=given.encode("utf-8", "replace"),
+            input=stdin.encode("utf-8", "replace"),
             capture_output=True,
             timeout=within_s,
             check=False,
             env=environment,
             cwd=folder,
-            pass_fds=tuple(passed),
+            pass_fds=tuple(pass_fds),
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(errno.ETIMEDOUT, f"{words[0]} took more than {within_s:g} s") from error
     except ValueError as error:
         raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: {error}") from error
-    return ProgramResult(done.returncode, text_of(done.stdout), text_of(done.stderr))
+    return ProgramResult(result.returncode, text_of(result.stdout), text_of(result.stderr))

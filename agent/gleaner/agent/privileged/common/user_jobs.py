@@ -26,7 +26,7 @@ from .slurm_job import NoJob, Share, Slurm, SlurmJob, Unknown
 
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
-_GONE = ".gone-"
+_TRASH = ".gone-"
 _NO_END_S = 86_400
 """A job that has no end is looked at again after this long."""
 WRONG_S = 1.0
@@ -59,18 +59,18 @@ def name_of(uid: int, job: str) -> str:
 
 def job_of(name: str, uid: int | None = None) -> str | None:
     """Return the Slurm job of a container of that name; None if it is no user job's, or not this user's."""
-    found = _NAME.match(name)
-    if found is None or (uid is not None and int(found.group(1)) != uid):
+    match = _NAME.match(name)
+    if match is None or (uid is not None and int(match.group(1)) != uid):
         return None
-    return found.group(2)
+    return match.group(2)
 
 
 def owner(uid: int) -> Owner:
     """Return an ordinary user. Raises `Refused` for any other."""
-    found = Owner.of(uid)
-    if 0 in found:
+    owner = Owner.of(uid)
+    if 0 in owner:
         raise Refused("root's jobs are not run here")
-    return found
+    return owner
 
 
 def share(job: SlurmJob, *, uid: int, node: str) -> Share:
@@ -84,7 +84,7 @@ def share(job: SlurmJob, *, uid: int, node: str) -> Share:
     return job.nodes[node]
 
 
-def checked(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: float) -> Spec:
+def check_spec(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: float) -> Spec:
     """Return the container as it may be, with the helper's own labels. Raises `Refused`."""
     if spec.name != name_of(owner.uid, job.id):
         raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
@@ -119,23 +119,23 @@ class Places:
     def __init__(self, *, of_one: int, of_all: int) -> None:
         self._of_one, self._of_all = of_one, of_all
         self._lock = threading.Lock()
-        self._taken: dict[int, int] = {}
+        self._in_use: dict[int, int] = {}
 
     def take(self, uid: int) -> bool:
         """Take a place. Return False if none is left."""
         with self._lock:
-            mine = self._taken.get(uid, 0)
-            if mine >= self._of_one or sum(self._taken.values()) >= self._of_all:
+            mine = self._in_use.get(uid, 0)
+            if mine >= self._of_one or sum(self._in_use.values()) >= self._of_all:
                 return False
-            self._taken[uid] = mine + 1
+            self._in_use[uid] = mine + 1
             return True
 
     def release(self, uid: int) -> None:
         """Make a place free again."""
         with self._lock:
-            self._taken[uid] -= 1
-            if not self._taken[uid]:
-                del self._taken[uid]
+            self._in_use[uid] -= 1
+            if not self._in_use[uid]:
+                del self._in_use[uid]
 
 
 class UserJobs:
@@ -184,7 +184,7 @@ class UserJobs:
             raise Refused("'name' is not that of a container of yours")
         with self._turn_of(owner.uid):
             job = self._slurm.job(number)
-            return checked(spec, job, owner=owner, node=node_name(self._settings), now_s=time.time())
+            return check_spec(spec, job, owner=owner, node=node_name(self._settings), now_s=time.time())
 
     @contextmanager
     def _turn_of(self, uid: int) -> Generator[None, None, None]:
@@ -205,16 +205,16 @@ class UserJobs:
             job = self._slurm.job(job_of(name, owner.uid) or "", anew=anew)
             share(job, uid=owner.uid, node=node_name(self._settings))
 
-    def goes_on(self, made: Bundle) -> bool:
+    def goes_on(self, container: Bundle) -> bool:
         """Return True if the container's job runs, or if Slurm does not say."""
         try:
-            return self.still_runs(made.facts()) is not None
+            return self.still_runs(container.facts()) is not None
         except Unknown:
             return True
 
-    def end_s(self, made: Bundle) -> float:
+    def end_s(self, container: Bundle) -> float:
         """Return the time when a save of the container is given up: the job's end in Slurm, or a day from now."""
-        about = made.facts()
+        about = container.facts()
         try:
             with self._turn_of(about["uid"]):
                 job = self._slurm.job(about["labels"][LABEL_SLURM_JOB])
@@ -235,7 +235,7 @@ class UserJobs:
         """Return a container's folder beside its bundle: it is root's, and two folders in it are the owner's."""
         return os.path.join(self._settings.users_work, name)
 
-    def seen_folder(self, name: str) -> str:
+    def unmounted_folder(self, name: str) -> str:
         """Return that folder after all that its owner has mounted there is unmounted: nothing hides below a mount."""
         mounts.unmount_below(self.folder(name))
         return self.folder(name)
@@ -254,10 +254,10 @@ class UserJobs:
 
     def remove_folder(self, name: str) -> None:
         """Remove a container's folder, if it is there. If its user prevents that, it is tried again at another time."""
-        gone = tempfile.mkdtemp(prefix=_GONE, dir=self._settings.users_work)
+        trash = tempfile.mkdtemp(prefix=_TRASH, dir=self._settings.users_work)
         with suppress(FileNotFoundError):
-            os.rename(self.folder(name), os.path.join(gone, "folder"))
-        mounts.remove_tree(gone)
+            os.rename(self.folder(name), os.path.join(trash, "folder"))
+        mounts.remove_tree(trash)
 
     def remove_forgotten(self) -> None:
         """Remove folders without a container, of jobs that do not run here any more. Raises `Unknown`."""
@@ -269,7 +269,7 @@ class UserJobs:
                 self.remove_folder(name)
 
     @contextmanager
-    def opened_folder(self, name: str) -> Generator[int, None, None]:
+    def open_folder(self, name: str) -> Generator[int, None, None]:
         """Yield a descriptor of the job's folder. The owner cannot change what lies beside it: that is root's.
 
         Raises `Refused` if the owner has mounted something on the folder, whose daemon could tell root anything.
@@ -279,7 +279,7 @@ class UserJobs:
             descriptor = os.open(self.job_folder(name), flags)
         except OSError as error:
             raise Refused(f"{self.job_folder(name)} cannot be opened: {error.strerror}") from error
-        with openat.opened(descriptor), openat.opened(os.open(self._settings.users_work, flags)) as whole:
+        with openat.closing_fd(descriptor), openat.closing_fd(os.open(self._settings.users_work, flags)) as whole:
             if mounts.mount_id(descriptor) != mounts.mount_id(whole):
                 raise Refused(f"something is mounted on {self.job_folder(name)}: unmount it")
             yield descriptor
@@ -299,6 +299,6 @@ def handshakes(settings: config.Config, name: str) -> str:
 def make_theirs(path: str, owner: Owner) -> None:
     """Make a folder that only the user can enter, in one of root's."""
     os.makedirs(path, mode=0o700, exist_ok=True)
-    with openat.opened(os.open(path, openat.FOLDER)) as folder:
+    with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
         os.fchown(folder, owner.uid, owner.gid)
         os.fchmod(folder, 0o700)

@@ -1,7 +1,7 @@
-"""The node helper's actions on containers. Requests have been checked: see `request`.
+"""The node helper's actions on containers. Requests were checked before: see `request`.
 
-Each call of runc, and of the shim for a save or a restore, uses a container's plain name and paths of root's own alone.
-An agent's descriptors are used in two ways only: its job's folder is mounted, and the archive of an image is read.
+Each call of runc, and of the shim for a save or a restore, uses only a container's plain name and root's own paths. An
+agent's descriptors are used in two ways only: its job's folder is mounted, and the archive of an image is read.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -25,7 +25,7 @@ from ..common import (
     system_programs,
 )
 from ..common.bundle import Bundle
-from ..common.disk_usage import taken
+from ..common.disk_usage import count_disk_use
 from ..common.user_jobs import Owner
 from ..shim import transfer, unsavable
 from . import image_store, monitor, oci_config
@@ -36,11 +36,11 @@ _ANSWER_WITHIN_S = 30
 _FIRST_WORD_BYTES = 2**16
 _COUNT_WITHIN_S = 10.0
 _LOOK_S = 30.0
-"""The time between two checks that a job which keeps us waiting still goes on."""
+"""The time between two checks that a job for which we wait still runs."""
 
 
 class Failed(Exception):
-    """An action failed; one line for the agent. `kind` tells the agent what kind of failure it is."""
+    """An action failed; one line for the agent. `kind` tells the agent the kind of failure."""
 
     def __init__(self, kind: str, line: str) -> None:
         super().__init__(line)
@@ -49,11 +49,11 @@ class Failed(Exception):
 
 def facts(settings: config.Config) -> dict[str, Any]:
     """Return the versions of runc and CRIU on this node."""
-    said = _output([settings.runc, "--version"]).split()
+    words = _output([settings.runc, "--version"]).split()
     criu = [line.split()[-1] for line in _output([settings.criu, "--version"]).splitlines() if "ersion:" in line]
-    if "version" not in said:
+    if "version" not in words:
         raise Failed("fault", f"{settings.runc} does not work")
-    return {"runc": said[said.index("version") + 1].partition("+")[0], "criu": criu[0] if criu else ""}
+    return {"runc": words[words.index("version") + 1].partition("+")[0], "criu": criu[0] if criu else ""}
 
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
@@ -66,34 +66,36 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     image = image_store.find(settings, spec.image)
     if image is None:
         raise Failed("image", f"the image {spec.image} is not on the node")
-    said = oci_config.image(image.config)
-    if not oci_config.command(spec, said):
+    defaults = oci_config.image(image.config)
+    if not oci_config.command(spec, defaults):
         raise Failed("start", "there is no command, and the image has none")
-    made = Bundle(settings, spec.name)
+    container = Bundle(settings, spec.name)
     about: dict[str, Any] = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs}
     about |= {"made_s": int(time.time()), "uid": owner.uid}
     node = _node(settings, owner)._replace(image_id=image.id)
-    made.make(about, oci_config.configuration(spec, node, said, rootfs=made.inside("rootfs"), folder=made.path))
+    rootfs = container.inside("rootfs")
+    container.make(about, oci_config.configuration(spec, node, defaults, rootfs=rootfs, folder=container.path))
 
 
-def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Start a container, or restore it from the agent that waits under its name. `folder` is the job's, opened.
+def run(settings: config.Config, container: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Start a container, or restore it from the agent that waits under its name. `folder` is a
+    descriptor of the job's folder.
 
-    The agent may keep us waiting for no longer than its job `goes_on`.
+    We wait for the agent no longer than its job `goes_on`.
     """
-    uid = made.owner_uid(settings)
+    uid = container.owner_uid(settings)
     about = os.fstat(folder)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != uid:
         raise Failed("fault", "the job's folder must be a folder of the agent's own")
-    if made.is_monitored() or made.exit() is not None:
-        raise Failed("fault", f"{made.name} was started before")
-    alive = os.open(made.inside("alive"), os.O_RDWR | os.O_CLOEXEC)
+    if container.is_monitored() or container.exit() is not None:
+        raise Failed("fault", f"{container.name} was started before")
+    alive = os.open(container.inside("alive"), os.O_RDWR | os.O_CLOEXEC)
     hear, answer = os.pipe()
-    passed = (alive, answer, folder)
+    descriptors = (alive, answer, folder)
     try:
-        watched = subprocess.Popen(
-            [sys.executable, "-IS", sys.argv[0], "monitor", made.name, *map(str, passed)],
-            pass_fds=passed,
+        process = subprocess.Popen(
+            [sys.executable, "-IS", sys.argv[0], "monitor", container.name, *map(str, descriptors)],
+            pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
@@ -103,19 +105,19 @@ def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[]
         os.close(answer)
     with open(hear, "rb") as source:
         if not _has_come(hear, goes_on):
-            processes.kill_with_descendants(watched.pid)
-            watched.wait()
-            _runc(settings, "delete", "--force", made.name)
-            raise Failed("fault", f"the job of {made.name} has ended")
-        said = source.read(_FIRST_WORD_BYTES)
-    reason = untrusted.json_of(said)["reason"] if said else "its monitor was killed"
+            processes.kill_with_descendants(process.pid)
+            process.wait()
+            _runc(settings, "delete", "--force", container.name)
+            raise Failed("fault", f"the job of {container.name} has ended")
+        first_word = source.read(_FIRST_WORD_BYTES)
+    reason = untrusted.json_of(first_word)["reason"] if first_word else "its monitor was killed"
     if reason is not None:
-        watched.wait()
+        process.wait()
         raise Failed("start", reason)
 
 
 def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
-    """Wait until there is something to read, or the other side has gone. Return False if the job ends meanwhile."""
+    """Wait until there is something to read, or the other side has gone. Return False if the job ends first."""
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
     while not ready.poll(_LOOK_S * 1000):
@@ -124,124 +126,125 @@ def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
     return True
 
 
-def pause(settings: config.Config, made: Bundle) -> None:
+def pause(settings: config.Config, container: Bundle) -> None:
     """Freeze a container; a frozen one stays frozen."""
-    made.facts()
+    container.facts()
     for is_last in freezing.tries():
-        reason = _runc(settings, "pause", made.name)
-        if reason is None or freezing.holds_after_all(_cgroups(settings, made)):
+        reason = _runc(settings, "pause", container.name)
+        if reason is None or freezing.holds_after_all(_cgroups(settings, container)):
             return
-        if (found := state(settings, made)) == "paused":
+        if (status := state(settings, container)) == "paused":
             return
-        kept = monitor.kept_by_runc(settings, made.name)
-        if never := unsavable.no_main_thread(processes.first_process(kept)):
+        state_folder = monitor.runc_state_folder(settings, container.name)
+        if never := unsavable.no_main_thread(processes.first_process(state_folder)):
             raise Failed("checkpoint", never.text)
-        _must_run(made, found)
+        _must_run(container, status)
         if is_last:
-            raise Failed("fault", f"runc cannot pause {made.name}: {reason}")
+            raise Failed("fault", f"runc cannot pause {container.name}: {reason}")
 
 
-def unpause(settings: config.Config, made: Bundle) -> None:
-    """Let a container go on; one that is not frozen, or has ended, is left alone."""
-    made.facts()
-    reason = _runc(settings, "resume", made.name)
-    if reason is not None and state(settings, made) == "paused":
+def unpause(settings: config.Config, container: Bundle) -> None:
+    """Thaw a container. One that is not frozen, or has ended, is left alone."""
+    container.facts()
+    reason = _runc(settings, "resume", container.name)
+    if reason is not None and state(settings, container) == "paused":
         raise Failed("fault", reason)
 
 
-def checkpoint(settings: config.Config, made: Bundle, *, end_s: float | None) -> None:
+def checkpoint(settings: config.Config, container: Bundle, *, end_s: float | None) -> None:
     """Save a container's memory and written files to the agent that waits under its name; the container stays paused.
 
-    `end_s` is the time when the save is given up, if the container's annotation does not say it.
+    `end_s` is the instant at which the save is given up, if the container's annotation does not tell it.
     """
-    made.facts()
-    if state(settings, made) != "paused":
-        raise Failed("fault", f"{made.name} is not paused, or was killed")
-    with bundle.short_lived(settings) as marker:
-        words = ["checkpoint", "--leave-running", "--image-path", os.path.join(marker, "images"), made.name]
+    container.facts()
+    if state(settings, container) != "paused":
+        raise Failed("fault", f"{container.name} is not paused, or was killed")
+    with bundle.temporary_folder(settings) as marker:
+        words = ["checkpoint", "--leave-running", "--image-path", os.path.join(marker, "images"), container.name]
         reason = _runc(settings, *words, program=settings.shim, end_s=end_s)
     if reason is not None:
         raise Failed("checkpoint", reason)
 
 
-def signal(settings: config.Config, made: Bundle, name: str) -> None:
-    """Send a signal to a container's first process; an ended one is no error. After KILL it has ended."""
-    made.facts()
-    reason = _kill(settings, made) if name == "KILL" else _runc(settings, "kill", made.name, name)
-    if name == "KILL" and not made.until_ended(None, wait_s=_END_WITHIN_S):
-        raise Failed("fault", f"{made.name} cannot be killed: {reason or 'it does not end'}")
+def signal(settings: config.Config, container: Bundle, name: str) -> None:
+    """Send a signal to a container's first process; an ended one is no error. Wait for the end after KILL."""
+    container.facts()
+    reason = _kill(settings, container) if name == "KILL" else _runc(settings, "kill", container.name, name)
+    if name == "KILL" and not container.wait_for_end(None, wait_s=_END_WITHIN_S):
+        raise Failed("fault", f"{container.name} cannot be killed: {reason or 'it does not end'}")
 
 
-def remove(settings: config.Config, made: Bundle) -> None:
-    """End a container, and remove all that is kept of it. One that is not there is no error."""
-    _kill(settings, made)
-    reason = _runc(settings, "delete", "--force", made.name)
-    if reason is not None and state(settings, made) not in ("", "stopped"):  # as without a monitor, and in the kernel
-        raise Failed("fault", f"{made.name} cannot be removed: {reason}")
-    if not made.until_ended(None, wait_s=_END_WITHIN_S):
-        raise Failed("fault", f"{made.name} cannot be removed: it does not end")
-    made.remove()
+def remove(settings: config.Config, container: Bundle) -> None:
+    """End a container, and remove all its files. One that is not there is no error."""
+    _kill(settings, container)
+    reason = _runc(settings, "delete", "--force", container.name)
+    # Without a monitor runc knows it as stopped, and without its state not at all.
+    if reason is not None and state(settings, container) not in ("", "stopped"):
+        raise Failed("fault", f"{container.name} cannot be removed: {reason}")
+    if not container.wait_for_end(None, wait_s=_END_WITHIN_S):
+        raise Failed("fault", f"{container.name} cannot be removed: it does not end")
+    container.remove()
 
 
-def _kill(settings: config.Config, made: Bundle) -> str | None:
+def _kill(settings: config.Config, container: Bundle) -> str | None:
     """Kill all processes of a container; return the reason of a failure.
 
-    runc takes a container for ended whose first process has no main thread any more, but other threads: these go on.
+    If a container's first process has lost its main thread, runc takes the container for ended; other threads go on.
     """
-    reason = _runc(settings, "kill", made.name, "KILL")
-    return None if reason is not None and freezing.end(_cgroups(settings, made)) else reason
+    reason = _runc(settings, "kill", container.name, "KILL")
+    return None if reason is not None and freezing.end(_cgroups(settings, container)) else reason
 
 
-def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
+def usage(settings: config.Config, container: Bundle) -> dict[str, Any] | None:
     """Return the memory that would be saved (not file cache) and the CPU time; None if the container does not run."""
-    paths = _cgroups(settings, made)
+    paths = _cgroups(settings, container)
     memory = processes.cgroup_counters(paths.get("memory", paths.get("")), "memory.stat")
-    if not memory or not made.is_monitored():
+    if not memory or not container.is_monitored():
         return None
     if "anon" in memory:  # cgroups of version 2
-        saved = memory["anon"] + memory.get("shmem", 0)
+        memory_bytes = memory["anon"] + memory.get("shmem", 0)
         cpu_s = processes.cgroup_counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
     else:
-        saved = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
+        memory_bytes = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
         cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9
-    return {"memory_bytes": saved, "cpu_s": cpu_s}
+    return {"memory_bytes": memory_bytes, "cpu_s": cpu_s}
 
 
-def has_taken(made: Bundle) -> list[int]:
-    """Return what is written apart from the job's folder: bytes, files and folders, and 1 if all was counted."""
-    return [int(number) for number in taken(made.inside("upper"), within_s=_COUNT_WITHIN_S)]
+def disk_use(container: Bundle) -> list[int]:
+    """Count what is written apart from the job's folder: bytes, files and folders, and 1 if all was counted."""
+    return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 
-def state(settings: config.Config, made: Bundle) -> str:
-    """Return runc's word: created, running, paused or stopped; "" for a container that runc does not know."""
-    said = _output([settings.runc, "--root", monitor.runc_root(settings), "state", made.name])
+def state(settings: config.Config, container: Bundle) -> str:
+    """Return runc's state: created, running, paused or stopped; "" for a container that runc does not know."""
+    output = _output([settings.runc, "--root", monitor.runc_root(settings), "state", container.name])
     try:
-        return str(untrusted.json_of(said)["status"])
+        return str(untrusted.json_of(output)["status"])
     except (ValueError, KeyError, TypeError):
         return ""
 
 
-def _must_run(made: Bundle, found: str) -> None:
-    """Raise `Failed` if a container has ended. `found` is runc's word; it may be "" after a freeze that failed."""
-    if found == "running" or (not found and made.is_monitored()):
+def _must_run(container: Bundle, status: str) -> None:
+    """Raise `Failed` if a container has ended. `status` is runc's word; it may be "" after a freeze that failed."""
+    if status == "running" or (not status and container.is_monitored()):
         return
-    made.until_ended(None, wait_s=_END_WITHIN_S)
-    end = made.exit()
+    container.wait_for_end(None, wait_s=_END_WITHIN_S)
+    end = container.exit()
     raise Failed("ended", f"it has ended with exit code {end['exit_code']}" if end else "it has ended")
 
 
 def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
     """Return the reason of a failure; None if there was none."""
     environment = os.environ if end_s is None else {**os.environ, transfer.END_VARIABLE: str(end_s)}
-    with bundle.short_lived(settings) as folder:
+    with bundle.temporary_folder(settings) as folder:
         log = os.path.join(folder, "log")
         call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
         limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent; see `transfer`
         try:
-            done = system_programs.run([*call, *words], within_s=limit_s, environment=environment)
+            result = system_programs.run([*call, *words], within_s=limit_s, environment=environment)
         except TimeoutError:
             return f"runc {words[0]} was not done within {limit_s} s"
-        if done.status == 0:
+        if result.status == 0:
             return None
         return monitor.last_error(log) or f"{words[0]} failed"
 
@@ -254,20 +257,20 @@ def _output(words: list[str]) -> str:
 
 
 def _node(settings: config.Config, owner: Owner) -> oci_config.Node:
-    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    has_cgroup2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
     return oci_config.Node(
         uid=owner.uid,
         gid=owner.gid,
         is_agents=owner.uid == settings.agent_uid,
         cpus=os.cpu_count() or 1,
         cgroup=settings.cgroup_parent,
-        unified=unified,
+        has_cgroup2=has_cgroup2,
         counts_swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
     )
 
 
-def _cgroups(settings: config.Config, made: Bundle) -> dict[str, str]:
-    return processes.cgroups_made_by_runc(monitor.kept_by_runc(settings, made.name))
+def _cgroups(settings: config.Config, container: Bundle) -> dict[str, str]:
+    return processes.cgroups_made_by_runc(monitor.runc_state_folder(settings, container.name))
 
 
 def _number(path: str) -> int:

@@ -2,8 +2,8 @@
 
 A container image comes as one file that the agent (or an admin) has opened: the archive of `docker save`, or an OCI
 layout as an archive. Root opens no path, and trusts nothing in the file. The configuration's digest is the image's id,
-and the configuration names the digest of each layer's content. An image counts only when every layer was found to be
-the one that is named. It is unpacked beside its place and renamed there, so that half an image never counts.
+and the configuration names the digest of each layer's content. An image counts only when
+every layer has its digest. It is unpacked beside its place and renamed there, so that half an image never counts.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -60,7 +60,7 @@ def find(settings: config.Config, name: str) -> Image | None:
 
 
 def full_name(name: str) -> str:
-    """Return one spelling for all names that Docker takes for the same.
+    """Return one spelling for all names of the same image, as Docker reads them.
 
     >>> full_name("docker.io/library/debian"), full_name("a/b:1")
     ('debian:latest', 'a/b:1')
@@ -72,22 +72,22 @@ def full_name(name: str) -> str:
     return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
-def take_in(settings: config.Config, descriptor: int, name: str) -> str:
+def import_image(settings: config.Config, descriptor: int, name: str) -> str:
     """Unpack the image of this name from an open archive, unless it is here. Return its id. Raises `Hostile`.
 
-    One call at a time does so on a node: a second one finds the image there.
+    Only one call at a time unpacks on a node: a second one finds the image there.
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Hostile("an image must be handed over as one plain file")
     try:
         with _lock(settings) as folder, _Archive(descriptor) as archive:
-            wanted = archive.image(full_name(name))
-            image_id = f"sha256:{hashlib.sha256(wanted.config).hexdigest()}"
+            parts = archive.image(full_name(name))
+            image_id = f"sha256:{hashlib.sha256(parts.config).hexdigest()}"
             place = os.path.join(folder, image_id.replace(":", "-"))
             if not os.path.exists(place):
-                if _kept_bytes(folder) > settings.most_image_bytes // 2:
+                if _stored_bytes(folder) > settings.most_image_bytes // 2:
                     _remove_unnamed(settings, folder)
-                _unpack(archive, wanted, folder, place, SizeLimit(settings.most_image_bytes - _kept_bytes(folder)))
+                _unpack(archive, parts, folder, place, SizeLimit(settings.most_image_bytes - _stored_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
     except MALFORMED as error:
@@ -95,7 +95,7 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
 
 
 def forget(settings: config.Config, name: str) -> None:
-    """Remove an image by its name, unless it has another one. The containers that use it must be removed before."""
+    """Remove an image's name, and the image if it has no other name. Remove the containers that use it first."""
     with _lock(settings) as folder:
         names = _names(settings)
         image_id = names.pop(full_name(name), None)
@@ -105,20 +105,20 @@ def forget(settings: config.Config, name: str) -> None:
 
 
 def _remove_unnamed(settings: config.Config, folder: str) -> None:
-    """Remove images whose name means another by now and that no container uses; they can be imported again."""
-    used = {*_names(settings).values(), *(about["image_id"] for _, about in bundle.known(settings))}
+    """Remove images without a name that no container uses; they can be imported again."""
+    in_use = {*_names(settings).values(), *(about["image_id"] for _, about in bundle.with_facts(settings))}
     for name in os.listdir(folder):
-        if name.startswith("sha256-") and name.replace("-", ":") not in used:
+        if name.startswith("sha256-") and name.replace("-", ":") not in in_use:
             _remove(folder, name)
 
 
 def _remove(folder: str, name: str) -> None:
-    gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
-    os.rename(os.path.join(folder, name), os.path.join(gone, "image"))
-    mounts.remove_tree(gone)
+    trash = tempfile.mkdtemp(prefix=_PART, dir=folder)
+    os.rename(os.path.join(folder, name), os.path.join(trash, "image"))
+    mounts.remove_tree(trash)
 
 
-class _Wanted(NamedTuple):
+class _ImageParts(NamedTuple):
     """An image to unpack: the raw configuration, and the layers' names in the archive, the lowest first."""
 
     config: bytes
@@ -128,8 +128,8 @@ class _Wanted(NamedTuple):
 class _Archive:
     """An archive with an image in it.
 
-    Whoever has opened the archive may still write to it. So what was read is kept and not read twice, and only its
-    digest counts.
+    Whoever opened the archive may still write to it. So nothing is read twice, and only the digest of what was read
+    counts.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -178,7 +178,7 @@ class _Archive:
             raise Hostile(f"{digest} is not what it says")
         return content
 
-    def image(self, name: str) -> _Wanted:
+    def image(self, name: str) -> _ImageParts:
         """Return the image of this name. Raises `Hostile` if the archive holds another one."""
         if "manifest.json" in self._places:
             entries: list[dict[str, Any]] = json.loads(self.read("manifest.json"))
@@ -186,24 +186,24 @@ class _Archive:
             fitting = [entry for entry in entries if not names or name in map(full_name, entry.get("RepoTags") or ())]
             if len(fitting) != 1:
                 raise Hostile(f"it holds {', '.join(names)[:80] or 'several images'}, and not {name}")
-            return _Wanted(self.read(fitting[0]["Config"]), list(fitting[0]["Layers"]))
+            return _ImageParts(self.read(fitting[0]["Config"]), list(fitting[0]["Layers"]))
         return self._of_index(json.loads(self.read("index.json")), name, 0)
 
-    def _of_index(self, index: dict[str, Any], name: str, depth: int) -> _Wanted:
+    def _of_index(self, index: dict[str, Any], name: str, depth: int) -> _ImageParts:
         """Return the image in an OCI layout (image-spec, image-index.md); of several platforms, this node's."""
-        found = [one for one in index["manifests"] if _fits(one, name)]
-        if len(found) != 1 or depth > _DEEPEST_INDEX:
-            raise Hostile(f"it holds {len(found)} images for {name} on this kind of machine; one is wanted")
-        manifest = json.loads(self.blob(found[0]["digest"]))
+        fitting = [one for one in index["manifests"] if _fits(one, name)]
+        if len(fitting) != 1 or depth > _DEEPEST_INDEX:
+            raise Hostile(f"it holds {len(fitting)} images for {name} on this kind of machine; one is wanted")
+        manifest = json.loads(self.blob(fitting[0]["digest"]))
         if "manifests" in manifest:
             return self._of_index(manifest, name, depth + 1)
         layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
-        return _Wanted(self.blob(manifest["config"]["digest"]), layers)
+        return _ImageParts(self.blob(manifest["config"]["digest"]), layers)
 
 
 def _fits(descriptor: dict[str, Any], name: str) -> bool:
-    said: dict[str, Any] = descriptor.get("annotations") or {}
-    names = [str(said[key]) for key in _NAME_KEYS if key in said]
+    annotations: dict[str, Any] = descriptor.get("annotations") or {}
+    names = [str(annotations[key]) for key in _NAME_KEYS if key in annotations]
     tag = name.rpartition(":")[2]
     platform: dict[str, Any] = descriptor.get("platform") or {}
     return (not names or any(one == tag or full_name(one) == name for one in names)) and (
@@ -219,24 +219,24 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
 
 
-def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: SizeLimit) -> None:
-    content: dict[str, Any] = json.loads(wanted.config)
+def _unpack(archive: _Archive, parts: _ImageParts, folder: str, place: str, limit: SizeLimit) -> None:
+    content: dict[str, Any] = json.loads(parts.config)
     diffs = content["rootfs"]["diff_ids"]
     if content.get("architecture", _architecture()) != _architecture():
         raise Hostile(f"it is for {str(content['architecture'])[:20]}, and this node is {_architecture()}")
-    if len(diffs) != len(wanted.layers) or len(diffs) > _MOST_LAYERS:
-        raise Hostile(f"it has {len(wanted.layers)} layers and names {len(diffs)}")
+    if len(diffs) != len(parts.layers) or len(diffs) > _MOST_LAYERS:
+        raise Hostile(f"it has {len(parts.layers)} layers and names {len(diffs)}")
     part = tempfile.mkdtemp(prefix=_PART, dir=folder)
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
-        with openat.opened(os.open(rootfs, openat.FOLDER)) as target:
-            for name, diff in zip(wanted.layers, diffs):  # noqa: B905 - as long as each other, and Python 3.9
+        with openat.closing_fd(os.open(rootfs, openat.FOLDER)) as target:
+            for name, diff in zip(parts.layers, diffs):  # noqa: B905 - as long as each other, and Python 3.9
                 _unpack_layer(archive, name, diff, target, limit)
             _make_mount_points(target)
         with open(os.path.join(part, "config.json"), "wb") as file:
-            file.write(wanted.config)
-        _write(os.path.join(part, "size.json"), {"bytes": limit.taken_bytes})
+            file.write(parts.config)
+        _write(os.path.join(part, "size.json"), {"bytes": limit.passed_bytes})
         linux.sync(part)
         os.rename(part, place)
     except BaseException:
@@ -251,25 +251,25 @@ def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit
             raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
         plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
         digest = hashlib.sha256()
-        source = tar_unpack.Source(_heard(plain, digest.update))
+        source = tar_unpack.Source(_pass_through(plain, digest.update))
         tar_unpack.unpack(source, target, Policy(limit, has_owners=True, is_overlaid=True, has_whiteouts=True))
         source.skip()
         if f"sha256:{digest.hexdigest()}" != diff:
             raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
 
 
-def _heard(file: IO[bytes] | gzip.GzipFile, hear: Callable[[bytes], None]) -> Iterator[bytes]:
-    """Yield the file's content, and let `hear` have it, too."""
+def _pass_through(file: IO[bytes] | gzip.GzipFile, hear: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the file's content, and pass it to `hear`, too."""
     while content := file.read(openat.CHUNK_BYTES):
         hear(content)
         yield content
 
 
 def _make_mount_points(target: int) -> None:
-    """Make the places that runc mounts on, so that runc need not write into a container's own layer.
+    """Make the folders and files on which runc mounts, so that runc need not write into a container's own layer.
 
-    A place must not be a link: CRIU would not find there what runc has mounted. Raises `Hostile` for a folder; a file
-    is never seen by a job, so it is made anew.
+    None of them may be a link: CRIU would not find there what runc has mounted. For a folder that is a link, raise
+    `Hostile`. A job never sees these files, so they are made anew.
     """
     for name in _MOUNT_POINTS:
         with suppress(FileExistsError):
@@ -286,7 +286,7 @@ def _make_mount_points(target: int) -> None:
 
 
 class _Pread(io.RawIOBase):
-    """A part of a file, with a position of its own: whoever handed us the descriptor may move the descriptor's."""
+    """A part of a file, with its own position: whoever gave us the descriptor may move the descriptor's position."""
 
     def __init__(self, descriptor: int, start: int, size: int) -> None:
         super().__init__()
@@ -319,7 +319,7 @@ def _folder(settings: config.Config) -> str:
 
 @contextmanager
 def _lock(settings: config.Config) -> Generator[str, None, None]:
-    """Yield the images' folder, for one program alone; what an earlier one has left half done is removed."""
+    """Yield the images' folder, for one program alone. Remove the rest of an earlier import that was cut off."""
     folder = _folder(settings)
     with open(os.path.join(folder, ".lock"), "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -329,7 +329,7 @@ def _lock(settings: config.Config) -> Generator[str, None, None]:
         yield folder
 
 
-def _kept_bytes(folder: str) -> int:
+def _stored_bytes(folder: str) -> int:
     total = 0
     for name in os.listdir(folder):
         try:
@@ -343,10 +343,10 @@ def _kept_bytes(folder: str) -> int:
 def _names(settings: config.Config) -> dict[str, str]:
     try:
         with open(os.path.join(_folder(settings), _NAMES), encoding="utf-8") as file:
-            found: dict[str, str] = json.load(file)
+            names: dict[str, str] = json.load(file)
     except FileNotFoundError:
         return {}
-    return found
+    return names
 
 
 def _write(path: str, content: dict[str, Any]) -> None:

@@ -1,10 +1,10 @@
 """`gleaner-helper`: the one program of root's that an agent without Docker Engine speaks to.
 
-It listens at a Unix socket for the service account (SO_PEERCRED, by the kernel), and each connection carries one
-request and its answer (messages of `handshake`). The requests in this module are all that may be asked. The helper
-keeps nothing that matters in its own memory. So it may be killed and started again while containers run: each has a
-monitor of its own, and all facts about it are on disk. The helper is also the watchdog: it removes a container whose
-agent's end has passed, and what is beyond the limits of bytes and files.
+It listens at a Unix socket for the service account (SO_PEERCRED, by the kernel). Each connection carries one request
+and its answer (messages of `system.ipc`). There are no other requests than those in this module. The helper may be
+killed and started again while containers run: each container has a monitor of its own, and all facts about it are on
+disk. The helper is also the watchdog: it removes a container whose agent's end has passed, and what is beyond the
+limits of bytes and files.
 
 If the settings name a key (`user_jobs_key`), the helper also serves the owners of Slurm jobs that run on this node.
 Each may have one container for each such job, sees no other, and brings no container image (`user_jobs`).
@@ -39,9 +39,9 @@ from .watchdog import Watchdog
 _AT_ONCE = 1024
 _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
-_HANDS = 8
+_TURNS = 8
 _LONG = ("admit", "wait", "run", "checkpoint")
-"""Requests that wait for other programs than root's own, or take turns by themselves."""
+"""Requests that wait for other programs than root's own, or wait for each other anyway."""
 _IMPORT_WITHIN_S = 3600
 _IMPORT_MEMORY_BYTES = 2**30
 _TAKES = {"run": "a folder", "import": "a file"}
@@ -56,7 +56,7 @@ class Helper:
         self._user_jobs = UserJobs(settings, Slurm(settings.scontrol)) if settings.user_jobs_key else None
         self._agents_places = Places(of_one=_AT_ONCE, of_all=_AT_ONCE)
         self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
-        self._hands: dict[int, threading.BoundedSemaphore] = {}
+        self._turns: dict[int, threading.BoundedSemaphore] = {}
         self._busy: set[str] = set()
         self._pausing: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
@@ -82,80 +82,80 @@ class Helper:
     def _places(self, uid: int) -> Places:
         return self._agents_places if uid == self._settings.agent_uid else self._users_places
 
-    def _hand(self, uid: int, do: str) -> AbstractContextManager[Any]:
-        """Return a limit on the requests of one user that call root's programs at the same time."""
+    def _turn(self, uid: int, do: str) -> AbstractContextManager[Any]:
+        """Return a limit on the requests of one user that run root's programs at the same time."""
         if uid == self._settings.agent_uid or do in _LONG:
             return nullcontext()
-        return self._hands.setdefault(uid, threading.BoundedSemaphore(_HANDS))
+        return self._turns.setdefault(uid, threading.BoundedSemaphore(_TURNS))
 
     def _answer(self, connection: socket.socket, uid: int) -> None:
         descriptor = None
         caller = ipc.Handshake(connection, ipc.PATIENCE_S)
         try:
             message, descriptor = caller.hear()
-            with self._hand(uid, str(message.get("do"))):
-                said, given = self._done(uid, message, descriptor, connection)
+            with self._turn(uid, str(message.get("do"))):
+                fields, answer_descriptor = self._dispatch(uid, message, descriptor, connection)
             try:
-                caller.say({"ok": True, **said}, given)
+                caller.say({"ok": True, **fields}, answer_descriptor)
             finally:
-                if given is not None:
-                    os.close(given)
+                if answer_descriptor is not None:
+                    os.close(answer_descriptor)
         except ipc.HandshakeFailed:
-            pass  # the other side has gone, or says nothing that can be understood
+            pass  # the other side has gone, or its message cannot be understood
         except Exception as error:
             with suppress(ipc.HandshakeFailed):
-                caller.say({"ok": False, **_explained(error)})
+                caller.say({"ok": False, **_error_fields(error)})
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _done(self, uid: int, message: ipc.Message, descriptor: int | None, connection: socket.socket) -> Any:
-        """Return the answer, and a descriptor that goes with it."""
+    def _dispatch(self, uid: int, message: ipc.Message, descriptor: int | None, connection: socket.socket) -> Any:
+        """Return the answer to a request, and the descriptor that is sent with it."""
         do = str(message.get("do"))
         if do in _TAKES and descriptor is None:
             raise request.Refused(f"{do} comes with the descriptor of {_TAKES[do]}")
         settings = self._settings
         if uid != settings.agent_uid:
-            owner(uid)  # whatever the request is, it is refused unless the uid is an ordinary user
+            owner(uid)  # any request is refused unless the uid is an ordinary user's
         if do == "facts":
-            request.checked(message)
+            request.check_fields(message)
             return containers.facts(settings), None
         if do == "admit":
-            number = request.checked(message, slurm_job=is_number)["slurm_job"]
+            number = request.check_fields(message, slurm_job=is_number)["slurm_job"]
             return self._users(do).admit(owner(uid), number), None
         if do == "list":
-            request.checked(message)
-            known = bundle.known(settings)
-            mine = {one.name: about["labels"] for one, about in known if bundle.owner_uid(settings, about) == uid}
+            request.check_fields(message)
+            bundles = bundle.with_facts(settings)
+            mine = {one.name: about["labels"] for one, about in bundles if bundle.owner_uid(settings, about) == uid}
             return {"containers": mine}, None
         if do == "create":
-            spec = self._own(uid, request.spec(message))
+            spec = self._allowed_spec(uid, request.spec(message))
             with self._alone(spec.name):
                 containers.create(settings, spec, Owner.of(uid))
             return {}, None
         if do in ("image", "import"):
-            name = request.checked(message, image=request.is_image)["image"]
-            found = image_store.find(settings, name)
-            if found is None and do == "import":
+            name = request.check_fields(message, image=request.is_image)["image"]
+            image = image_store.find(settings, name)
+            if image is None and do == "import":
                 if uid != settings.agent_uid:
                     raise Failed("image", f"the image {name} is not on the node, and only an admin brings one")
                 _import(descriptor or 0, name)
-                found = image_store.find(settings, name)
-            return {"image_id": found.id if found else None}, None
+                image = image_store.find(settings, name)
+            return {"image_id": image.id if image else None}, None
         if do == "signal":
-            given = request.checked(message, name=request.is_name, signal=request.is_signal)
-            containers.signal(settings, self._bundle(uid, given["name"]), given["signal"])
+            fields = request.check_fields(message, name=request.is_name, signal=request.is_signal)
+            containers.signal(settings, self._bundle(uid, fields["name"]), fields["signal"])
             return {}, None
-        made = self._bundle(uid, request.checked(message, name=request.is_name)["name"])
-        return self._of_container(do, made, descriptor, connection)
+        container = self._bundle(uid, request.check_fields(message, name=request.is_name)["name"])
+        return self._of_container(do, container, descriptor, connection)
 
     def _users(self, do: str) -> UserJobs:
         if self._user_jobs is None:
             raise request.Refused(f"{do}: user jobs are not served on this node")
         return self._user_jobs
 
-    def _own(self, uid: int, spec: request.Spec) -> request.Spec:
-        """Return the container as its owner may have it."""
+    def _allowed_spec(self, uid: int, spec: request.Spec) -> request.Spec:
+        """Return the container as its owner may have it. Raises `Refused`."""
         if uid != self._settings.agent_uid:
             return self._users("create").spec(owner(uid), spec)
         if job_of(spec.name) is not None:
@@ -164,95 +164,95 @@ class Helper:
 
     def _bundle(self, uid: int, name: str) -> Bundle:
         """Return a container of the caller's. Another user's container is treated as if it were not there."""
-        made = Bundle(self._settings, name)
+        container = Bundle(self._settings, name)
         is_users = uid != self._settings.agent_uid
         if is_users != (job_of(name) is not None) or (is_users and job_of(name, uid) is None):
             raise bundle.NoSuch(f"there is no container {name}")
         with suppress(bundle.NoSuch):
-            if made.owner_uid(self._settings) != uid:
+            if container.owner_uid(self._settings) != uid:
                 raise Failed("gone", f"there is no container {name}")
-        return made
+        return container
 
-    def _of_container(self, do: str, made: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
+    def _of_container(self, do: str, container: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
         settings = self._settings
         simple: dict[str, Callable[[], Any]] = {
-            "pause": lambda: self._pause(made),
-            "unpause": lambda: containers.unpause(settings, made),
-            "checkpoint": lambda: self._checkpoint(made),
-            "run": lambda: self._run(made, descriptor or 0),
-            "remove": lambda: self._remove(made),
+            "pause": lambda: self._pause(container),
+            "unpause": lambda: containers.unpause(settings, container),
+            "checkpoint": lambda: self._checkpoint(container),
+            "run": lambda: self._run(container, descriptor or 0),
+            "remove": lambda: self._remove(container),
         }
         if do in simple:
-            with self._alone(made.name) if do in ("run", "remove") else nullcontext():
+            with self._alone(container.name) if do in ("run", "remove") else nullcontext():
                 simple[do]()
             return {}, None
-        about = made.facts()
+        about = container.facts()
         if do == "about":
             return {
                 "image_id": about["image_id"],
-                "ended": not made.is_monitored(),
+                "ended": not container.is_monitored(),
             }, None
         if do == "usage":
-            return {"usage": containers.usage(settings, made)}, None
+            return {"usage": containers.usage(settings, container)}, None
         if do == "taken":
-            return {"taken": containers.has_taken(made)}, None
+            return {"taken": containers.disk_use(container)}, None
         if do == "logs":
-            return {}, os.open(made.inside("log"), os.O_RDONLY | os.O_CLOEXEC)
+            return {}, os.open(container.inside("log"), os.O_RDONLY | os.O_CLOEXEC)
         if do == "wait":
-            made.until_ended(connection.fileno())
-            return {"exit": made.exit(), "ended": not made.is_monitored()}, None
+            container.wait_for_end(connection.fileno())
+            return {"exit": container.exit(), "ended": not container.is_monitored()}, None
         raise request.Refused(f"there is no request {do[:40]!r}")
 
-    def _run(self, made: Bundle, folder: int) -> None:
-        if job_of(made.name) is None:
-            containers.run(self._settings, made, folder)
+    def _run(self, container: Bundle, folder: int) -> None:
+        if job_of(container.name) is None:
+            containers.run(self._settings, container, folder)
             return
         users = self._users("run")
-        whose = owner(made.owner_uid(self._settings))
-        users.must_run(whose, made.name)
-        with users.opened_folder(made.name) as theirs:
+        whose = owner(container.owner_uid(self._settings))
+        users.must_run(whose, container.name)
+        with users.open_folder(container.name) as theirs:
             if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
-                raise Failed("fault", f"the job's folder must be {users.job_folder(made.name)}")
-        containers.run(self._settings, made, folder, lambda: users.goes_on(made))
-        # The job may have ended meanwhile, and its Epilog found nothing to end. From now on it would.
+                raise Failed("fault", f"the job's folder must be {users.job_folder(container.name)}")
+        containers.run(self._settings, container, folder, lambda: users.goes_on(container))
+        # The job may have ended meanwhile, when its Epilog found no container to end. From now on it finds one.
         try:
-            users.must_run(whose, made.name, anew=True)
+            users.must_run(whose, container.name, anew=True)
         except (request.Refused, NoJob):
-            self._remove(made)
+            self._remove(container)
             raise
         except Unknown:
-            made.put_off(request.LABEL_END, str(int(time.time())))  # the watchdog asks again
+            container.set_label(request.LABEL_END, str(int(time.time())))  # the watchdog asks again
 
-    def _remove(self, made: Bundle) -> None:
-        containers.remove(self._settings, made)
-        if self._user_jobs is not None and job_of(made.name) is not None:
-            self._user_jobs.remove_folder(made.name)
+    def _remove(self, container: Bundle) -> None:
+        containers.remove(self._settings, container)
+        if self._user_jobs is not None and job_of(container.name) is not None:
+            self._user_jobs.remove_folder(container.name)
 
-    def _pause(self, made: Bundle) -> None:
-        """Freeze a container, unless it is being saved: then CRIU keeps it still, and has released the freezer.
+    def _pause(self, container: Bundle) -> None:
+        """Freeze a container, unless it is being saved: then CRIU has stopped it, and has released the freezer.
 
         A freeze would stop CRIU's own code in the container, and the save would never end.
         """
-        with self._one_pause(made.name):
-            if f"{made.name} is being saved" not in self._busy:
-                containers.pause(self._settings, made)
+        with self._one_pause(container.name):
+            if f"{container.name} is being saved" not in self._busy:
+                containers.pause(self._settings, container)
 
-    def _checkpoint(self, made: Bundle) -> None:
-        users = None if job_of(made.name) is None else self._user_jobs
-        end_s = None if users is None else users.end_s(made)
-        with self._alone(made.name, "saved"):
-            with self._one_pause(made.name):
-                pass  # a pause that began before is over
-            containers.checkpoint(self._settings, made, end_s=end_s)
+    def _checkpoint(self, container: Bundle) -> None:
+        users = None if job_of(container.name) is None else self._user_jobs
+        end_s = None if users is None else users.end_s(container)
+        with self._alone(container.name, "saved"):
+            with self._one_pause(container.name):
+                pass  # wait for a pause that began before
+            containers.checkpoint(self._settings, container, end_s=end_s)
 
     def _one_pause(self, name: str) -> threading.Lock:
-        """Return the lock that all share who pause or save this container."""
+        """Return the lock of all pauses and saves of this container."""
         with self._lock:
             return self._pausing.setdefault(name, threading.Lock())
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
-        """Keep others from doing the same to a container of this name meanwhile. Raises `Failed` if one does so."""
+        """Exclude others from the same action on a container of this name. Raises `Failed` if one is at it."""
         with self._lock:
             if (busy := f"{name} is being {doing}") in self._busy:
                 raise Failed("fault", busy)
@@ -267,7 +267,7 @@ def _report(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def _explained(error: Exception) -> dict[str, str]:
+def _error_fields(error: Exception) -> dict[str, str]:
     line = " ".join(str(error).split())[:2000]
     if isinstance(error, Failed):
         return {"kind": error.kind, "why": line}
@@ -281,26 +281,26 @@ def _explained(error: Exception) -> dict[str, str]:
 
 
 def _import(descriptor: int, name: str) -> None:
-    """Import an image in a process of its own with little memory: a hostile archive must not kill the helper."""
+    """Import an image in a separate process with little memory: a hostile archive must not kill the helper."""
     words = [sys.executable, "-IS", sys.argv[0], "import", name, str(descriptor)]
     try:
-        done = system_programs.run(words, within_s=_IMPORT_WITHIN_S, passed=(descriptor,))
-    except TimeoutError as error:  # its file hangs, say, and others wait for their images
+        result = system_programs.run(words, within_s=_IMPORT_WITHIN_S, pass_fds=(descriptor,))
+    except TimeoutError as error:  # perhaps its file hangs, and others wait for their images
         raise Failed("image", f"the archive of {name} was not read within {_IMPORT_WITHIN_S} s") from error
-    if done.status != 0:
-        said = done.stderr.strip().splitlines()
-        raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
+    if result.status != 0:
+        lines = result.stderr.strip().splitlines()
+        raise Failed("image", f"the archive of {name} is not taken: {lines[-1] if lines else 'it was killed'}")
 
 
 # The commands for an admin, Slurm's Epilog or `deploy/watchdog`, each in a process of its own.
 
 
-def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
+def _run_import(settings: config.Config, name: str, source: str) -> NoReturn:
     """Run `gleaner-helper import NAME FILE`, for an admin; the helper itself passes a descriptor's number."""
     resource.setrlimit(resource.RLIMIT_AS, (_IMPORT_MEMORY_BYTES, _IMPORT_MEMORY_BYTES))
     try:
         descriptor = int(source) if source.isdigit() else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        image_id = image_store.take_in(settings, descriptor, name)
+        image_id = image_store.import_image(settings, descriptor, name)
     except (Hostile, OSError) as error:
         sys.exit(" ".join(str(error).split()) or type(error).__name__)
     sys.stdout.write(image_id + "\n")
@@ -309,10 +309,10 @@ def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
 
 def _forget(settings: config.Config, name: str) -> NoReturn:
     """Run `gleaner-helper forget NAME`, for an admin."""
-    found = image_store.find(settings, name)
-    if found is None:
+    image = image_store.find(settings, name)
+    if image is None:
         sys.exit(f"there is no image {name}")
-    if any(about["image_id"] == found.id for _, about in bundle.known(settings)):
+    if any(about["image_id"] == image.id for _, about in bundle.with_facts(settings)):
         sys.exit(f"a container still uses {name}")
     image_store.forget(settings, name)
     sys.exit(0)
@@ -320,13 +320,13 @@ def _forget(settings: config.Config, name: str) -> NoReturn:
 
 def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
     """Run `gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: remove what the agent of an ended job left behind."""
-    for made, about in bundle.known(settings):
+    for container, about in bundle.with_facts(settings):
         try:
             if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:
-                containers.remove(settings, made)
+                containers.remove(settings, container)
         except (Failed, OSError):
             with suppress(OSError, bundle.NoSuch):
-                made.put_off(request.LABEL_END, "0")  # the watchdog tries again
+                container.set_label(request.LABEL_END, "0")  # the watchdog tries again
     if settings.user_jobs_key:
         UserJobs(settings, Slurm(settings.scontrol)).clear(slurm_job)
     sys.exit(0)
@@ -342,7 +342,7 @@ def _sweep(settings: config.Config) -> NoReturn:
 
 
 _COMMANDS: dict[str, tuple[Callable[..., NoReturn], int]] = {
-    "import": (_take_in, 2),
+    "import": (_run_import, 2),
     "forget": (_forget, 1),
     "clear": (_clear, 1),
     "sweep": (_sweep, 0),
@@ -377,28 +377,28 @@ def main() -> NoReturn:
 
 
 def _only_one(settings: config.Config) -> IO[str]:
-    """Return a lock to hold while this program lives: a second helper would take over the first one's socket."""
-    held = open(os.path.join(settings.bundles, ".lock"), "w", encoding="ascii")  # noqa: SIM115
+    """Return a lock for the life of this program: a second helper would replace the first one's socket."""
+    lock = open(os.path.join(settings.bundles, ".lock"), "w", encoding="ascii")  # noqa: SIM115
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit("another gleaner-helper runs on this node")
-    return held
+    return lock
 
 
 def _serve(settings: config.Config) -> NoReturn:
     helper = Helper(settings)
     helper.watchdog.watch()
-    helper.serve(_listening(settings))
+    helper.serve(_listen(settings))
 
 
-def _listening(settings: config.Config) -> socket.socket:
+def _listen(settings: config.Config) -> socket.socket:
     """Return the socket, which only the service account can open unless user jobs are served.
 
-    Only the kernel's word on who connects counts.
+    Only the kernel's answer on who connects counts.
     """
     path = settings.helper_socket
     mode = 0o666 if settings.user_jobs_key else 0o600
-    listener = ipc.listening(path, mode=mode, owner_uid=settings.agent_uid)
+    listener = ipc.listen(path, mode=mode, owner_uid=settings.agent_uid)
     sys.stderr.write(json.dumps({"listening": path}) + "\n")
     return listener

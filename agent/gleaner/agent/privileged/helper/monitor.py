@@ -1,10 +1,10 @@
-"""One container's monitor: a small process that starts the container, keeps its output, and learns how it ended.
+"""One container's monitor: a small process that starts the container, logs its output, and records its exit.
 
-The helper starts one monitor for each container; the helper may end and come back while the monitor goes on. The
-monitor has a mount namespace of its own, in which the container's root and the job's folder are mounted. So when the
-container has ended, there is nothing on the node to unmount, and nothing is busy. The container's first process becomes
-the monitor's child (the monitor is a subreaper), even if CRIU has restored it, so the kernel tells the monitor, and
-nobody else, the exit code.
+The helper starts one monitor for each container; the helper may end and start again while the monitor runs. The monitor
+has a mount namespace of its own, in which the container's root and the job's folder are mounted. So when the container
+has ended, the node has nothing to unmount, and nothing is busy. The container's first process becomes the monitor's
+child (the monitor is a subreaper), even if CRIU has restored it. So the kernel tells the exit code to the monitor, and
+to nobody else.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -30,11 +30,11 @@ _HEADER = struct.Struct(">B3xL")
 END = _HEADER.pack(0, 0)
 """The last frame of a log."""
 _DRAIN_S = 5.0
-"""The time for which something may hold the output open after the end (there should be nothing)."""
+"""The wait for the end of the output after the process has ended."""
 
 
 class Log:
-    """Output as frames: the number of its stream (1 or 2), its length, the bytes; as in Docker Engine's API."""
+    """The output in frames: the number of the stream (1 or 2), the length, the bytes; as in Docker Engine's API."""
 
     def __init__(self, descriptor: int, most_bytes: int = LONGEST_LOG_BYTES) -> None:
         self._descriptor = descriptor
@@ -43,7 +43,7 @@ class Log:
         self._is_full = False
 
     def add(self, stream: int, content: bytes) -> None:
-        """Add one more frame. At the log's limit, add one that says so, and no more after it."""
+        """Add a frame. At the log's limit, add a notice, and nothing after it."""
         if self._is_full:
             return
         if self._bytes + len(content) > self._most_bytes:
@@ -57,12 +57,12 @@ class Log:
 
     def _write(self, frame: bytes) -> None:
         try:
-            written = os.write(self._descriptor, frame)
+            count = os.write(self._descriptor, frame)
         except OSError:
-            written = 0
-        if written == len(frame):
-            self._bytes += written
-        else:  # a full disk: a frame is there whole, or not at all
+            count = 0
+        if count == len(frame):
+            self._bytes += count
+        else:  # a full disk: remove the part of a frame
             os.ftruncate(self._descriptor, self._bytes)
 
 
@@ -71,7 +71,7 @@ def runc_root(settings: config.Config) -> str:
     return f"{settings.own}-runc"
 
 
-def kept_by_runc(settings: config.Config, name: str) -> str:
+def runc_state_folder(settings: config.Config, name: str) -> str:
     """Return the folder in which runc keeps its facts about one container."""
     return os.path.join(runc_root(settings), name)
 
@@ -85,15 +85,15 @@ def main(words: list[str]) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _go_on)  # not SIG_IGN, which the job would inherit
     try:
-        said: dict[str, Any] = _run(settings, bundle, folder, answer)
+        answer_fields: dict[str, Any] = _run(settings, bundle, folder, answer)
     except OSError as error:
-        said = {"reason": str(error)}
-    if said:
-        _say(answer, said)
+        answer_fields = {"reason": str(error)}
+    if answer_fields:
+        _say(answer, answer_fields)
 
 
 def _go_on(_number: int, _frame: object) -> None:
-    """Ignore the signal: whoever ends the helper, or all processes that look like it, must not end the containers."""
+    """Ignore the signal: who ends the helper, or all processes of its name, must not end the containers."""
 
 
 def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> dict[str, Any]:
@@ -111,18 +111,18 @@ def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> d
         options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
         reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
         if reason is not None:
-            kill_descendants(os.getpid())  # runc may go on, where gleaner-runc was killed
+            kill_descendants(os.getpid())  # runc may still run if gleaner-runc was killed
             subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
             return {"reason": reason}
     os.close(out_end)
     os.close(err_end)
     with open(bundle.inside("pid"), encoding="ascii") as file:
-        pid = int(file.read())  # our child, and so nobody else's number until we have waited for it
-    ended = os.pidfd_open(pid)
+        pid = int(file.read())  # our child, so no other process gets this number before we wait for it
+    end_fd = os.pidfd_open(pid)
     _say(answer, {"reason": None})
-    _keep({out: 1, err: 2}, ended, log)
+    _log_output({out: 1, err: 2}, end_fd, log)
     _, status = os.waitpid(pid, 0)
-    out_of_memory = _was_out_of_memory(cgroups_made_by_runc(kept_by_runc(settings, bundle.name)))
+    out_of_memory = _was_out_of_memory(cgroups_made_by_runc(runc_state_folder(settings, bundle.name)))
     log.end()
     bundle.record_exit(
         {
@@ -143,7 +143,7 @@ def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, e
 
 
 def last_error(log: str) -> str:
-    """Return the last error that runc, or the shim, has written to its log; "" if there is none."""
+    """Return the last error in the log of runc or the shim; "" if there is none."""
     try:
         with open(log, "rb") as file:
             lines = file.readlines()
@@ -155,39 +155,39 @@ def last_error(log: str) -> str:
 def _error_in(line: bytes) -> str:
     """Return the error that a line of the log tells; "" for any other line."""
     try:
-        said = untrusted.json_of(line, is_shown=True)
-        return str(said["msg"]) if said["level"] in ("error", "fatal") else ""
+        entry = untrusted.json_of(line, for_display=True)
+        return str(entry["msg"]) if entry["level"] in ("error", "fatal") else ""
     except (ValueError, KeyError, TypeError):
         return ""
 
 
-def _same_folder(given: int) -> int:
+def _same_folder(folder: int) -> int:
     """Return the agent's folder as this mount namespace has it.
 
     A descriptor of another namespace cannot be mounted here. So its path is walked without following links, and must
-    lead to the very folder that was given: a folder that is swapped meanwhile is detected. Raises `OSError`.
+    lead to the same folder: a folder that was swapped is detected. Raises `OSError`.
     """
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     numbers = [mounts.mount_id(at)]
-    for step in os.readlink(f"/proc/self/fd/{given}").strip("/").split("/"):
+    for step in os.readlink(f"/proc/self/fd/{folder}").strip("/").split("/"):
         below = os.open(step, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         os.close(at)
         at = below
         numbers.append(mounts.mount_id(at))
     if len(numbers) > 1 and numbers[-1] != numbers[-2]:
         raise OSError("something is mounted on the job's folder: unmount it")
-    if not os.path.samestat(os.fstat(at), os.fstat(given)):
+    if not os.path.samestat(os.fstat(at), os.fstat(folder)):
         raise OSError("the job's folder is not where the node's helper sees it: it must lie on the node's own disk")
     return at
 
 
-def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
-    """Move output into the log until the process has ended, and all it wrote is there."""
+def _log_output(sources: dict[int, int], end_fd: int, log: Log) -> None:
+    """Move output into the log until the process has ended and all its output is there."""
     ended_s: float | None = None
     while sources and (ended_s is None or time.monotonic() < ended_s + _DRAIN_S):
-        watched = [*sources, ended] if ended_s is None else [*sources]
-        ready, _, _ = select.select(watched, [], [], None if ended_s is None else _DRAIN_S)
-        if ended in ready:
+        descriptors = [*sources, end_fd] if ended_s is None else [*sources]
+        ready, _, _ = select.select(descriptors, [], [], None if ended_s is None else _DRAIN_S)
+        if end_fd in ready:
             ended_s = time.monotonic()
         for source in ready:
             if source in sources:
@@ -196,15 +196,15 @@ def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
                     log.add(sources[source], content)
                 else:
                     del sources[source]
-    if ended_s is None:  # it has closed its output, and goes on
-        select.select([ended], [], [])
+    if ended_s is None:  # it has closed its output, and still runs
+        select.select([end_fd], [], [])
 
 
 def _was_out_of_memory(paths: dict[str, str]) -> bool:
-    found = cgroup_counters(paths.get("memory"), "memory.oom_control") or cgroup_counters(
+    counters = cgroup_counters(paths.get("memory"), "memory.oom_control") or cgroup_counters(
         paths.get(""), "memory.events"
     )
-    return found.get("oom_kill", 0) > 0
+    return counters.get("oom_kill", 0) > 0
 
 
 def _say(answer: int, message: dict[str, Any]) -> None:
@@ -212,4 +212,4 @@ def _say(answer: int, message: dict[str, Any]) -> None:
         os.write(answer, json.dumps(message).encode())
         os.close(answer)
     except OSError:
-        pass  # the helper has ended meanwhile; the container is what counts
+        pass  # the helper has ended meanwhile; the container goes on

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..common import request
 from ..common.request import Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
-from ..shim.own_config import denied_sockets
+from ..shim.own_config import socket_denials
 
 FOLDER_IN_CONTAINER = "/job"
 HOSTNAME = "gleaner"
@@ -56,7 +56,7 @@ class Node(NamedTuple):
     gid: int
     cpus: int
     cgroup: str
-    unified: bool
+    has_cgroup2: bool
     """The node has cgroups of version 2 only."""
     counts_swap: bool
     is_agents: bool = True
@@ -78,14 +78,14 @@ def image(config: dict[str, Any]) -> ImageDefaults:
     >>> image({"config": {"Cmd": ["sh"], "Env": None}})
     ImageDefaults(entrypoint=[], command=['sh'], environment=[])
     """
-    said: Any = config.get("config")
+    fields: Any = config.get("config")
 
     def texts(key: str) -> list[str]:
         try:
-            found: list[str] = said[key]
+            value: list[str] = fields[key]
         except (KeyError, TypeError):
             return []
-        return found if type(found) is list and all(map(is_text, found)) else []
+        return value if type(value) is list and all(map(is_text, value)) else []
 
     return ImageDefaults(texts("Entrypoint"), texts("Cmd"), texts("Env"))
 
@@ -111,7 +111,7 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
             "resources": _resources(spec, node),
             "cgroupsPath": f"{node.cgroup}/{spec.name}",
             "namespaces": [
-                {"type": name} for name in ("mount", "network", "uts", "pid", "ipc", *(["cgroup"] * node.unified))
+                {"type": name} for name in ("mount", "network", "uts", "pid", "ipc", *(["cgroup"] * node.has_cgroup2))
             ],
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READ_ONLY),
@@ -165,13 +165,13 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
 
 def _resources(spec: Spec, node: Node) -> dict[str, Any]:
     memory = {"limit": spec.memory_mib * _MIB}
-    if node.counts_swap or node.unified:
+    if node.counts_swap or node.has_cgroup2:
         memory["swap"] = spec.memory_mib * _MIB  # memory and swap together: so no swap
-    allowed = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)]  # null, zero, full, random, urandom, tty, ptmx
+    devices = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)]  # null, zero, full, random, urandom, tty, ptmx
     return {
         "devices": [
             {"allow": False, "access": "rwm"},
-            *({"allow": True, "type": "c", "major": a, "minor": b, "access": "rwm"} for a, b in allowed),
+            *({"allow": True, "type": "c", "major": a, "minor": b, "access": "rwm"} for a, b in devices),
             {"allow": True, "type": "c", "major": 136, "access": "rwm"},
         ],
         "memory": memory,
@@ -196,6 +196,6 @@ def _seccomp() -> dict[str, Any]:
             deny(_DENIED),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
             deny(["clone3"], error=_ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
-            *denied_sockets(),
+            *socket_denials(),
         ],
     }

@@ -1,4 +1,4 @@
-"""The helper's watchdog: it removes what nobody will ask for any more, and what is too large for the node."""
+"""The helper's watchdog: it removes containers that nobody needs any more, and what is too large for the node."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -40,7 +40,7 @@ class Watchdog:
         self._remove = remove
 
     def watch(self) -> None:
-        """Start the watch. No work waits for another: Slurm may not answer, and a count of many files takes long."""
+        """Start the watch, each work in its own thread: Slurm may not answer, and a count of many files takes long."""
         works = [(self.remove_overdue, _PERIOD_S), (self.keep_limit, _PERIOD_S), (self.remove_leftovers, _SWEEP_S)]
         if self._user_jobs is not None:
             works += [(self.remove_users_overdue, _PERIOD_S), (self._user_jobs.remove_forgotten, _FORGOTTEN_S)]
@@ -51,25 +51,25 @@ class Watchdog:
         while True:
             try:
                 work()
-            except Exception as error:  # whatever the error is, the work is tried again
+            except Exception as error:  # whatever the error is, try the work again
                 sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
             time.sleep(period_s)
 
     def remove_overdue(self) -> None:
         """Remove agents' containers whose end has passed."""
-        self._remove_each(lambda made, _: self._user_jobs is None or job_of(made.name) is None)
+        self._remove_each(lambda container, _: self._user_jobs is None or job_of(container.name) is None)
 
     def remove_users_overdue(self) -> None:
         """Remove users' containers whose end has passed, unless Slurm has given the job more time."""
         self._remove_each(self._is_over)
 
-    def _is_over(self, made: Bundle, about: dict[str, Any]) -> bool:
-        if self._user_jobs is None or job_of(made.name) is None:
+    def _is_over(self, container: Bundle, about: dict[str, Any]) -> bool:
+        if self._user_jobs is None or job_of(container.name) is None:
             return False
         end_s = self._user_jobs.still_runs(about)
         if end_s is None or end_s + _GRACE_S <= time.time():
             return True
-        made.put_off(request.LABEL_END, str(end_s))
+        container.set_label(request.LABEL_END, str(end_s))
         return False
 
     def remove_leftovers(self) -> None:
@@ -77,38 +77,39 @@ class Watchdog:
         agent_leftovers.remove_all(self._settings, time.time())
 
     def _remove_each(self, is_over: Callable[[Bundle, dict[str, Any]], bool]) -> None:
-        for made, about in bundle.known(self._settings):
+        for container, about in bundle.with_facts(self._settings):
             try:
-                if is_overdue(about["labels"], time.time()) and is_over(made, about):
-                    with self._alone(made.name):
-                        self._remove(made)
+                if is_overdue(about["labels"], time.time()) and is_over(container, about):
+                    with self._alone(container.name):
+                        self._remove(container)
             except _ERRORS as error:
                 sys.stderr.write(f"watchdog: {error}\n")
 
     def keep_limit(self) -> None:
-        """Keep the limits: remove ended containers, the oldest first; then end the largest of all that is there."""
-        found: dict[Bundle | str, DiskUse] = {
-            made: bundle.taken(made.path, *self._folders(made)) for made in bundle.all_bundles(self._settings)
+        """Keep the limits: remove ended containers, the oldest first; then end the largest of the rest."""
+        uses: dict[Bundle | str, DiskUse] = {
+            container: bundle.disk_use(container.path, *self._folders(container))
+            for container in bundle.all_bundles(self._settings)
         }
-        found |= {name: bundle.taken(folder) for name, folder in self._loose().items()}
-        ended = [one for one in found if isinstance(one, Bundle) and one.exit() is not None]
-        for made in sorted(ended, key=lambda one: one.facts()["made_s"]):
-            if self._share(*found.values()) > 1:
-                del found[made]
-                self._remove(made)
-        if self._share(*found.values()) <= 1:
+        uses |= {name: bundle.disk_use(folder) for name, folder in self._loose().items()}
+        ended_containers = [one for one in uses if isinstance(one, Bundle) and one.exit() is not None]
+        for container in sorted(ended_containers, key=lambda one: one.facts()["made_s"]):
+            if self._share(*uses.values()) > 1:
+                del uses[container]
+                self._remove(container)
+        if self._share(*uses.values()) <= 1:
             return
-        for one in sorted(found, key=lambda one: -self._share(found[one])):
-            if self._is_ended(one):
+        for one in sorted(uses, key=lambda one: -self._share(uses[one])):
+            if self._end_or_remove(one):
                 return
 
-    def _share(self, *taken: DiskUse) -> float:
-        """Return the part of the limits that is taken: of bytes or of files, whichever is more."""
-        of_bytes = sum(one.size_bytes for one in taken) / self._settings.most_container_bytes
-        return max(of_bytes, sum(one.inodes for one in taken) / self._settings.most_container_files)
+    def _share(self, *uses: DiskUse) -> float:
+        """Return the part of the limits that is in use: of bytes or of files, whichever is more."""
+        of_bytes = sum(one.size_bytes for one in uses) / self._settings.most_container_bytes
+        return max(of_bytes, sum(one.inodes for one in uses) / self._settings.most_container_files)
 
-    def _is_ended(self, one: Bundle | str) -> bool:
-        """End a container, or remove one that does not run, or a folder without one. Return True if that worked."""
+    def _end_or_remove(self, one: Bundle | str) -> bool:
+        """End a running container, remove an ended one, or remove a folder without one. Return True if that worked."""
         if isinstance(one, str):
             if self._user_jobs is not None:
                 self._user_jobs.remove_folder(one)
@@ -125,11 +126,12 @@ class Watchdog:
     def _loose(self) -> dict[str, str]:
         """Return the folders of users that have no container (yet)."""
         mine = self._user_jobs
-        return {} if mine is None else {name: mine.seen_folder(name) for name in mine.folders_without_container()}
+        return {} if mine is None else {name: mine.unmounted_folder(name) for name in mine.folders_without_container()}
 
-    def _folders(self, made: Bundle) -> list[str]:
-        """Return the other folders that count for a container: none for an agent's, which are its own affair."""
-        return [] if self._user_jobs is None or job_of(made.name) is None else [self._user_jobs.seen_folder(made.name)]
+    def _folders(self, container: Bundle) -> list[str]:
+        """Return the other folders that count for a container: none for an agent's, which counts them itself."""
+        users = None if job_of(container.name) is None else self._user_jobs
+        return [] if users is None else [users.unmounted_folder(container.name)]
 
 
 def is_overdue(labels: dict[str, str], now_s: float) -> bool:

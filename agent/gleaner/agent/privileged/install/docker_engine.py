@@ -1,6 +1,6 @@
 """The node's own Docker Engine: our runtime in its `daemon.json`, its state, its containers, its reload or restart.
 
-The functions of texts are pure: they put our runtime into the settings and take it out again; all else is kept.
+The functions of texts are pure: they put our runtime into the settings and remove it again; all else stays.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -29,28 +29,28 @@ _INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 
 
 class InstallRefused(Exception):
-    """A refusal, by which nothing was changed; one line that says why, and what to do."""
+    """Nothing was changed; one line that says why, and what to do."""
 
 
-def merged(text: str, *, program: str, experimental: bool) -> tuple[str, list[str]]:
-    """Return the settings with our runtime, and what was added: "runtimes", "runtimes.gleaner", "experimental".
+def merge(text: str, *, program: str, experimental: bool) -> tuple[str, list[str]]:
+    """Return the settings with our runtime, and the additions: "runtimes", "runtimes.gleaner", "experimental".
 
-    If all of it is there already, the text is the same. `experimental` is for an engine whose experimental part is not
+    If nothing is missing, the text is the same. `experimental` is for an engine whose experimental part is not
     on by other means. Raises `InstallRefused`.
 
-    >>> merged('{"debug": true, "runtimes": {"x": {"path": "/x"}}}', program="/g", experimental=False)[1]
+    >>> merge('{"debug": true, "runtimes": {"x": {"path": "/x"}}}', program="/g", experimental=False)[1]
     ['runtimes.gleaner']
     """
-    settings = _parsed(text)
-    added: list[str] = []
+    settings = _parse(text)
+    additions: list[str] = []
     if "runtimes" not in settings:
-        added.append("runtimes")
+        additions.append("runtimes")
     runtimes: dict[str, Any] = settings.setdefault("runtimes", {})
     if type(runtimes) is not dict:
         raise InstallRefused('its "runtimes" is no object')
     if RUNTIME not in runtimes:
         runtimes[RUNTIME] = {"path": program}
-        added.append(f"runtimes.{RUNTIME}")
+        additions.append(f"runtimes.{RUNTIME}")
     elif runtimes[RUNTIME] != {"path": program}:
         raise InstallRefused(
             f"it has a runtime {RUNTIME!r} that is not ours: {json.dumps(runtimes[RUNTIME])}; remove that first"
@@ -61,25 +61,25 @@ def merged(text: str, *, program: str, experimental: bool) -> tuple[str, list[st
                 'it says "experimental": false, and Docker cannot save containers without: change that first'
             )
         settings["experimental"] = True
-        added.append("experimental")
-    return (_written(settings, text), added) if added else (text, [])
+        additions.append("experimental")
+    return (_dump(settings, text), additions) if additions else (text, [])
 
 
-def without(text: str, *, program: str, added: list[str]) -> str:
-    """Return the settings without what we `added`, if it is still as we wrote it. Raises `InstallRefused`."""
-    settings = _parsed(text)
+def without(text: str, *, program: str, additions: list[str]) -> str:
+    """Return the settings without what we `additions`, if it is still as we wrote it. Raises `InstallRefused`."""
+    settings = _parse(text)
     runtimes: dict[str, Any] = settings.get("runtimes", {})
-    taken = False
+    is_changed = False
     if type(runtimes) is dict:
-        if f"runtimes.{RUNTIME}" in added and runtimes.get(RUNTIME) == {"path": program}:
+        if f"runtimes.{RUNTIME}" in additions and runtimes.get(RUNTIME) == {"path": program}:
             del runtimes[RUNTIME]
-            taken = True
-        if "runtimes" in added and not runtimes:
+            is_changed = True
+        if "runtimes" in additions and not runtimes:
             del settings["runtimes"]
-    if "experimental" in added and settings.get("experimental") is True:
+    if "experimental" in additions and settings.get("experimental") is True:
         del settings["experimental"]
-        taken = True
-    return _written(settings, text) if taken else text
+        is_changed = True
+    return _dump(settings, text) if is_changed else text
 
 
 def difference(path: str, old: str, new: str) -> str:
@@ -88,7 +88,7 @@ def difference(path: str, old: str, new: str) -> str:
     return "\n".join(lines)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse(text: str) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(text, object_pairs_hook=_object) if text.strip() else {}
     except (ValueError, RecursionError) as error:
@@ -99,36 +99,36 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in settings:
             raise ValueError(f"the key {key!r} is there twice")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings
 
 
-def _written(settings: dict[str, Any], like: str) -> str:
-    """Return the settings as JSON, indented as the text before, so that the difference is only ours."""
+def _dump(settings: dict[str, Any], like: str) -> str:
+    """Return the settings as JSON, indented like the old text, so that the difference is only ours."""
     indent = _INDENT.search(like)
     return json.dumps(settings, indent=indent.group(1) if indent else 4, ensure_ascii=False) + "\n"
 
 
 def is_installed() -> bool:
-    """Return True if there is an engine on this node, even one that does not run."""
+    """Return True if this node has an engine, even if it does not run."""
     return _dockerd() is not None
 
 
 def has_experimental() -> bool | None:
     """Return True if the running engine has its experimental part on, by any means; None if no engine answers."""
-    said = _docker("version", "--format", "{{.Server.Experimental}}")
-    return None if said is None else said.strip() == "true"
+    output = _docker("version", "--format", "{{.Server.Experimental}}")
+    return None if output is None else output.strip() == "true"
 
 
 def knows_us() -> bool:
     """Return True if the running engine has our runtime; False also if no engine answers."""
-    said = _docker("info", "--format", "{{json .Runtimes}}")
+    output = _docker("info", "--format", "{{json .Runtimes}}")
     try:
-        return said is not None and RUNTIME in untrusted.json_of(said)
+        return output is not None and RUNTIME in untrusted.json_of(output)
     except (ValueError, TypeError):
         return False
 
@@ -138,23 +138,23 @@ def foreign_containers() -> list[str]:
     everything, with_label = _docker("ps", "-q"), _docker("ps", "-q", "--filter", f"label={LABEL}")
     if everything is None or with_label is None:
         raise InstallRefused("the engine does not say which containers run")
-    labelled = with_label.split()
-    return [one for one in everything.split() if one not in labelled]
+    ours = with_label.split()
+    return [one for one in everything.split() if one not in ours]
 
 
 def users_of_runtime() -> list[str]:
     """Return the short ids of the containers, running or not, that need our runtime."""
-    said = _docker("ps", "-aq")
-    if not said or not said.split():
+    ids = _docker("ps", "-aq")
+    if not ids or not ids.split():
         return []
-    inspected = _docker("inspect", "--format", "{{.Id}} {{.HostConfig.Runtime}}", *said.split()) or ""
-    return [line.split()[0][:12] for line in inspected.splitlines() if line.split()[1:] == [RUNTIME]]
+    lines = _docker("inspect", "--format", "{{.Id}} {{.HostConfig.Runtime}}", *ids.split()) or ""
+    return [line.split()[0][:12] for line in lines.splitlines() if line.split()[1:] == [RUNTIME]]
 
 
 def check(settings: str) -> None:
-    """Ask the engine itself if it would start with this `daemon.json` and its present flags. Raises `InstallRefused`.
+    """Have the engine itself check this `daemon.json` with its present flags. Raises `InstallRefused`.
 
-    Engines before 23 cannot be asked.
+    Engines before 23 cannot check it.
     """
     dockerd = _dockerd()
     if dockerd is None:
@@ -163,19 +163,19 @@ def check(settings: str) -> None:
         trial.write(settings)
         trial.flush()
         words = [dockerd, "--validate", *_config_file_apart(_flags())[1], "--config-file", trial.name]
-        said = system_programs.run(words, within_s=_PATIENCE_S)
-    if said.status != 0 and "unknown flag: --validate" not in said.stderr:
-        lines = said.stderr.strip().splitlines() or ["no reason given"]
+        result = system_programs.run(words, within_s=_PATIENCE_S)
+    if result.status != 0 and "unknown flag: --validate" not in result.stderr:
+        lines = result.stderr.strip().splitlines() or ["no reason given"]
         raise InstallRefused(f"Docker would not start with the change: {lines[-1].replace(trial.name, 'daemon.json')}")
 
 
 def config_file() -> str | None:
-    """Return the path of the settings that the running engine was told to read; None for the usual place."""
+    """Return the path of the settings of the running engine; None for the usual place."""
     return _config_file_apart(_flags())[0]
 
 
 def reload() -> None:
-    """Have the engine read its settings again, which touches no container. Raises `InstallRefused`."""
+    """Have the engine read its settings again; no container notices. Raises `InstallRefused`."""
     if _is_service():
         subprocess.run(["systemctl", "reload", "docker"], timeout=_PATIENCE_S, check=False)
     else:
@@ -198,10 +198,10 @@ def restart() -> None:
     subprocess.run(["systemctl", "restart", "docker"], timeout=5 * _PATIENCE_S, check=False)
 
 
-def wait_until_known(*, known: bool) -> bool:
-    """Wait some seconds until the engine has (or no longer has) our runtime. Return True if that came true."""
+def wait_for_runtime(*, present: bool) -> bool:
+    """Wait some seconds until our runtime is, or is not, `present` in the engine. Return False if that fails."""
     end_s = time.monotonic() + 15
-    while knows_us() != known:
+    while knows_us() != present:
         if time.monotonic() > end_s:
             return False
         time.sleep(0.2)
@@ -215,10 +215,10 @@ def _dockerd() -> str | None:
 def _docker(*words: str) -> str | None:
     """Return the output of Docker's client; None if the client fails."""
     try:
-        said = system_programs.run(["docker", "-H", f"unix://{SOCKET}", *words], within_s=_PATIENCE_S)
+        result = system_programs.run(["docker", "-H", f"unix://{SOCKET}", *words], within_s=_PATIENCE_S)
     except OSError:
         return None
-    return said.stdout if said.status == 0 else None
+    return result.stdout if result.status == 0 else None
 
 
 def _pid() -> int | None:
@@ -242,21 +242,21 @@ def _flags() -> list[str]:
 
 
 def _config_file_apart(flags: list[str]) -> tuple[str | None, list[str]]:
-    """Return the settings that an engine's flags name, the last one counts, and the other flags.
+    """Return the settings file that an engine's flags name (the last one counts), and the other flags.
 
     >>> _config_file_apart(["--config-file", "/x", "--debug", "--config-file=/y"])
     ('/y', ['--debug'])
     """
-    found: str | None = None
+    path: str | None = None
     others: list[str] = []
     words = iter(flags)
     for word in words:
         name, equals, value = word.partition("=")
         if name == "--config-file":
-            found = value if equals else next(words, None)
+            path = value if equals else next(words, None)
         else:
             others.append(word)
-    return found, others
+    return path, others
 
 
 def _is_service() -> bool:

@@ -1,7 +1,7 @@
 """Install the privileged programs on a node, or remove them (`deploy/install-node.sh` calls this).
 
-All is checked, and shown, before anything is changed; a second run finds nothing to do. The installed files are listed
-in `installed.json`, with digests, and `--remove` removes exactly those.
+Everything is checked and shown before anything is changed; a second run finds nothing to do. `installed.json` lists the
+installed files with their digests, and `--remove` removes exactly those.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -51,7 +51,7 @@ main({arguments})
 
 
 class File(NamedTuple):
-    """A file that is to be on the node."""
+    """A file to install on the node."""
 
     content: bytes
     mode: int = 0o644
@@ -61,7 +61,7 @@ class Options(argparse.Namespace):
     """The options of the command line."""
 
     root: str
-    """The folder before each path: "", or that of a system that does not run (an image that is being made)."""
+    """The folder before each path: "", or the root of a system that does not run (an image in the making)."""
     account: str
     runc: str | None
     criu: str | None
@@ -71,27 +71,27 @@ class Options(argparse.Namespace):
     restart_docker: bool
 
     def at(self, path: str) -> str:
-        """Return the place of one of the node's paths in this run: below `root`."""
+        """Return where one of the node's paths lies in this run: below `root`."""
         return self.root + path
 
 
 def main() -> NoReturn:
     """Install or remove. A refusal is one line on standard error, with exit status 1."""
-    asked = _asked(sys.argv[1:])
+    options = _parse_options(sys.argv[1:])
     os.umask(0o022)  # agents read the settings
     try:
-        if os.geteuid() != 0 and not asked.root:
+        if os.geteuid() != 0 and not options.root:
             raise InstallRefused("must be run as root")
-        if asked.remove:
-            _remove(asked)
+        if options.remove:
+            _remove(options)
         else:
-            _install(asked)
+            _install(options)
     except (InstallRefused, config.Misconfigured) as error:
         sys.exit(f"install-node: {error}")
     sys.exit(0)
 
 
-def _asked(words: list[str]) -> Options:
+def _parse_options(words: list[str]) -> Options:
     parser = argparse.ArgumentParser("install-node.sh", description="What runs as root on a node of Gleaner's.")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
@@ -105,63 +105,62 @@ def _asked(words: list[str]) -> Options:
     return parser.parse_args(words, namespace=Options())
 
 
-def _install(asked: Options) -> None:
+def _install(options: Options) -> None:
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-    settings, new_settings = _settings(asked)
-    wanted = new_settings | _programs(source, settings)
-    if os.path.isdir(asked.at("/usr/lib/tmpfiles.d")):
-        wanted[TMPFILES] = File(f"d {settings.handshakes} 0700 {settings.agent_uid} {_group(settings)} -\n".encode())
-    record = _record(asked)
-    old, new, added = _daemon_json(asked)
-    changed = {path: file for path, file in wanted.items() if not _is_there(asked.at(path), file)}
-    for path in changed:
-        print(f"{'would write' if asked.dry_run else 'writing'} {path}")
+    settings, new_settings = _settings(options)
+    files = new_settings | _programs(source, settings)
+    if os.path.isdir(options.at("/usr/lib/tmpfiles.d")):
+        files[TMPFILES] = File(f"d {settings.handshakes} 0700 {settings.agent_uid} {_group(settings)} -\n".encode())
+    record = _record(options)
+    old, new, additions = _daemon_json(options)
+    to_write = {path: file for path, file in files.items() if not _is_there(options.at(path), file)}
+    for path in to_write:
+        print(f"{'would write' if options.dry_run else 'writing'} {path}")
     difference = docker_engine.difference(DAEMON_JSON, old, new)
     if difference:
         print(difference)
-    if asked.dry_run:
+    if options.dry_run:
         return
     if difference:
-        _must_agree(asked, f"change {DAEMON_JSON}?")
-    stale = [path for path in record["files"] if path.startswith(f"{LIBRARY}/") and path not in wanted]
+        _must_agree(options, f"change {DAEMON_JSON}?")
+    stale = [path for path in record["files"] if path.startswith(f"{LIBRARY}/") and path not in files]
     digests = {path: digest for path, digest in record["files"].items() if path not in stale}
-    record["files"] = digests | {path: _digest(file.content) for path, file in wanted.items()}
-    record["daemon_json"] = sorted({*record["daemon_json"], *added})
-    written = {RECORD: File(_json(record)), **changed}
-    for path, file in written.items():
-        if not _is_there(asked.at(path), file):
-            _write(asked.at(path), file)
+    record["files"] = digests | {path: _digest(file.content) for path, file in files.items()}
+    record["daemon_json"] = sorted({*record["daemon_json"], *additions})
+    writes = {RECORD: File(_json(record)), **to_write}
+    for path, file in writes.items():
+        if not _is_there(options.at(path), file):
+            _write(options.at(path), file)
     for path in stale:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(asked.at(path))
-    if changed:
-        compileall.compile_dir(asked.at(f"{LIBRARY}/gleaner"), quiet=1)
-    if not asked.root:
+            os.unlink(options.at(path))
+    if to_write:
+        compileall.compile_dir(options.at(f"{LIBRARY}/gleaner"), quiet=1)
+    if not options.root:
         # After a reboot the folder is gone, and tmpfiles.d makes it again.
         make_theirs(settings.handshakes, Owner(settings.agent_uid, int(_group(settings))))
     if difference:
-        _write_daemon_json(asked, new, keep=True)
-    if not asked.root and docker_engine.is_installed():
-        _bring_up(asked)
-    if not changed and not difference:
+        _write_daemon_json(options, new, keep=True)
+    if not options.root and docker_engine.is_installed():
+        _bring_up(options)
+    if not to_write and not difference:
         print("all is as it should be")
 
 
-def _settings(asked: Options) -> tuple[config.Config, dict[str, File]]:
-    """Return the settings that are there, checked, or new ones and their file to write. Raises `InstallRefused`."""
+def _settings(options: Options) -> tuple[config.Config, dict[str, File]]:
+    """Return the present settings, checked, or new ones with the file to write. Raises `InstallRefused`."""
     new: dict[str, File] = {}
-    path = asked.at(config.CONFIG_FILE)
+    path = options.at(config.CONFIG_FILE)
     if os.path.lexists(path):
         settings = config.load(path)
     else:
-        uid = _uid(asked.account)
-        settings = config.Config(
-            uid, runc=asked.runc or _found(asked, "runc"), criu=asked.criu or _found(asked, "criu")
-        )
+        uid = _uid(options.account)
+        runc = options.runc or _find_program(options, "runc")
+        settings = config.Config(uid, runc=runc, criu=options.criu or _find_program(options, "criu"))
         new[config.CONFIG_FILE] = File(_json({"agent_uid": uid, "runc": settings.runc, "criu": settings.criu}))
     for program in (settings.runc, settings.criu):
-        _must_be_roots(asked.at(program))
-        if not os.access(asked.at(program), os.X_OK):
+        _must_be_roots(options.at(program))
+        if not os.access(options.at(program), os.X_OK):
             raise InstallRefused(f"{program} cannot be executed")
     return settings, new
 
@@ -183,9 +182,9 @@ def _group(settings: config.Config) -> str:
         return str(settings.agent_uid)
 
 
-def _found(asked: Options, name: str) -> str:
+def _find_program(options: Options, name: str) -> str:
     for folder in PATH.split(":"):
-        if os.access(asked.at(f"{folder}/{name}"), os.X_OK):
+        if os.access(options.at(f"{folder}/{name}"), os.X_OK):
             return f"{folder}/{name}"
     raise InstallRefused(f"there is no {name} on this node: install it, or say where it is with --{name}")
 
@@ -203,14 +202,14 @@ def _programs(source: str, settings: config.Config) -> dict[str, File]:
                 with open(path, "rb") as file:
                     files[place] = File(file.read(), 0o755 if name.endswith(".sh") else 0o644)
     for path, (module, arguments) in _PROGRAMS.items():
-        given = arguments.format(runc=settings.runc)
-        text = _PROGRAM.format(python=PYTHON, library=LIBRARY, module=module, arguments=given)
+        call = arguments.format(runc=settings.runc)
+        text = _PROGRAM.format(python=PYTHON, library=LIBRARY, module=module, arguments=call)
         files[path] = File(text.encode(), 0o755)
     return files
 
 
 def _must_be_roots(path: str) -> None:
-    """Raise `InstallRefused` if not only root can change this file, which root runs, or a folder on the way to it."""
+    """Raise `InstallRefused` if others than root can change this file, which root runs, or a folder above it."""
     at = os.path.realpath(path)
     while True:
         try:
@@ -225,31 +224,31 @@ def _must_be_roots(path: str) -> None:
         at = os.path.dirname(at)
 
 
-def _daemon_json(asked: Options) -> tuple[str, str, list[str]]:
-    """Return Docker's settings before and after, and what is added; the engine has agreed. Raises `InstallRefused`."""
-    if not (os.path.exists(asked.at("/usr/sbin/dockerd")) if asked.root else docker_engine.is_installed()):
+def _daemon_json(options: Options) -> tuple[str, str, list[str]]:
+    """Return Docker's settings before and after, checked by the engine, and the additions. Raises `InstallRefused`."""
+    if not (os.path.exists(options.at("/usr/sbin/dockerd")) if options.root else docker_engine.is_installed()):
         print("there is no Docker Engine here: installing the rest")
         return "", "", []
-    elsewhere = None if asked.root else docker_engine.config_file()
+    elsewhere = None if options.root else docker_engine.config_file()
     if elsewhere not in (None, DAEMON_JSON):
         raise InstallRefused(
             f"Docker reads its settings from {elsewhere}, not from {DAEMON_JSON}: register the runtime there"
         )
-    old = _text(asked.at(DAEMON_JSON))
-    is_there = os.path.lexists(asked.at(DAEMON_JSON))
-    is_on = None if asked.root else docker_engine.has_experimental()
+    old = _text(options.at(DAEMON_JSON))
+    is_there = os.path.lexists(options.at(DAEMON_JSON))
+    is_on = None if options.root else docker_engine.has_experimental()
     try:
-        new, added = docker_engine.merged(old, program=RUNC_SHIM, experimental=is_on is not True)
-        if added and not asked.root:
+        new, additions = docker_engine.merge(old, program=RUNC_SHIM, experimental=is_on is not True)
+        if additions and not options.root:
             docker_engine.check(new)
     except InstallRefused as error:
         raise InstallRefused(f"{DAEMON_JSON} stays as it is: {error}") from error
-    return old, new, added if is_there else [*added, "file"]
+    return old, new, additions if is_there else [*additions, "file"]
 
 
-def _write_daemon_json(asked: Options, text: str, *, keep: bool) -> None:
-    """Write Docker's settings. With `keep`, keep a copy of the old ones beside them."""
-    path = os.path.realpath(asked.at(DAEMON_JSON))
+def _write_daemon_json(options: Options, text: str, *, keep: bool) -> None:
+    """Write Docker's settings. With `keep`, copy the old ones beside them first."""
+    path = os.path.realpath(options.at(DAEMON_JSON))
     mode = 0o644
     if os.path.exists(path):
         mode = stat.S_IMODE(os.stat(path).st_mode)
@@ -258,19 +257,19 @@ def _write_daemon_json(asked: Options, text: str, *, keep: bool) -> None:
     _write(path, File(text.encode(), mode))
 
 
-def _bring_up(asked: Options) -> None:
-    """Tell a running engine of the runtime. An engine that does not run will find its settings when it starts."""
+def _bring_up(options: Options) -> None:
+    """Make the runtime known to a running engine. Another engine will read its settings when it starts."""
     is_on = docker_engine.has_experimental()
     if is_on is None:
         print("Docker does not run now; it will have the runtime when it starts")
         return
     if not docker_engine.knows_us():
         docker_engine.reload()
-        if not docker_engine.wait_until_known(known=True):
+        if not docker_engine.wait_for_runtime(present=True):
             raise InstallRefused("Docker was reloaded, and does not know the runtime: look at its log")
         print("Docker has been reloaded, and knows the runtime")
     if not is_on:
-        if not asked.restart_docker:
+        if not options.restart_docker:
             print(
                 'NOTE: Docker saves containers only after a restart ("experimental" cannot be reloaded): '
                 "restart it when you can, or run this again with --restart-docker"
@@ -282,47 +281,47 @@ def _bring_up(asked: Options) -> None:
         print("Docker has been restarted")
 
 
-def _remove(asked: Options) -> None:
-    record = _record(asked)
-    if not os.path.exists(asked.at(RECORD)):
+def _remove(options: Options) -> None:
+    record = _record(options)
+    if not os.path.exists(options.at(RECORD)):
         print("nothing of ours is here")
         return
-    runs = not asked.root and docker_engine.has_experimental() is not None
+    runs = not options.root and docker_engine.has_experimental() is not None
     if runs and (users := docker_engine.users_of_runtime()):
         raise InstallRefused(f"{len(users)} containers need the runtime ({users[0]}): remove them first")
-    old = _text(asked.at(DAEMON_JSON))
-    new = docker_engine.without(old, program=RUNC_SHIM, added=record["daemon_json"])
+    old = _text(options.at(DAEMON_JSON))
+    new = docker_engine.without(old, program=RUNC_SHIM, additions=record["daemon_json"])
     difference = docker_engine.difference(DAEMON_JSON, old, new)
-    ours = [path for path, digest in record["files"].items() if _digest_of(asked.at(path)) == digest]
+    ours = [path for path, digest in record["files"].items() if _digest_of(options.at(path)) == digest]
     for path in record["files"]:
-        verb = "would remove" if asked.dry_run else "removing"
+        verb = "would remove" if options.dry_run else "removing"
         print(f"{verb} {path}" if path in ours else f"keeping {path}: it was changed, or is gone")
     if difference:
         print(difference)
-    if asked.dry_run:
+    if options.dry_run:
         return
     if difference:
-        _must_agree(asked, f"change {DAEMON_JSON}?")
+        _must_agree(options, f"change {DAEMON_JSON}?")
         if "file" in record["daemon_json"] and json.loads(new) == {}:
-            os.unlink(asked.at(DAEMON_JSON))
+            os.unlink(options.at(DAEMON_JSON))
         else:
-            _write_daemon_json(asked, new, keep=False)
+            _write_daemon_json(options, new, keep=False)
         if runs:
             docker_engine.reload()
-            docker_engine.wait_until_known(known=False)
+            docker_engine.wait_for_runtime(present=False)
     for path in (*ours, RECORD):
-        os.unlink(asked.at(path))
-    folders = [folder for folder, _, _ in os.walk(asked.at(f"{LIBRARY}/gleaner"), topdown=False)]
+        os.unlink(options.at(path))
+    folders = [folder for folder, _, _ in os.walk(options.at(f"{LIBRARY}/gleaner"), topdown=False)]
     for folder in folders:
         if os.path.basename(folder) == "__pycache__":
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in (*folders, *map(asked.at, (f"{LIBRARY}/bin", LIBRARY, os.path.dirname(config.CONFIG_FILE)))):
+    for folder in (*folders, *map(options.at, (f"{LIBRARY}/bin", LIBRARY, os.path.dirname(config.CONFIG_FILE)))):
         with contextlib.suppress(OSError):  # others have files in it, or it is a mount
             os.rmdir(folder)
 
 
-def _must_agree(asked: Options, question: str) -> None:
-    if asked.yes:
+def _must_agree(options: Options, question: str) -> None:
+    if options.yes:
         return
     if not sys.stdin.isatty():
         raise InstallRefused("nobody is here to agree: look at what --dry-run says, and say --yes")
@@ -330,13 +329,13 @@ def _must_agree(asked: Options, question: str) -> None:
         raise InstallRefused("as you wish: nothing was changed")
 
 
-def _record(asked: Options) -> dict[str, Any]:
+def _record(options: Options) -> dict[str, Any]:
     """Return the record of what earlier runs have installed. Raises `InstallRefused` if it is broken."""
     try:
-        found: dict[str, Any] = json.loads(_text(asked.at(RECORD)) or '{"files": {}, "daemon_json": []}')
+        record: dict[str, Any] = json.loads(_text(options.at(RECORD)) or '{"files": {}, "daemon_json": []}')
     except ValueError as error:
         raise InstallRefused(f"{RECORD} is broken: {error}; remove it and run this again") from error
-    return found
+    return record
 
 
 def _is_there(path: str, file: File) -> bool:
@@ -347,7 +346,7 @@ def _is_there(path: str, file: File) -> bool:
 
 
 def _write(path: str, file: File) -> None:
-    """Write a file, whole or not at all, and synced."""
+    """Write a whole file and sync it."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     atomic.write(path, file.content, mode=file.mode)
 

@@ -22,14 +22,14 @@ def stop_if_beyond(init_pid: int, uid: int) -> str | None:
     A process that cannot be looked at counts as one that may: CRIU lets the processes go on whatever it is told at this
     point.
     """
-    found = [init_pid]
+    pids = [init_pid]
     try:
-        found = family(init_pid)
-        why = _first_beyond(found, uid)
+        pids = family(init_pid)
+        why = _first_beyond(pids, uid)
     except (OSError, ValueError, IndexError) as error:
         why = f"it cannot be looked at: {error}"
     if why is not None:
-        for pid in found:  # all of them: a forged image may lack the namespace, too
+        for pid in pids:  # all of them: a forged image may lack the namespace, too
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     return why
@@ -45,7 +45,7 @@ def _first_beyond(pids: list[int], uid: int) -> str | None:
     return None
 
 
-def has_ended(said: dict[str, list[str]]) -> bool:
+def has_ended(fields: dict[str, list[str]]) -> bool:
     """Return True for a thread that will never run again, by its `status` in /proc, which was read after its rights.
 
     CRIU makes the zombies of a container anew as root, and gives them no rights of their own: a zombie is no more than
@@ -54,24 +54,24 @@ def has_ended(said: dict[str, list[str]]) -> bool:
     >>> has_ended({"State": ["Z", "(zombie)"]}), has_ended({"State": ["t", "(tracing", "stop)"]}), has_ended({})
     (True, False, False)
     """
-    return said.get("State", ["?"])[0] in ("Z", "X")
+    return fields.get("State", ["?"])[0] in ("Z", "X")
 
 
-def beyond(said: dict[str, list[str]], uid: int) -> str | None:
+def beyond(fields: dict[str, list[str]], uid: int) -> str | None:
     """Return what a thread may do that a job's may not, by its `status` in /proc; None if there is nothing.
 
     >>> beyond({"Uid": ["0"] * 4}, 4200)
     'it would run as uid 0'
     """
-    for one in said.get("Uid", ["?"]):
+    for one in fields.get("Uid", ["?"]):
         if one != str(uid):
             return f"it would run as uid {one}"
-    if "0" in (*said.get("Gid", ["0"]), *said.get("Groups", [])):
+    if "0" in (*fields.get("Gid", ["0"]), *fields.get("Groups", [])):
         return "it would run with root's group"
     for name in _NO_CAPABILITY:
-        if int(said.get(name, ["1"])[0], 16) != 0:
+        if int(fields.get(name, ["1"])[0], 16) != 0:
             return "it would have capabilities"
-    if said.get("NoNewPrivs") != ["1"]:
+    if fields.get("NoNewPrivs") != ["1"]:
         return "it could gain privileges"
     return None
 

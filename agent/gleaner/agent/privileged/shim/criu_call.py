@@ -21,7 +21,7 @@ from typing import NoReturn
 from ..common import config, freezing, processes, symlink_guard
 from . import credential_check, mount_confinement, timers, unsavable
 from .criu_messages import NotUnderstood, Value, field, fields, number_in
-from .transfer import is_held, let_go, note_held
+from .transfer import is_held, let_go, record_held
 from .unsavable import Reason, log_line
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
@@ -126,14 +126,14 @@ def main() -> NoReturn:
     if len(words) == 2 and words[0] == "swrk":
         runc = socket.socket(fileno=os.dup(int(words[1])))
         request = runc.recv(_LONGEST_REQUEST, socket.MSG_PEEK)
-        asked = dict(fields(request))
-        if asked.get(1) in (DUMP, RESTORE):
+        request_fields = dict(fields(request))
+        if request_fields.get(1) in (DUMP, RESTORE):
             runc.recv(_LONGEST_REQUEST)
-            if asked[1] == RESTORE:  # what CRIU restores would inherit it, and runc would not hear of our end
+            if request_fields[1] == RESTORE:  # what CRIU restores would inherit it, and runc would not hear of our end
                 os.close(int(words[1]))
             # In a save CRIU has it on purpose: runc waits for CRIU, whatever becomes of us.
             try:
-                sys.exit(_serve(settings, runc, asked))
+                sys.exit(_serve(settings, runc, request_fields))
             except NotUnderstood as error:
                 # The agent reads CRIU's logs in the order of their names: CRIU's own reasons come first, if it has any.
                 _log(os.environ["GLEANER_OWN"], Reason(str(error), lasts=False), "why.log")
@@ -141,19 +141,19 @@ def main() -> NoReturn:
     os.execv(settings.criu, [settings.criu, *words])
 
 
-def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]) -> int:
-    kind, wanted = asked[1], asked.get(2, b"")
-    assert isinstance(kind, int) and isinstance(wanted, bytes)  # noqa: S101 - by `fields`, from our own call
+def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[int, Value]) -> int:
+    kind, criu_request = request_fields[1], request_fields.get(2, b"")
+    assert isinstance(kind, int) and isinstance(criu_request, bytes)  # noqa: S101 - by `fields`, from our own call
     own = os.environ["GLEANER_OWN"]
     pid_file = os.path.join(own, "work", "pid")
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
-    words += options(wanted, os.getppid())
-    uid, criu_opts = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
-    saved, root = number_in(criu_opts.get(2, 0)), None
+    words += options(criu_request, os.getppid())
+    uid, criu_opts = int(os.environ["GLEANER_UID"]), dict(fields(criu_request))
+    saved_pid, root = number_in(criu_opts.get(2, 0)), None
     if kind == DUMP:
         freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
         # Files are looked at now, too: CRIU makes hard links to some by their paths already while it saves.
-        why = unsavable.refused(saved, freezer) or unsavable.refused_files(saved)
+        why = unsavable.refused(saved_pid, freezer) or unsavable.refused_files(saved_pid)
         if why is not None:
             _log(own, why)
             return 1
@@ -164,21 +164,21 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     if kind == DUMP:
         words.append("--link-remap")  # see `unsavable`
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
-    if kind == RESTORE and symlink_guard.are_kept_in(own):
+    if kind == RESTORE and symlink_guard.has_records(own):
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
         if "--cgroup-root" not in words:  # runc names it with cgroups of version 1 alone
             words += ["--cgroup-root", f":{processes.cgroup_path(os.getpid(), '')}"]
-    answer = _run(words, own, runc, uid, saved=saved, root=root)
-    result, is_known = b"", False
+    answer = _run(words, own, runc, uid, saved_pid=saved_pid, root=root)
+    result, is_answered = b"", False
     with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
         if answer == 0 and kind == RESTORE:
             with open(pid_file, encoding="ascii") as file:
                 result = field(4, field(1, int(file.read())))
         runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
-        is_known = is_held(own)
-    if kind == RESTORE and not is_known:
+        is_answered = is_held(own)
+    if kind == RESTORE and not is_answered:
         _end_all(own)
         return 1
     return 0 if answer == 0 else 1
@@ -196,10 +196,12 @@ def _know_kernel(settings: config.Config) -> None:
         subprocess.run([settings.criu, "check"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
-def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: int = 0, root: str | None = None) -> int:
+def _run(
+    words: list[str], own: str, runc: socket.socket, uid: int, *, saved_pid: int = 0, root: str | None = None
+) -> int:
     """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time).
 
-    `saved` is the pid of the first process that is saved; 0 in a restore. `root` is the root of a container that is
+    `saved_pid` is the pid of the first process that is saved; 0 in a restore. `root` is the root of a container that is
     restored; None in a save.
     """
     notifications, answers = os.path.join(own, "notifications"), os.path.join(own, "answers")
@@ -211,7 +213,7 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
     criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     status = 1
     try:
-        status = _passed_on(criu, hearing, answering, own, runc=runc, uid=uid, saved=saved)
+        status = _relay_notifications(criu, hearing, answering, own, runc=runc, uid=uid, saved_pid=saved_pid)
     finally:
         if status != 0:
             # If CRIU is still there (runc was killed, or we have failed), CRIU would wait for ever. If CRIU is gone,
@@ -243,8 +245,15 @@ def _confine(root: str | None, own: str) -> None:
         raise
 
 
-def _passed_on(
-    criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int, saved: int
+def _relay_notifications(
+    criu: subprocess.Popen[bytes],
+    hearing: int,
+    answering: int,
+    own: str,
+    *,
+    runc: socket.socket,
+    uid: int,
+    saved_pid: int,
 ) -> int:
     """Return CRIU's exit status, after all notifications were passed on.
 
@@ -253,25 +262,25 @@ def _passed_on(
     broken off when runc ends, or when what CRIU restores ends, since CRIU would wait for ever. Raises `NotUnderstood`
     then.
     """
-    ended = os.pidfd_open(criu.pid)
-    may_go, restored, lost = False, 0, None
-    watched = select.poll()
-    for one in (hearing, ended):
-        watched.register(one, select.POLLIN)
-    watched.register(runc, 0)  # only whether it has hung up
-    heard: bytes = b""
-    all_stand, until_s = not saved, time.monotonic() + STOP_WITHIN_S
+    end_fd = os.pidfd_open(criu.pid)
+    may_go, restored, ended_before = False, 0, None
+    poller = select.poll()
+    for one in (hearing, end_fd):
+        poller.register(one, select.POLLIN)
+    poller.register(runc, 0)  # only whether it has hung up
+    buffer: bytes = b""
+    all_stand, until_s = not saved_pid, time.monotonic() + STOP_WITHIN_S
     while True:
-        ready = dict(watched.poll(_LOOK_S * 1000))
-        if ended in ready and hearing not in ready:
+        ready = dict(poller.poll(_LOOK_S * 1000))
+        if end_fd in ready and hearing not in ready:
             status = criu.wait()
             if status != 0 and restored:
                 os.kill(restored, signal.SIGKILL)  # at once: without CRIU the process goes on, perhaps unchecked
             return status
         if hearing not in ready:
-            if saved:
+            if saved_pid:
                 if runc.fileno() in ready:
-                    watched.unregister(runc)
+                    poller.unregister(runc)
                 if not all_stand and time.monotonic() > until_s:
                     raise NotUnderstood(f"not all processes could be stopped within {STOP_WITHIN_S:.0f} s")
                 continue
@@ -279,45 +288,45 @@ def _passed_on(
                 raise NotUnderstood("runc has gone")
             if not is_held(own):
                 raise NotUnderstood("gleaner-runc has gone")
-            now_lost = None if may_go else _lost(criu.pid)
-            if now_lost is not None and now_lost == lost:  # at the first look CRIU may know of it, and be cleaning up
+            ended_now = None if may_go else _ended_process(criu.pid)
+            if ended_now is not None and ended_now == ended_before:  # at the first look CRIU may still be cleaning up
                 raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
-            lost = now_lost
+            ended_before = ended_now
             continue
-        heard += os.read(hearing, 4096)
-        while b"\n" in heard:
-            line, _, heard = heard.partition(b"\n")
+        buffer += os.read(hearing, 4096)
+        while b"\n" in buffer:
+            line, _, buffer = buffer.partition(b"\n")
             action, _, number = line.partition(b" ")
             pid = int(number or b"0")
             all_stand = all_stand or action not in _BEFORE_ALL_STAND
-            agreed = _notified(runc, action, pid) and is_held(own)
-            if agreed and (why := _objection(action, pid, own, saved=saved, uid=uid)) is not None:
+            may_continue = _notify(runc, action, pid) and is_held(own)
+            if may_continue and (why := _objection(action, pid, own, saved_pid=saved_pid, uid=uid)) is not None:
                 _log(own, why)
-                agreed = False
+                may_continue = False
             if action == b"post-restore":
                 restored = pid
             if action == b"pre-resume":
                 symlink_guard.put_back(own)
                 may_go = True
-            os.write(answering, b"ok\n" if agreed else b"no\n")
+            os.write(answering, b"ok\n" if may_continue else b"no\n")
 
 
-def _objection(action: bytes, pid: int, own: str, *, saved: int, uid: int) -> Reason | None:
+def _objection(action: bytes, pid: int, own: str, *, saved_pid: int, uid: int) -> Reason | None:
     """Return the reason why CRIU must not go on after this notification; None if it may."""
     if action == b"post-dump":
-        return unsavable.refused_files(saved)  # it may differ from before: now all processes stand still
+        return unsavable.refused_files(saved_pid)  # it may differ from before: now all processes stand still
     why = None
     if action == b"post-setup-namespaces":
-        why = _not_confined(pid)
+        why = _confine_files(pid)
     elif action == b"pre-resume":
         if (why := _must_not_go_on(pid, uid)) is not None:
             why = f"the checkpoint is not what a job of ours can have been: {why}"
         else:
-            why = _not_held(pid, own)
+            why = _hold_processes(pid, own)
     return None if why is None else Reason(why, lasts=False)
 
 
-def _lost(criu_pid: int) -> int | None:
+def _ended_process(criu_pid: int) -> int | None:
     """Return the number of the first process of what is restored, if that has ended.
 
     That process is a child of ours, as runc wants it. Until CRIU traces the process, the kernel tells CRIU nothing of
@@ -325,11 +334,11 @@ def _lost(criu_pid: int) -> int | None:
     looked up.
     """
     us = os.getpid()
-    ended = (one for one, state, parent in processes.all_processes() if (state, parent) == ("Z", us))
-    return next((one for one in ended if one != criu_pid), None)
+    zombies = (one for one, state, parent in processes.all_processes() if (state, parent) == ("Z", us))
+    return next((one for one in zombies if one != criu_pid), None)
 
 
-def _not_confined(pid: int) -> str | None:
+def _confine_files(pid: int) -> str | None:
     """Return the reason why CRIU must not make the container's files anew; None if CRIU may."""
     try:
         mount_confinement.follow_no_links(pid)
@@ -344,7 +353,7 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
     return credential_check.stop_if_beyond(pid, uid)
 
 
-def _not_held(pid: int, own: str) -> str | None:
+def _hold_processes(pid: int, own: str) -> str | None:
     """Mend what CRIU restores wrongly, and hold the processes back until the container is started.
 
     Until then nobody would hear of their end, and the engine starts no container that has ended. Return the reason if
@@ -353,14 +362,14 @@ def _not_held(pid: int, own: str) -> str | None:
     try:
         timers.start_again(pid)
         cgroup_folders = processes.cgroups_made_by_runc(os.environ["GLEANER_CONTAINER"])
-        note_held(own, cgroup_folders)
+        record_held(own, cgroup_folders)
         freezing.hold(cgroup_folders, processes.family(pid), beside=os.getppid())
     except OSError as error:
         return f"the processes cannot be made ready to go on: {error}"
     return None
 
 
-def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:
+def _notify(runc: socket.socket, action: bytes, pid: int) -> bool:
     """Pass a notification on. Return True if runc agrees to go on; False if it does not, or is gone."""
     notify = field(1, action) + (field(2, pid) if pid else b"")
     try:

@@ -90,23 +90,23 @@ class StreamBroken(Exception):
     """The other side said something that is not of the protocol, or has gone."""
 
 
-def asked(criu: socket.socket) -> str | None:
+def read_request(criu: socket.socket) -> str | None:
     """Return the name of the next image; None when CRIU asks for no more. Raises `StreamBroken`."""
     message = _message(criu)
-    return None if message is None else parsed_request(message)
+    return None if message is None else parse_request(message)
 
 
-def ask(streamer: socket.socket, name: str) -> None:
+def send_request(streamer: socket.socket, name: str) -> None:
     """Ask for an image, as CRIU does. Raises `StreamBroken`."""
     _say(streamer, field(1, name.encode("ascii")))
 
 
-def answer(criu: socket.socket, *, exists: bool) -> None:
+def send_answer(criu: socket.socket, *, exists: bool) -> None:
     """Tell CRIU if an image exists; only in a restore. Raises `StreamBroken`."""
     _say(criu, field(1, int(exists)))
 
 
-def answered(streamer: socket.socket) -> bool:
+def read_answer(streamer: socket.socket) -> bool:
     """Return the streamer's answer: True if the image exists. Raises `StreamBroken`."""
     exists = _only_field(_message(streamer) or b"")
     if exists not in (0, 1):
@@ -114,7 +114,7 @@ def answered(streamer: socket.socket) -> bool:
     return exists == 1
 
 
-def give_pipe(streamer: socket.socket, pipe: int) -> None:
+def send_pipe(streamer: socket.socket, pipe: int) -> None:
     """Send an end of a pipe, as CRIU does. Raises `StreamBroken`."""
     try:
         ipc.send(streamer, b"\0", pipe)
@@ -122,7 +122,7 @@ def give_pipe(streamer: socket.socket, pipe: int) -> None:
         raise StreamBroken(f"the other side has gone: {error}") from error
 
 
-def taken_pipe(criu: socket.socket) -> int:
+def receive_pipe(criu: socket.socket) -> int:
     """Return the end of a pipe that follows a request. Raises `StreamBroken`."""
     try:
         _, pipe = ipc.receive(criu, 1)
@@ -133,10 +133,10 @@ def taken_pipe(criu: socket.socket) -> int:
     return pipe
 
 
-def parsed_request(message: bytes) -> str:
+def parse_request(message: bytes) -> str:
     r"""Return the name in a request. Raises `StreamBroken`.
 
-    >>> parsed_request(b"\x0a\x0bpages-1.img")
+    >>> parse_request(b"\x0a\x0bpages-1.img")
     'pages-1.img'
     """
     name = _only_field(message)
@@ -156,13 +156,21 @@ def _only_field(message: bytes) -> Value | None:
 
 def _message(other: socket.socket) -> bytes | None:
     """Return the next message; None when there will be no more."""
-    head = _exactly(other, _LENGTH.size)
-    if not head:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > _LONGEST_BYTES:
-        raise StreamBroken(f"CRIU sends a request of {length} bytes")
-    return _exactly(other, length)
+    try:
+        head = ipc.receive_all(other, _LENGTH.size)
+        if not head:
+            return None
+        if len(head) < _LENGTH.size:
+            raise StreamBroken("CRIU has gone in the middle of a request")
+        (length,) = _LENGTH.unpack(head)
+        if length > _LONGEST_BYTES:
+            raise StreamBroken(f"CRIU sends a request of {length} bytes")
+        message = ipc.receive_all(other, length)
+    except OSError as error:
+        raise StreamBroken(f"CRIU has gone: {error}") from error
+    if len(message) < length:
+        raise StreamBroken("CRIU has gone in the middle of a request")
+    return message
 
 
 def _say(other: socket.socket, message: bytes) -> None:
@@ -170,18 +178,3 @@ def _say(other: socket.socket, message: bytes) -> None:
         other.sendall(_LENGTH.pack(len(message)) + message)
     except OSError as error:
         raise StreamBroken(f"the other side has gone: {error}") from error
-
-
-def _exactly(other: socket.socket, count: int) -> bytes:
-    got = b""
-    while len(got) < count:
-        try:
-            more = other.recv(count - len(got))
-        except OSError as error:
-            raise StreamBroken(f"CRIU has gone: {error}") from error
-        if not more:
-            if got:
-                raise StreamBroken("CRIU has gone in the middle of a request")
-            return b""
-        got += more
-    return got

@@ -37,7 +37,7 @@ def follow_no_links(pid: int) -> None:
     CRIU mounts all that the container has, each mount by itself, in the namespace in which the container's first
     process (`pid`) begins. The container's own mounts are copies of those, and stay as they are.
     """
-    with openat.opened(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)) as namespace:
+    with openat.closing_fd(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)) as namespace:
         places = [place for place in mounts.mount_points(pid) if place.startswith(_YARD)]
         if not places:
             raise NotConfined("CRIU does not mount the container's files where it is known to")

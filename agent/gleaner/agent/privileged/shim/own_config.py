@@ -67,7 +67,7 @@ def passwd(uid: int, gid: int) -> str:
     )
 
 
-def denied_sockets() -> list[dict[str, Any]]:
+def socket_denials() -> list[dict[str, Any]]:
     """Return the denying rules, for a filter that lets through what it does not name.
 
     A filter cannot say "none of these": so each other family is named, and all numbers beyond.
@@ -93,20 +93,21 @@ def restrict_sockets(config: dict[str, Any]) -> None:
     seccomp: dict[str, Any] | None = linux.get("seccomp")
     if seccomp:
         rules: list[dict[str, Any]] | None = seccomp.get("syscalls")
-        seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), rules or [])
+        seccomp["syscalls"] = _restrict(seccomp.get("defaultAction"), rules or [])
 
 
-def _restricted(default: object, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _restrict(default: object, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if default in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG"):
-        return [*rules, *denied_sockets()]
-    found: list[dict[str, Any]] = []
+        return [*rules, *socket_denials()]
+    kept_rules: list[dict[str, Any]] = []
     for rule in rules:
         is_let = rule.get("action") in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG")
         names = [name for name in rule["names"] if not (is_let and name in (*_CALLS, _OLD_CALL))]
         if names:
-            found.append({**rule, "names": names})
-    let = [[_is(0, family)] for family in _FAMILIES] + [[_is(0, _NETLINK), _is(2, _ROUTE)]]
-    return [*found, *({"names": [name], "action": "SCMP_ACT_ALLOW", "args": one} for name in _CALLS for one in let)]
+            kept_rules.append({**rule, "names": names})
+    families = [[_is(0, family)] for family in _FAMILIES] + [[_is(0, _NETLINK), _is(2, _ROUTE)]]
+    allowing = [{"names": [name], "action": "SCMP_ACT_ALLOW", "args": one} for name in _CALLS for one in families]
+    return [*kept_rules, *allowing]
 
 
 def _is(index: int, value: int) -> dict[str, Any]:

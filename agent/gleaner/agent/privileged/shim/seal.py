@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ...system import openat
 from ..common import linux
-from . import criu_messages, vdso
+from . import criu_messages, vdso, wipe_on_fork
 
 BLOCK_BYTES = 2**20
 _PAGES = re.compile(r"pages-[0-9]{1,10}\.img\Z")
@@ -36,7 +36,7 @@ class Broken(Exception):
     """The checkpoint is not one that root has saved for this user; one line."""
 
 
-class Sealed(NamedTuple):
+class SaveNotes(NamedTuple):
     """Root's notes of a save."""
 
     descriptors: str
@@ -47,17 +47,17 @@ class Sealed(NamedTuple):
     """The id of the container image: in another one, CRIU's paths could lead elsewhere."""
 
 
-def seal(key: bytes, uid: int, said: Sealed) -> str:
+def seal(key: bytes, uid: int, notes: SaveNotes) -> str:
     """Return the notes as one text that nobody without the key can change.
 
-    >>> opened(b"k", 7, seal(b"k", 7, Sealed("[]", {"core-1.img": ["00"]}))).images
+    >>> open_seal(b"k", 7, seal(b"k", 7, SaveNotes("[]", {"core-1.img": ["00"]}))).images
     {'core-1.img': ['00']}
     """
-    body = json.dumps({"uid": uid, **said._asdict()})
+    body = json.dumps({"uid": uid, **notes._asdict()})
     return json.dumps({"body": body, "code": _code(key, body)})
 
 
-def opened(key: bytes, uid: int, text: object, image: str = "") -> Sealed:
+def open_seal(key: bytes, uid: int, text: object, image: str = "") -> SaveNotes:
     """Return the notes in a text. Raises `Broken` unless the text was sealed for this user, in this container image."""
     try:
         outer: dict[str, Any] = json.loads(text if isinstance(text, str) else "")
@@ -67,12 +67,12 @@ def opened(key: bytes, uid: int, text: object, image: str = "") -> Sealed:
         raise Broken("the checkpoint carries no seal of this cluster's") from error
     if not is_ours:
         raise Broken("the checkpoint's seal is not of this cluster, or it was changed")
-    said = json.loads(body)
-    if said["uid"] != uid:
+    notes = json.loads(body)
+    if notes["uid"] != uid:
         raise Broken("the checkpoint was saved for another user")
-    if said.get("image") != image:
+    if notes.get("image") != image:
         raise Broken("the checkpoint was saved in a container of another image")
-    return Sealed(said["descriptors"], said["images"], image)
+    return SaveNotes(notes["descriptors"], notes["images"], image)
 
 
 def _code(key: bytes, body: str) -> str:
@@ -82,11 +82,17 @@ def _code(key: bytes, body: str) -> str:
 class Relay:
     """The relay of one save or restore: CRIU connects to `listener`, and the relay to the user's streamer at `path`.
 
-    `guard` is None in a save. `sealed` is None in a save, and for what the service account has saved.
+    `guard` is None in a save. `sealed` is None in a save, and for what the service account has saved. `saved` is the
+    pid of the first process that is saved.
     """
 
     def __init__(
-        self, listener: socket.socket, path: str, sealed: Sealed | None, guard: vdso.Guard | None = None
+        self,
+        listener: socket.socket,
+        path: str,
+        notes: SaveNotes | None,
+        guard: vdso.Guard | None = None,
+        saved: int = 0,
     ) -> None:
         self.images: dict[str, list[str]] = {}
         self.reason = ""
@@ -95,10 +101,11 @@ class Relay:
         """A pipe's end that can be read once the relay has failed."""
         self._listener = listener
         self._path = path
-        self._sealed = sealed
+        self._notes = notes
         self._guard = guard
+        self._saved = saved
         self._pumps: list[threading.Thread] = []
-        self._main = threading.Thread(target=self._guarded, args=(self._relay,), daemon=True)
+        self._main = threading.Thread(target=self._run_guarded, args=(self._relay,), daemon=True)
         self._main.start()
 
     def finish(self, until_s: float) -> None:
@@ -110,9 +117,9 @@ class Relay:
         if self.reason:
             raise Broken(self.reason)
 
-    def _guarded(self, act: Callable[..., None], *given: object) -> None:
+    def _run_guarded(self, act: Callable[..., None], *args: object) -> None:
         try:
-            act(*given)
+            act(*args)
         except Exception as error:
             self.reason = self.reason or " ".join(str(error).split()) or type(error).__name__
             os.write(self._fail, b"x")
@@ -122,7 +129,7 @@ class Relay:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as streamer, criu:
             streamer.connect(self._path)
             while True:
-                name = criu_messages.asked(criu)
+                name = criu_messages.read_request(criu)
                 if name is None:
                     return
                 if self._guard is None:
@@ -132,67 +139,71 @@ class Relay:
 
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
         """Relay an image that CRIU writes."""
-        source = criu_messages.taken_pipe(criu)
-        criu_messages.ask(streamer, name)
+        source = criu_messages.receive_pipe(criu)
+        criu_messages.send_request(streamer, name)
         if _PAGES.match(name):
-            with openat.opened(source):
-                criu_messages.give_pipe(streamer, source)
+            with openat.closing_fd(source):
+                criu_messages.send_pipe(streamer, source)
             return
         if name in self.images:
             raise Broken(f"CRIU has written {name} twice")
-        noted = self.images.setdefault(name, [])
+        digests = self.images.setdefault(name, [])
         ours, theirs = os.pipe()[::-1]
-        with openat.opened(theirs):
-            criu_messages.give_pipe(streamer, theirs)
-        self._pump(_noting, source, ours, noted)
+        with openat.closing_fd(theirs):
+            criu_messages.send_pipe(streamer, theirs)
+        self._pump(_pass_and_note, source, ours, digests, name, self._saved)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
         """Relay an image that CRIU reads, if there is one. Raises `Broken`."""
         is_pages = bool(_PAGES.match(name))
-        noted = None if self._sealed is None or is_pages else self._sealed.images.get(name)
-        if self._sealed is not None and not is_pages and noted is None:
-            criu_messages.answer(criu, exists=False)
+        digests = None if self._notes is None or is_pages else self._notes.images.get(name)
+        if self._notes is not None and not is_pages and digests is None:
+            criu_messages.send_answer(criu, exists=False)
             return
-        criu_messages.ask(streamer, name)
-        exists = criu_messages.answered(streamer)
-        if not exists and noted is not None:
+        criu_messages.send_request(streamer, name)
+        exists = criu_messages.read_answer(streamer)
+        if not exists and digests is not None:
             raise Broken(f"the checkpoint lacks {name}")
-        criu_messages.answer(criu, exists=exists)
+        criu_messages.send_answer(criu, exists=exists)
         if not exists:
             return
-        sink = criu_messages.taken_pipe(criu)
-        noting, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
-        if noted is None and noting is None and not parts:
-            with openat.opened(sink):
-                criu_messages.give_pipe(streamer, sink)
+        sink = criu_messages.receive_pipe(criu)
+        note_guard, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
+        if digests is None and note_guard is None and not parts:
+            with openat.closing_fd(sink):
+                criu_messages.send_pipe(streamer, sink)
             return
         ours, theirs = os.pipe()
-        with openat.opened(theirs):
-            criu_messages.give_pipe(streamer, theirs)
+        with openat.closing_fd(theirs):
+            criu_messages.send_pipe(streamer, theirs)
         if is_pages:
-            self._pump(_looking, ours, sink, parts)
+            self._pump(_pass_pages, ours, sink, parts)
         else:
-            self._pump(_comparing, ours, sink, noted, name, noting)
+            self._pump(_pass_saved, ours, sink, digests, name, note_guard)
 
-    def _pump(self, act: Callable[..., None], *given: object) -> None:
-        thread = threading.Thread(target=self._guarded, args=(act, *given), daemon=True)
+    def _pump(self, act: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=self._run_guarded, args=(act, *args), daemon=True)
         self._pumps.append(thread)
         thread.start()
 
 
-def _noting(source: int, sink: int, noted: list[str]) -> None:
-    """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails."""
-    with openat.opened(source), openat.opened(sink):
-        while True:
-            block = _block(source)
-            if not block:
-                return
-            noted.append(hashlib.sha256(block).hexdigest())
+def _pass_and_note(source: int, sink: int, digests: list[str], name: str, saved: int) -> None:
+    """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails.
+
+    In an image of mappings, some get a mark that CRIU leaves out. `saved` is the pid of the container's first process.
+    """
+    with openat.closing_fd(source), openat.closing_fd(sink):
+        blocks = iter(lambda: _block(source), b"")
+        if mappings := wipe_on_fork.IMAGE.match(name):
+            whole = wipe_on_fork.marked(_whole(blocks, name), wipe_on_fork.areas_of(saved, mappings.group(1)))
+            blocks = iter([whole[at : at + BLOCK_BYTES] for at in range(0, len(whole), BLOCK_BYTES)])
+        for block in blocks:
+            digests.append(hashlib.sha256(block).hexdigest())
             openat.write_all(sink, block)
 
 
-def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard: vdso.Guard | None) -> None:
-    """Pass on the blocks that were noted, or all if `noted` is None. Raises `Broken`.
+def _pass_saved(source: int, sink: int, digests: list[str] | None, name: str, guard: vdso.Guard | None) -> None:
+    """Pass on the blocks that were noted, or all if `digests` is None. Raises `Broken`.
 
     With a `guard`, CRIU gets nothing before the guard has noted the whole image: CRIU asks for pages as soon as it has
     read the beginning of the image that says what they are.
@@ -200,8 +211,8 @@ def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard
     When another block comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and must never
     take what it has for the whole image.
     """
-    with openat.opened(source):
-        blocks = _compared(source, noted, name)
+    with openat.closing_fd(source):
+        blocks = _saved_blocks(source, digests, name)
         if guard is not None:
             whole = _whole(blocks, name)
             guard.note(name, whole)
@@ -214,57 +225,57 @@ def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard
     os.close(sink)
 
 
-def _compared(source: int, noted: list[str] | None, name: str) -> Iterator[bytes]:
+def _saved_blocks(source: int, digests: list[str] | None, name: str) -> Iterator[bytes]:
     """Yield the blocks of an image. Raises `Broken` for one that was not noted, or is missing."""
     for number in itertools.count():
         block = _block(source)
-        if noted is not None and number < len(noted):
-            if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), noted[number]):
+        if digests is not None and number < len(digests):
+            if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), digests[number]):
                 raise Broken(f"{name} is not what was saved")
         elif not block:
             return
-        elif noted is not None:
+        elif digests is not None:
             raise Broken(f"{name} is longer than what was saved")
         yield block
 
 
 def _whole(blocks: Iterator[bytes], name: str) -> bytes:
-    found = bytearray()
+    content = bytearray()
     for block in blocks:
-        found += block
-        if len(found) > _MOST_SEEN_BYTES:
+        content += block
+        if len(content) > _MOST_SEEN_BYTES:
             raise Broken(f"{name} has more than {_MOST_SEEN_BYTES >> 20} MiB")
-    return bytes(found)
+    return bytes(content)
 
 
-def _looking(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
-    """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_comparing`."""
+def _pass_pages(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
+    """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_pass_saved`."""
     at = 0
-    with openat.opened(source):
+    with openat.closing_fd(source):
         try:
             for part in parts:
-                at += _moved(source, sink, part.start - at)
+                at += _splice(source, sink, part.start - at)
                 area = _exactly(source, part.length)
                 wrong = vdso.flaw(area) if len(area) == part.length else "it is cut off"
                 if wrong is not None:
                     raise vdso.Forged(f"the vDSO of process {part.process} is not a kernel's: {wrong}")
                 openat.write_all(sink, area)
                 at += part.length
-            _moved(source, sink, None)
+            _splice(source, sink, None)
         except BrokenPipeError:
             return
     os.close(sink)
 
 
-def _moved(source: int, sink: int, length: int | None) -> int:
+def _splice(source: int, sink: int, length: int | None) -> int:
     """Move `length` bytes, or all that come if it is None. Return the number of bytes moved."""
-    moved = 0
-    while length is None or moved < length:
-        more = linux.splice(source, sink, BLOCK_BYTES if length is None else min(BLOCK_BYTES, length - moved))
+    count = 0
+    while length is None or count < length:
+        more = linux.splice(source, sink, BLOCK_BYTES if length is None else min(BLOCK_BYTES, length - count))
         if not more:
             break
-        moved += more
-    return moved
+        count += more
+    return count
 
 
 def _block(source: int) -> bytes:

@@ -60,5 +60,5 @@ def period_of_expired(facts: str) -> tuple[int, int] | None:
 
 
 def _start(pid: int, number: int, seconds: int, nanoseconds: int) -> None:
-    with openat.opened(os.pidfd_open(pid)) as process, openat.opened(linux.take_file(process, number)) as timer:
+    with openat.closing_fd(os.pidfd_open(pid)) as process, openat.closing_fd(linux.take_file(process, number)) as timer:
         linux.set_timer(timer, first_ns=_SOON_NS, period=(seconds, nanoseconds))

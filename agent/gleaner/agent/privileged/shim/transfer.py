@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...system import ipc, openat, tar_policy
 from ..common import bundle, config, freezing, linux, mounts, symlink_guard, user_jobs
-from ..common.processes import cgroups_made_by_runc, kill_descendants, kill_with_descendants
+from ..common.processes import cgroups_made_by_runc, first_process, kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
-from .seal import Broken, Relay, Sealed, opened, seal
+from .seal import Broken, Relay, SaveNotes, open_seal, seal
 from .unsavable import Reason, log_line
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MARKER = "gleaner"
 END_VARIABLE = "GLEANER_END_S"
 DESCRIPTORS = "descriptors.json"
 """The file in which runc lists the pipes that the process had as its standard streams."""
-_HELD = "held.json"
+_HELD_FILE = "held.json"
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
 _CLEAN_UP_S = 2.0
@@ -120,20 +120,21 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     _must_stand_still(call)
     owner, agent = _connect(settings, annotations)
     with own_folder(settings) as own:
-        listener = ipc.listening(os.path.join(own, ipc.CAPTURE_SOCKET))
-        relay, given = _relayed(own, listener, None) if owner.key else (None, listener)
-        agent.say({"version": ipc.VERSION, "do": "save", "container": call.container}, given.fileno())
-        given.close()
-        kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
-        words = [*kept, *_paths(own)]
+        listener = ipc.listen(os.path.join(own, ipc.CAPTURE_SOCKET))
+        relay, agents_socket = _make_relay(own, listener, saved=first_process(call.folder))
+        agent.say({"version": ipc.VERSION, "do": "save", "container": call.container}, agents_socket.fileno())
+        agents_socket.close()
+        options = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
+        words = [*options, *_paths(own)]
         status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
         descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
         last = {"descriptors": descriptors}
-        if relay is not None and status == 0:
-            relay.finish(end_s)
-            last["seal"] = seal(owner.key, owner.uid, Sealed(descriptors, relay.images, owner.image))
         if status == 0:
-            with _said_to(agent):
+            relay.finish(end_s)
+        if owner.key and status == 0:
+            last["seal"] = seal(owner.key, owner.uid, SaveNotes(descriptors, relay.images, owner.image))
+        if status == 0:
+            with _report_failure(agent):
                 layers = written_layer.layers(settings, call.container, _root_of_state(call))
                 written_layer.send(agent, layers, _most(settings), end_s)
             _must_stand_still(call)
@@ -157,31 +158,31 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     end_s = _end(annotations)
     owner, agent = _connect(settings, annotations)
     agent.say({"version": ipc.VERSION, "do": "restore", "container": call.container})
-    answer, unwanted = agent.hear()
-    if unwanted is not None:
-        os.close(unwanted)
-    sealed = opened(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
-    descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
-    links: tar_policy.Links | None = [] if sealed else None
+    answer, stray_descriptor = agent.hear()
+    if stray_descriptor is not None:
+        os.close(stray_descriptor)
+    notes = open_seal(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
+    descriptors = check_descriptors(notes.descriptors if notes else answer.get("descriptors"))
+    links: tar_policy.Links | None = [] if notes else None
     if answer.get("layer"):
-        with _said_to(agent):
+        with _report_failure(agent):
             written_layer.receive(agent, _root_of_bundle(call), _limit(settings, owner), end_s, links=links)
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
-        listener = ipc.listening(os.path.join(own, ipc.SERVE_SOCKET))
-        relay, given = _relayed(own, listener, sealed, vdso.Guard())
-        agent.say({"listening": True}, given.fileno())
-        given.close()
-        passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
-        options = [(name, value) for name, value in call.options if name in passed]
+        listener = ipc.listen(os.path.join(own, ipc.SERVE_SOCKET))
+        relay, agents_socket = _make_relay(own, listener, notes=notes, guard=vdso.Guard())
+        agent.say({"listening": True}, agents_socket.fileno())
+        agents_socket.close()
+        option_names = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
+        options = [(name, value) for name, value in call.options if name in option_names]
         words = [*options, ("--detach", None), *_paths(own)]
         try:
             with (
                 contextlib.nullcontext() if links is None else _without_links(settings, call, own, owner.uid, links),
                 contextlib.ExitStack() as on_failure,
             ):
-                on_failure.callback(_end_what_is_left, call, own)
+                on_failure.callback(_end_rest, call, own)
                 status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
                 if status == 0:
                     with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
@@ -199,7 +200,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
 
 
 @contextlib.contextmanager
-def _said_to(agent: ipc.Handshake) -> Generator[None]:
+def _report_failure(agent: ipc.Handshake) -> Generator[None]:
     """Tell the agent why the written files are not saved or put back."""
     try:
         yield
@@ -221,7 +222,7 @@ def _most(settings: config.Config) -> tar_policy.SizeLimit:
     return tar_policy.SizeLimit(settings.most_container_bytes, settings.most_container_files)
 
 
-def _end_what_is_left(call: Call, own: str) -> None:
+def _end_rest(call: Call, own: str) -> None:
     """End what runc and CRIU have left of a restore that failed.
 
     If CRIU itself was killed near its end, the container's processes go on, and nobody else knows of them. If runc was
@@ -235,9 +236,9 @@ def _end_what_is_left(call: Call, own: str) -> None:
     unmount_for_criu(call)
 
 
-def note_held(own: str, cgroup_folders: dict[str, str]) -> None:
+def record_held(own: str, cgroup_folders: dict[str, str]) -> None:
     """Note the cgroups of a container that is about to be held back. If runc fails later, it forgets them."""
-    with open(os.path.join(own, _HELD), "w", encoding="utf-8") as file:
+    with open(os.path.join(own, _HELD_FILE), "w", encoding="utf-8") as file:
         json.dump(cgroup_folders, file)
 
 
@@ -247,9 +248,9 @@ def let_go(own: str) -> None:
 
 
 def _cgroups_of_held(own: str) -> dict[str, str]:
-    """Return what `note_held` has noted; nothing if it has not."""
+    """Return what `record_held` has noted; nothing if it has not."""
     try:
-        with open(os.path.join(own, _HELD), encoding="utf-8") as file:
+        with open(os.path.join(own, _HELD_FILE), encoding="utf-8") as file:
             cgroup_folders: dict[str, str] = json.load(file)
             return cgroup_folders
     except (OSError, ValueError):
@@ -280,28 +281,33 @@ def _without_links(
     `criu_call` puts the links back before the processes go on. In every other case they are put back here.
     """
     job = os.path.join(call.option("--bundle", "-b") or ".", "job")
-    kept = {"at": _root_of_bundle(call), "folders": [], "links": of_layer}
-    symlink_guard.keep(own, symlink_guard.freeze(job, uid, disk=settings.users_work), kept)
+    record = {"at": _root_of_bundle(call), "folders": [], "links": of_layer}
+    symlink_guard.write_records(own, symlink_guard.freeze(job, uid, disk=settings.users_work), record)
     try:
         yield
     finally:
         symlink_guard.put_back(own)
 
 
-def _relayed(
-    own: str, listener: socket.socket, sealed: Sealed | None, guard: vdso.Guard | None = None
+def _make_relay(
+    own: str,
+    listener: socket.socket,
+    *,
+    notes: SaveNotes | None = None,
+    guard: vdso.Guard | None = None,
+    saved: int = 0,
 ) -> tuple[Relay, socket.socket]:
     """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
-    given = ipc.listening(os.path.join(own, "relayed.sock"))
-    return Relay(listener, os.path.join(own, "relayed.sock"), sealed, guard), given
+    agents_socket = ipc.listen(os.path.join(own, "relayed.sock"))
+    return Relay(listener, os.path.join(own, "relayed.sock"), notes, guard, saved), agents_socket
 
 
-def checked_descriptors(text: object) -> list[str]:
+def check_descriptors(text: object) -> list[str]:
     """Return the names of the process's three standard streams, checked. Raises `HandshakeFailed`.
 
     runc looks only at pipes, and hands their names to CRIU. With fewer than three entries runc crashes.
 
-    >>> checked_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
+    >>> check_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
     ['/dev/null', 'pipe:[7]', 'pipe:[8]']
     """
     streams: list[str] = []
@@ -334,7 +340,7 @@ def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Own
     if not settings.user_jobs_key:
         raise config.Misconfigured("user jobs are not served on this node: user_jobs_key is not set")
     owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
-    place = user_jobs.handshakes(settings, ipc.checked_name(name))
+    place = user_jobs.handshakes(settings, ipc.check_name(name))
     return owner, ipc.connect(place, name, owner.uid)
 
 
@@ -342,7 +348,7 @@ def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Own
 def own_folder(settings: config.Config) -> Generator[str]:
     """Yield a new folder that only root can enter. It is removed at the end, and so are folders of killed calls."""
     os.makedirs(settings.own, mode=0o700, exist_ok=True)
-    with openat.opened(os.open(settings.own, openat.FOLDER)) as whole:
+    with openat.closing_fd(os.open(settings.own, openat.FOLDER)) as whole:
         facts = os.fstat(whole)
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise ValueError(f"{settings.own} must be root's alone: chmod 700")
@@ -351,20 +357,20 @@ def own_folder(settings: config.Config) -> Generator[str]:
             _remove_unless_held(os.path.join(settings.own, name))
         path = os.path.join(settings.own, f"{os.getpid()}-{os.urandom(4).hex()}")
         os.mkdir(path, 0o700)
-        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(held, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
     try:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
     finally:
         mounts.remove_tree(path)
-        os.close(held)
+        os.close(lock)
 
 
 def is_held(path: str) -> bool:
     """Return True while the call that has made this folder lives."""
     try:
-        with openat.opened(os.open(path, openat.FOLDER)) as folder:
+        with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -378,7 +384,7 @@ def _remove_unless_held(path: str) -> None:
         folder = os.open(path, openat.FOLDER)
     except OSError:  # gone by now
         return
-    with openat.opened(folder), contextlib.suppress(BlockingIOError):
+    with openat.closing_fd(folder), contextlib.suppress(BlockingIOError):
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
         freezing.end(_cgroups_of_held(path))
@@ -405,7 +411,7 @@ def _run(
     *,
     end_s: float,
     owner: _Owner,
-    relay: Relay | None,
+    relay: Relay,
 ) -> int:
     """Run runc, which finds our `criu` before any other. Return its exit status.
 
@@ -425,23 +431,22 @@ def _run(
     }
     linux.become_subreaper()  # a descendant that loses its parent stays below us, and can be ended
     runc = subprocess.Popen([*words, call.container], env=environment)
-    ended = os.pidfd_open(runc.pid)
-    watched = select.poll()
-    watched.register(ended, select.POLLIN)
-    if relay is not None:
-        watched.register(relay.failed, select.POLLIN)
+    end_fd = os.pidfd_open(runc.pid)
+    poller = select.poll()
+    poller.register(end_fd, select.POLLIN)
+    poller.register(relay.failed, select.POLLIN)
     while True:
-        ready = dict(watched.poll(ipc.poll_ms(end_s)))
-        if relay is not None and relay.failed in ready and command == "restore":
+        ready = dict(poller.poll(ipc.poll_ms(end_s)))
+        if relay.failed in ready and command == "restore":
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)
-        if ended in ready:
+        if end_fd in ready:
             status = runc.wait()
             if command == "restore" or _all_have_ended():
                 return status
             time.sleep(0.05)  # runc was killed, and CRIU undoes its work: nobody may thaw the container before
-        if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
-            watched.unregister(relay.failed)
+        if relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
+            poller.unregister(relay.failed)
         if time.time() >= end_s:
             # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)

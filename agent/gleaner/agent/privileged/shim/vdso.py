@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .criu_messages import NotUnderstood, Value, fields, number_in
 
-_IS_READ = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
+_READ_BY_CRIU = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
 _OF_PROCESS = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
 _PAGE = 4096
 _MOST_BYTES = 2**20
@@ -27,7 +27,7 @@ _REGULAR, _VDSO, _ANON_PRIVATE = 1 << 0, 1 << 3, 1 << 9
 _IS_PRESENT = 1 << 2
 """A bit of the flags of some pages: they are in the image."""
 _HEAD = struct.Struct("<I")
-_MAGIC_BYTES = 8
+MAGIC_BYTES = 8
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _STRTAB, _SYMTAB, _STRSZ = 5, 6, 10
 _FUNCTION, _GLOBAL = 2, 1
@@ -101,9 +101,9 @@ def _flaw(area: bytes, layout: VdsoLayout) -> str | None:
     header = layout.header.unpack_from(area)
     segments_at, segments = header[4], header[9]
     kind, offset, address, size = layout.kind_offset_address_size
-    found = [layout.segment.unpack_from(area, segments_at + layout.segment.size * n) for n in range(segments)]
-    loads = [segment for segment in found if segment[kind] == _PT_LOAD]
-    dynamics = [segment for segment in found if segment[kind] == _PT_DYNAMIC]
+    segment_headers = [layout.segment.unpack_from(area, segments_at + layout.segment.size * n) for n in range(segments)]
+    loads = [segment for segment in segment_headers if segment[kind] == _PT_LOAD]
+    dynamics = [segment for segment in segment_headers if segment[kind] == _PT_DYNAMIC]
     if len(loads) != 1 or len(dynamics) != 1:
         return "it has not one segment and one table of what is in it"
     base = loads[0][address]
@@ -132,10 +132,10 @@ def _beyond(area: bytes, layout: VdsoLayout, *, names_at: int, symbols_at: int, 
         symbol = layout.symbol.unpack_from(area, at)
         if symbol[info] & 0xF != _FUNCTION and symbol[info] >> 4 != _GLOBAL:
             continue
-        called_at = names_at + symbol[name]
-        if area.startswith(_NAMES, called_at) and not 0 <= symbol[value] - base <= len(area) - _LONGEST_JUMP:
-            called = area[called_at : called_at + 30].split(b"\0")[0].decode("ascii", "replace")
-            return f"{called!r} is said to be outside of it"
+        name_at = names_at + symbol[name]
+        if area.startswith(_NAMES, name_at) and not 0 <= symbol[value] - base <= len(area) - _LONGEST_JUMP:
+            function = area[name_at : name_at + 30].split(b"\0")[0].decode("ascii", "replace")
+            return f"{function!r} is said to be outside of it"
     return None
 
 
@@ -143,16 +143,16 @@ class Guard:
     """The images of one restore, as far as they were read. Each method may be called by another thread."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, bytes] = {}
+        self._images: dict[str, bytes] = {}
 
     @staticmethod
     def reads(name: str) -> bool:
         """Return True for an image that has to be noted."""
-        return _IS_READ.match(name) is not None
+        return _READ_BY_CRIU.match(name) is not None
 
     def note(self, name: str, content: bytes) -> None:
         """Note a whole image before CRIU gets its first byte. Raises `Forged` if it was another one before."""
-        if self._seen.setdefault(name, content) != content:
+        if self._images.setdefault(name, content) != content:
             raise Forged(f"{name} is not the same when it is read again")
 
     def parts(self, pages: str) -> list[VdsoPart]:
@@ -161,28 +161,28 @@ class Guard:
         Call this when CRIU asks for the pages: by then the images that say what they are have been noted. CRIU restores
         several processes at the same time, so other processes' images may not be there yet.
         """
-        found: list[VdsoPart] = []
-        for name, content in list(self._seen.items()):
-            matched = _OF_PROCESS.match(name)
-            if matched is None:
+        parts: list[VdsoPart] = []
+        for name, content in list(self._images.items()):
+            match = _OF_PROCESS.match(name)
+            if match is None:
                 continue
-            process = matched.group(1)
+            process = match.group(1)
             try:
-                messages = _messages(content)
-                head = next(messages, None)
+                runs = messages(content)
+                head = next(runs, None)
                 if head is None:
                     raise ValueError("it is empty")
                 if f"pages-{_number(dict(fields(head)), 1)}.img" == pages:
-                    areas = _vdso_areas(self._seen.get(f"mm-{process}.img", b""), process)
-                    found += _places(messages, areas, process)
+                    areas = _vdso_areas(self._images.get(f"mm-{process}.img", b""), process)
+                    parts += _places(runs, areas, process)
             except (NotUnderstood, ValueError, struct.error) as error:
                 raise Forged(f"what is said of the memory of process {process} cannot be read: {error}") from error
-        return sorted(found)
+        return sorted(parts)
 
 
-def _messages(image: bytes) -> Iterator[bytes]:
+def messages(image: bytes) -> Iterator[bytes]:
     """Yield the messages in an image. Raises `struct.error` or `ValueError` if one is cut off."""
-    at = _MAGIC_BYTES
+    at = MAGIC_BYTES
     while at < len(image):
         (length,) = _HEAD.unpack_from(image, at)
         at += _HEAD.size + length
@@ -194,7 +194,7 @@ def _messages(image: bytes) -> Iterator[bytes]:
 def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
     """Return the start and end of each area that CRIU takes for a vDSO of the process. Raises `Forged`."""
     found: list[tuple[int, int]] = []
-    for message in _messages(mm):
+    for message in messages(mm):
         for number, value in fields(message):
             if number != 14 or isinstance(value, int):
                 continue

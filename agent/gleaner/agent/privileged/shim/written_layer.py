@@ -43,18 +43,18 @@ def layers(settings: config.Config, container: str, root: str) -> Layers:
     The helper mounts a container's files in the monitor's mount namespace alone, so its bundle names them. Docker's are
     mounted where we see them. The table of mounts that is read is ours, which no container can change.
     """
-    made = bundle.Bundle(settings, container)
-    if root == made.inside("rootfs"):
-        return Layers(made.inside("upper"), [made.facts()["rootfs"]])
-    return mounted(root, mounts.mount_options(root, "overlay"))
+    of_helper = bundle.Bundle(settings, container)
+    if root == of_helper.inside("rootfs"):
+        return Layers(of_helper.inside("upper"), [of_helper.facts()["rootfs"]])
+    return layers_of_mount(root, mounts.mount_options(root, "overlay"))
 
 
-def mounted(root: str, options: dict[str, str]) -> Layers:
+def layers_of_mount(root: str, options: dict[str, str]) -> Layers:
     """Return the layers that the options of an overlay mount name. Raises `ValueError`.
 
     Docker names many layers by paths below its own folder, which is two steps above the root, to keep them short.
 
-    >>> mounted("/d/overlay2/7/merged", {"upperdir": "7/diff", "lowerdir": "/x:/y"})
+    >>> layers_of_mount("/d/overlay2/7/merged", {"upperdir": "7/diff", "lowerdir": "/x:/y"})
     Layers(upper='/d/overlay2/7/diff', image=['/x', '/y'])
     """
     if not {"upperdir", "lowerdir"} <= set(options):
@@ -66,15 +66,15 @@ def mounted(root: str, options: dict[str, str]) -> Layers:
     )
 
 
-def send(agent: ipc.Handshake, found: Layers, limit: SizeLimit, end_s: float) -> None:
+def send(agent: ipc.Handshake, layers: Layers, limit: SizeLimit, end_s: float) -> None:
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
-        with openat.opened(sink):
-            with openat.opened(source):
+        with openat.closing_fd(sink):
+            with openat.closing_fd(source):
                 agent.say({"layer": True}, source)
             os.set_blocking(sink, False)
-            for chunk in pack(found, limit):
+            for chunk in pack(layers, limit):
                 rest = memoryview(chunk)
                 while rest:
                     _wait(sink, select.POLLOUT, end_s)
@@ -92,23 +92,24 @@ def receive(agent: ipc.Handshake, root: str, limit: SizeLimit, end_s: float, *, 
     """
     source, sink = os.pipe()
     try:
-        with openat.opened(source):
-            with openat.opened(sink):
+        with openat.closing_fd(source):
+            with openat.closing_fd(sink):
                 agent.say({"layer": True}, sink)
             put_back(_chunks(source, end_s), root, limit, links)
     except (OSError, Hostile, *MALFORMED) as error:
         raise NotTaken(f"its written files cannot be put back: {error}", lasts=False) from error
 
 
-def pack(found: Layers, limit: SizeLimit) -> Iterator[bytes]:
+def pack(layers: Layers, limit: SizeLimit) -> Iterator[bytes]:
     """Yield the written files as an archive.
 
     The container's processes may do what they like meanwhile: no link is followed, and only folders and plain files
     are opened. Raises `Hostile` for what `put_back` would refuse.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as descriptors:
         upper, *image = [
-            opened.enter_context(openat.opened(os.open(path, openat.FOLDER))) for path in (found.upper, *found.image)
+            descriptors.enter_context(openat.closing_fd(os.open(path, openat.FOLDER)))
+            for path in (layers.upper, *layers.image)
         ]
         yield from tar_pack.pack(upper, _policy(limit), image)
 
@@ -120,7 +121,7 @@ def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links 
     to it and not made. Raises `Hostile`, or one of `MALFORMED`.
     """
     source = tar_unpack.Source(chunks)
-    with openat.opened(os.open(root, openat.FOLDER)) as target:
+    with openat.closing_fd(os.open(root, openat.FOLDER)) as target:
         tar_unpack.unpack(source, target, _policy(limit, links))
         source.finish()
 

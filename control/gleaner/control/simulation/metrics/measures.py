@@ -1,4 +1,4 @@
-"""Figures of a replay: what it means for the cluster and its users. docs/simulation.md has the formulas.
+"""Figures of a replay: what it means for the cluster and its users. docs/simulate/reference.md has the formulas.
 
 Node time is measured in a window, by default from the first submission to the last: after the window no work arrives
 and the machine drains. Jobs that were submitted in the window count, whenever they ran.

@@ -22,6 +22,9 @@ from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts
 UNKNOWN = -1
 """The mark for an unknown value in any number of a record, as in the Standard Workload Format."""
 
+_LONGEST_S = 50 * 365 * 86400.0
+"""No machine is in service for longer. A time beyond that is a mistake of the log, such as a run since 1970."""
+
 Mask = NDArray[np.bool_]
 Size: TypeAlias = Literal["requested", "allocated"]
 
@@ -195,6 +198,8 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
         ("submitted at a negative time", records.submit_s < 0),
         ("run time unknown", records.run_s == UNKNOWN),
         ("negative run time", records.run_s < 0),
+        ("it ran for more than 50 years", records.run_s > _LONGEST_S),
+        ("submitted more than 50 years before or after the others", _far_from_the_others(records.submit_s)),
         ("no number of processors", records.processors <= 0),
     ]
     if conventions.zero_run_time == "left-out":
@@ -202,6 +207,15 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
     if processors is not None and conventions.too_large == "left-out":
         rules.append((f"larger than the machine ({processors} processors)", records.processors > processors))
     return rules
+
+
+def _far_from_the_others(submit_s: Seconds) -> Mask:
+    """Return which jobs were submitted at another time than most: one of them would make the log centuries long."""
+    if not len(submit_s):
+        return np.zeros(0, bool)
+    middle = (len(submit_s) - 1) // 2
+    most_s = float(np.partition(submit_s, middle)[middle])
+    return np.asarray(np.abs(submit_s - most_s) > _LONGEST_S, bool)
 
 
 def _workload(kept: Records) -> Workload:

@@ -92,7 +92,7 @@ def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
     rows = plain_rows("".join(lines), len(lines), len(FIELDS))
     if rows is None:
         try:
-            rows = np.loadtxt(lines, comments=None, ndmin=2)
+            rows = np.loadtxt([" ".join(line.split()) for line in lines], comments=None, ndmin=2)
         except ValueError:
             raise _bad_line(path, first, lines) from None
     whole = rows[:, _WHOLE] if rows.shape[1] == len(FIELDS) else rows

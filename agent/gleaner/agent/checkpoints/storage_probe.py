@@ -1,14 +1,14 @@
-"""Check if a storage still answers, when something with it takes suspiciously long."""
+"""Check that a storage still answers, when work with it takes suspiciously long."""
 
 from gleaner.agent.checkpoints.interface import Storage, StorageError
 from gleaner.agent.common.clock import Clock
 
 PATIENCE_S = 10.0
-"""A storage that does not answer for so long hangs."""
+"""A storage that does not answer within this time hangs."""
 
 
-class Probe:
-    """One small write (a read might be answered by a cache), in a thread of its own, since it may never end."""
+class StorageProbe:
+    """One small write (a cache might answer a read), in a thread of its own, since the write may never end."""
 
     def __init__(self, storage: Storage, key: str, clock: Clock) -> None:
         self._storage = storage
@@ -16,22 +16,22 @@ class Probe:
         self._clock = clock
         self._out_since_s: float | None = None
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Begin a write, unless an earlier one is still under way."""
         if self._out_since_s is None:
             self._out_since_s = self._clock.monotonic_s()
             self._clock.start(self._ask)
 
     @property
-    def out_for_s(self) -> float:
-        """The time for which a write has been waiting for its answer; 0 if none is under way."""
+    def waits_s(self) -> float:
+        """The time since the present write began; 0 if there is none."""
         since_s = self._out_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
     @property
     def hangs(self) -> bool:
         """True if the storage does not answer. A storage that refuses does answer."""
-        return self.out_for_s >= PATIENCE_S
+        return self.waits_s >= PATIENCE_S
 
     def _ask(self) -> None:
         try:

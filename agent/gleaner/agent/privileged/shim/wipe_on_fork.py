@@ -1,0 +1,75 @@
+"""Memory that a child gets as zeros (madvise(2), MADV_WIPEONFORK), which CRIU 4 restores as ordinary memory.
+
+In such memory glibc 2.41 and newer, and libraries for cryptography, keep what the next random numbers are made of.
+After a restore without the mark, all children of a process would draw the numbers that their parent draws. So the mark
+is added to CRIU's image of the mappings while CRIU saves: CRIU restores any advice that this image holds.
+
+Formats: CRIU's images/mm.proto and images/vma.proto.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import re
+import struct
+
+from ..common.processes import family, status
+from .criu_messages import Value, field, fields, number_in
+from .vdso import MAGIC_BYTES, messages
+
+IMAGE = re.compile(r"mm-([0-9]{1,10})\.img\Z")
+_HEAD = struct.Struct("<I")
+_ADVICE = 1 << 18
+_MAPPINGS, _START, _END, _ADVICES = 14, 1, 2, 9
+_AREA = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ")
+
+
+def areas_of(init_pid: int, inner_pid: str) -> set[tuple[int, int]]:
+    """Return the start and end of each such mapping of the process that has this number in its container.
+
+    Raises `OSError`.
+    """
+    for pid in family(init_pid):
+        if status(f"/proc/{pid}/status")["NSpid"][-1] == inner_pid:
+            with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
+                return areas(file.read())
+    return set()
+
+
+def areas(smaps: str) -> set[tuple[int, int]]:
+    r"""Return the start and end of each such mapping by `/proc/PID/smaps` (proc(5)).
+
+    >>> areas("1000-2000 rw-p 0 00:00 0\nSize: 4 kB\nVmFlags: rd wf dd \n2000-3000 rw-p 0 00:00 0\nVmFlags: rd \n")
+    {(4096, 8192)}
+    """
+    found: set[tuple[int, int]] = set()
+    area = 0, 0
+    for line in smaps.splitlines():
+        if matched := _AREA.match(line):
+            area = int(matched["start"], 16), int(matched["end"], 16)
+        elif line.startswith("VmFlags:") and "wf" in line.split():
+            found.add(area)
+    return found
+
+
+def marked(image: bytes, areas: set[tuple[int, int]]) -> bytes:
+    """Return an image of mappings with the mark at these ones.
+
+    Raises `NotUnderstood`, `ValueError` or `struct.error`.
+    """
+    if not areas:
+        return image
+    made = [image[:MAGIC_BYTES]]
+    for message in messages(image):
+        changed = b"".join(field(number, _marked(number, value, areas)) for number, value in fields(message))
+        made += [_HEAD.pack(len(changed)), changed]
+    return b"".join(made)
+
+
+def _marked(number: int, value: Value, areas: set[tuple[int, int]]) -> Value:
+    if number != _MAPPINGS or isinstance(value, int):
+        return value
+    mapping = dict(fields(value))
+    if (number_in(mapping.get(_START, 0)), number_in(mapping.get(_END, 0))) not in areas:
+        return value
+    mapping[_ADVICES] = number_in(mapping.get(_ADVICES, 0)) | _ADVICE
+    return b"".join(field(*one) for one in mapping.items())
