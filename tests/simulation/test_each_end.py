@@ -28,8 +28,9 @@ def test_the_first_of_two_ends_does_not_know_of_the_second() -> None:
 
 
 def test_a_job_at_its_limit_counts_as_ended_from_the_first_decision_on() -> None:
-    rows = [(0, 2, 9, 2), (0, 2, 2, 2), *HEAD_NEEDS_BOTH[2:]]
-    assert replay(workload_of(rows), of_processors(4), EASY).start_s.tolist() == [0, 0, 2, 7]
+    # Job 2 ends at its limit: the decision at the end of job 1 has room for jobs 3 and 4. Else job 5 would overtake.
+    rows = [(0, 2, 9, 2), (0, 2, 2, 6), (1, 5, 5, 3), (1, 5, 5, 5), (1, 5, 5, 1)]
+    assert replay(workload_of(rows), of_processors(8), EASY).start_s.tolist() == [0, 0, 2, 2, 7]
 
 
 @pytest.mark.parametrize("kind", ["fcfs", "easy"])
