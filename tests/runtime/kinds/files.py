@@ -149,7 +149,7 @@ assert os.path.exists("/job/d/x")
 """,
     ),
     Kind(
-        "folders that are read to their end, and one that is read again",
+        "folders of its own that are read to their end, and one that is read again",
         """
 places = ("/job/d", "/var/tmp/d", "/dev/shm/d")
 for place in places:
