@@ -35,6 +35,8 @@ from gleaner.control.simulation.workload import Workload
 
 _AHEAD = 16
 """The number of trials per worker that are handed out at once: few, since Ctrl-C waits until they are handed out."""
+_LOOK_S = 0.5
+"""The longest time until Ctrl-C is heard while workers compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +125,16 @@ def _run(folder: str, rest: _Rest, trials: dict[str, TrialInputs], workers: int)
     with _processes(workers) as pool:
         try:
             while True:
-                with later(signal.SIGINT):  # workers start here, and inherit that
+                # Workers start here, and inherit that. And an interrupt within the pool's own calls would leave its locks
+                # held, so that its thread could never end.
+                with later(signal.SIGINT):
                     for key, inputs in islice(rest_of_them, _AHEAD * workers - len(running)):
                         running[pool.submit(_perform, folder, rest, inputs)] = key
+                    ended = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED).done
+                for future in ended:
+                    yield running.pop(future), future.result()
                 if not running:
                     return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
         except BrokenProcessPool as error:
             raise SimulationError(
                 "a worker was killed, perhaps for want of memory; what is done is kept: try fewer --workers"
