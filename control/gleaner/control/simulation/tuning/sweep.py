@@ -125,8 +125,8 @@ def _run(folder: str, rest: _Rest, trials: dict[str, TrialInputs], workers: int)
     with _processes(workers) as pool:
         try:
             while True:
-                # Workers start here, and inherit that. And an interrupt within the pool's own calls would leave its locks
-                # held, so that its thread could never end.
+                # Workers start here, and inherit that. And an interrupt within the pool's own calls would leave its
+                # locks held, so that its thread could never end.
                 with later(signal.SIGINT):
                     for key, inputs in islice(rest_of_them, _AHEAD * workers - len(running)):
                         running[pool.submit(_perform, folder, rest, inputs)] = key
