@@ -1,11 +1,11 @@
 """The report in a browser: it opens without a network, draws its plots, and shows figures under the pointer."""
 
-import shutil
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
+from tests import chromium
 from tests.simulation.pages import everything
 from tests.simulation.shipped import PATH
 
@@ -17,27 +17,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    """Chromium of the system, which deploy/setup.sh --tests installs; nothing is downloaded."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail('there is no chromium: run deploy/setup.sh --tests, or leave these tests out with -m "not slow"')
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium.started() as running:
         yield running
-        running.close()
 
 
-class Shown:
-    """A file in a tab; what the page asked the network for, and complained of."""
+class Shown(chromium.Tab):
+    """A file in a tab without a network."""
 
     def __init__(self, browser: Browser, path: Path, scheme: str) -> None:
-        self.asked: list[str] = []
-        self.complaints: list[str] = []
-        context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": 1100, "height": 900})  # type: ignore[arg-type]
-        self.page: Page = context.new_page()
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        super().__init__(browser, scheme=scheme, width=1100, offline=True)
         self.page.goto(path.as_uri())
 
     def check(self) -> None:

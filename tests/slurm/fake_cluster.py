@@ -57,7 +57,7 @@ class FakeCluster(SlurmAdminClient):
     """The drained nodes, each with the reason."""
     acts: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     explained: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-    """Whose reason was written, and when."""
+    """The writer of the reason, and the time."""
     submitted: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     read_s: list[float] = field(default_factory=list[float])
     heard_s: float = 0.0
@@ -208,7 +208,8 @@ class FakeCluster(SlurmAdminClient):
         return SchedulerId(id_)
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
-        raise NotImplementedError
+        for id_ in ids:
+            self.jobs.pop(id_, None)
 
     def vacate(self, agents: Sequence[str], *, gone_s: float) -> None:
         for each in agents:

@@ -1,11 +1,11 @@
 """The page in a browser: signing in by a code, every page for everybody's eyes, an act, and a restart of control."""
 
-import shutil
 from collections.abc import Generator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
+from tests import chromium
 from tests.cli.cli_harness import CliHarness, Service
 from tests.cli.conftest import admin, service
 from tests.slurm.records import node, seen
@@ -25,28 +25,16 @@ PAGES = ("", "/campaigns", "/campaigns/1", "/jobs", "/jobs/1", "/jobs/1/log", "/
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    """Chromium of the system, which deploy/setup.sh --tests installs; nothing is downloaded."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail('there is no chromium: run deploy/setup.sh --tests, or leave these tests out with -m "not slow"')
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium.started() as running:
         yield running
-        running.close()
 
 
-class Tab:
-    """A tab of a browser, with what it asked the network for, and what it complained of."""
+class Tab(chromium.Tab):
+    """A tab that waits long enough for each event."""
 
     def __init__(self, browser: Browser, *, scheme: str = "light", width: int = 1200) -> None:
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
-        self.asked: list[str] = []
-        self.complaints: list[str] = []
-        self.page: Page = context.new_page()
+        super().__init__(browser, scheme=scheme, width=width)
         self.page.set_default_timeout(LATEST_MS)
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
 
 def _fill(admin: CliHarness) -> None:

@@ -212,7 +212,7 @@ OUR_OWN = re.compile(r"/web(/[A-Za-z0-9._~/?&=%+:-]*)?|#main")
 
 
 def _check_harmless(text: str, plain: str) -> None:
-    """That the page has the elements and attributes of the same page with plain words, and no control characters."""
+    """Fail unless a page has the elements of the one with plain words, their attributes, and no control characters."""
 
     def skeleton(page: str) -> list[tuple[str, tuple[str, ...]]]:
         return [(tag, tuple(sorted(attrs))) for tag, attrs in markup(page).elements]
