@@ -83,7 +83,7 @@ def _code(key: bytes, body: str) -> str:
 class Relay:
     """The relay of one save or restore: CRIU connects to `listener`, and the relay to the user's streamer at `path`.
 
-    `guard` is None in a save. `sealed` is None in a save, and for what the service account has saved. `saved` is the
+    `guard` is None in a save. `notes` is None in a save, and for what the service account has saved. `saved` is the
     pid of the first process that is saved.
     """
 
