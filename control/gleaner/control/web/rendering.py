@@ -71,10 +71,10 @@ def environment() -> jinja2.Environment:
 
 
 def shown(value: Any) -> Any:
-    """Return a value as a template may print it: control characters are escapes, and None is nothing."""
+    """Return a value as a template may print it: control characters are escapes, tabs are spaces, None is nothing."""
     if value is None:
         return ""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return visible(value.expandtabs()) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def lines(text: str) -> Markup:
