@@ -87,7 +87,7 @@ PEOPLES = (
     ),
     Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
     Reader("a campaign file", campaign, (WrongCampaign,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
-    Reader("the settings", settings_file, (Failure,), (SETTINGS,), (MANY_DIGITS,)),
+    Reader("the settings", settings_file, (Failure,), (SETTINGS,), (MANY_DIGITS, b"\r")),
     Reader(
         "an image to push",
         archived_image,

@@ -70,7 +70,7 @@ def _read(path: Path | None) -> tuple[str, Mapping[str, Any]]:
     if path is None:
         return "", {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")  # line ends as they are, as the settings read them
         return text, tomllib.loads(text)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such settings file; GLEANER_SETTINGS names it") from None
