@@ -90,7 +90,7 @@ def test_a_job_of_ones_own_is_for_a_slurm_job_and_its_commands_options_are_its_o
     process = harness.start("run", "--save-every", "60", "image", "--", "--help", "-x")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
-    assert err == "glean run: it runs in a Slurm job: write it into a script and submit that with sbatch\n"
+    assert err == "glean run: this is not a Slurm job: write the command into a script and submit that with sbatch\n"
 
 
 def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> None:

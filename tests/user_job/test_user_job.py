@@ -536,7 +536,7 @@ def test_in_a_batch_script_it_makes_itself_a_step_that_no_early_signal_kills() -
 
 WRONG: dict[str, dict[str, str]] = {
     "submit that with sbatch": {},
-    "it is one process": {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"},
+    "more than one task": {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"},
 }
 
 
@@ -563,7 +563,7 @@ def test_memory_takes_units_as_glean_submit_does(text: str, said: str) -> None:
 
 def test_places_are_looked_at_before_anything_is_computed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(main.Unfit, match="there already"):
+    with pytest.raises(main.Unfit, match="exists already"):
         main.check_places(tmp_path / "there", None)
     with pytest.raises(main.Unfit, match="--results"):
         main.check_places(tmp_path / "no" / "such", None)

@@ -24,16 +24,16 @@ _LARGEST = 2**53 - 1
 def _clean(text: object, longest: int) -> object:
     if not isinstance(text, str):
         return text
-    return storable(text[:longest])  # a workload may print anything, and that must not stop an agent
+    return storable(text[:longest])  # a job may print anything, and no text may stop an agent
 
 
 Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
-"""Text for a person. Long text is cut, and characters that no database stores are replaced: it is never refused."""
+"""Text for a person, never refused: long text is cut, and characters that no database stores are replaced."""
 LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_LINE))]
 """One line that a job wrote, cleaned in the same way."""
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
-"""The beginning of a line, byte for byte, as base64: it may end within a character."""
+"""The beginning of a line as base64 of its bytes: it may end within a character."""
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
@@ -54,7 +54,7 @@ Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
 Seconds = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), NUMBER]
 Duration = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
-"""The sum of many of these is still a finite number."""
+"""The limit keeps the sum of many of these finite."""
 Weight = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
 Flag = Annotated[bool, Field(strict=True)]
 
@@ -119,12 +119,12 @@ class Registration(VersionedMessage):
 
     facts: NodeFacts
     end_s: Seconds
-    """The instant at which the agent will be gone: the shared end, or earlier."""
+    """The instant of the agent's end: the shared end, or earlier."""
     slurm_job: Text | None = None
 
 
 class CostSample(NamedTuple):
-    """One measured save or restore: the size of all that went on at once, and the time that each of them took."""
+    """One measured save or restore: the size of all that ran at the same time, and the time that each of them took."""
 
     mib: Annotated[float, Field(ge=1, le=_LARGEST), NUMBER]
     took_s: Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
@@ -158,7 +158,7 @@ class Welcome(VersionedMessage):
 
     heartbeat_s: float
     lease_s: float
-    """The agent may be silent for so long before its jobs are given to others."""
+    """After this long without a heartbeat, control gives the agent's jobs to others."""
     rates: NodeRates = NodeRates()
     """The measurements of earlier agents on this node."""
     node_mtbf_s: Annotated[float, Field(gt=0), NUMBER] | None = None
@@ -177,7 +177,7 @@ class Way(StrEnum):
 
 
 class SelfSave(Message):
-    """A workload that saves itself: on the signal it writes its state into its folder and exits with the code.
+    """For a program that saves itself: on the signal it writes its state into its folder and exits with the code.
 
     HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The same command is started anew
     in that folder to go on.
@@ -267,7 +267,7 @@ class Assignment(Message):
 
 
 class Assignments(VersionedMessage):
-    """The answer to an `ClaimRequest`; empty when nothing fits."""
+    """The answer to a `ClaimRequest`; empty when nothing fits."""
 
     jobs: tuple[Assignment, ...] = ()
 
@@ -410,27 +410,27 @@ class ReturnReason(StrEnum):
     """Why an agent returns a job that it has not saved."""
 
     UNSTARTED = "unstarted"
-    """There was no time left, or the agent is ending: no fault of the job."""
+    """Too little time was left, or the agent ends: no fault of the job."""
     IMAGE_MISSING = "image missing"
     """The image is not on the node and cannot be pulled. The job is held."""
     IMAGE_REFUSED = "image refused"
     """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
     CHECKPOINT_BROKEN = "checkpoint broken"
-    """The checkpoint that the assignment named is not whole."""
+    """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"
-    """The checkpoint is whole, but its process did not come back on this node. On another node it may."""
+    """The checkpoint is whole, but the restore failed on this node. It may succeed on another node."""
     INCOMPATIBLE = "incompatible"
-    """This node lacks what the checkpoint needs, found before anything was touched. `detail` says what. The
-    checkpoint counts as whole as before, and the job is not offered to this node again."""
+    """This node lacks what the checkpoint needs: `detail` says what. It was found before the restore, so the checkpoint
+    still counts as whole. The job is not offered to this node again."""
     SAVE_FAILED = "save failed"
-    """The job ran, and could not be saved: every try failed. `detail` says why the first did."""
+    """The job ran, and every save failed. `detail` says why the first one failed."""
     UNSAVABLE = "cannot be saved"
-    """The job ran, and a save failed for a reason that lasts: other nodes will give the same one unless the program
-    changes. `detail` says what to do."""
+    """The job ran, and a save failed for a reason that holds on every node until the program changes. `detail` says
+    what to do."""
     TOO_LATE = "too late"
-    """The job ran, and was not saved at the agent's end, or its result was not stored: no fault of the job. `detail`
-    says why an earlier save had failed, if one had. If the save is done after all, the agent reports so: that counts
-    until another agent has claimed the job."""
+    """The job ran, but its save or its result was not finished at the agent's end: no fault of the job. `detail` says
+    why an earlier save failed, if one did. If the save is finished later, the agent reports it: it counts until
+    another agent has claimed the job."""
     NODE_FAULT = "node fault"
     """The runtime of this node does not work, or somebody killed the job."""
     STORAGE_FAULT = "storage fault"

@@ -30,53 +30,53 @@ class AgentSettings(FileSettings):
     runtime: Kind = "auto"
     """The runtime of containers. `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
     images: Path | None = None
-    """With the node helper: a folder with images as files (`runtime.images`), for those that a node lacks."""
+    """With the node helper: the folder with image files (`runtime.images`) from which a node loads missing images."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
-    """The images that jobs may run, by name (`registry.site/physics/*`); no other is pulled or started. `*`: all."""
+    """The names of images that jobs may run (`registry.site/physics/*`); no other is pulled or started. `*`: all."""
     images_pushed: bool = True
-    """Jobs may also run the images that their own groups have pushed, whatever `images_allowed` says. False where only
-    listed images may run."""
+    """True: a job may also run an image that its own group has pushed. False where only the images of
+    `images_allowed` may run."""
     images_keep_days: float = Field(default=30, ge=0)
-    """An image that agents have pulled is removed when it was not used for so long, or when the disk has no room."""
+    """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
-    """A job may have so much on the node's disk: its folder and what else it writes. A job with more ends as failed.
-    Larger for jobs that write much."""
+    """The most that a job may have on the node's disk: its folder and all other files that it writes. A job with more
+    ends as failed. Larger for jobs that write much."""
     inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
-    """The same for files and folders."""
+    """The most files and folders that a job may have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
-    """If less is free, no job begins, and the job that takes most is saved; below half of it, that job is ended. Larger
-    where other services share `/var`."""
+    """With less free space on the disk, no job starts, and the job that uses most is saved; with less than half of it,
+    that job is ended. Larger where other services share `/var`."""
     docker_url: str = "unix:///var/run/docker.sock"
     """The socket of Docker Engine."""
     cpus: int | None = Field(default=None, ge=1)
-    """Cores that jobs may use; by default those that the allocation has."""
+    """The cores that jobs may use. By default all cores of the allocation."""
     memory_mib: int | None = Field(default=None, ge=1)
-    """Memory that jobs may use; by default that of the allocation."""
+    """The memory that jobs may use. By default all memory of the allocation."""
     save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
-    """Assumed until this node has measured its own: memory saved and published per second, all jobs together. By
-    default what is usual for the way in which the node saves (`save_cost.ASSUMED_MIB_S`). Lower where storage is
+    """The rate at which a node saves memory to the storage, all jobs together. It counts until the node has measured
+    its own. By default a usual rate for the node's runtime (`save_cost.ASSUMED_MIB_S`). Lower where storage is
     slow."""
     margin_s: float = Field(default=10, ge=0)
-    """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
-    seconds of it (`deadlines.SHUTDOWN_GRACE_S`, the least that counts) are for leaving behind what hangs. Larger where
-    storage is uneven."""
+    """The time between the estimated end of all saves and the end of the agent. In its last three seconds
+    (`deadlines.SHUTDOWN_GRACE_S`, also the least) the agent gives up what hangs. Larger where the speed of the storage
+    varies."""
     kill_wait_s: float | None = Field(default=None, ge=0)
-    """The agent plans to be gone so long before its end; only a late save uses what is left. By default Slurm's
-    KillWait, without Slurm nothing. 0 only where no storage ever hangs."""
+    """The agent plans to end this long before the end of its Slurm job. Only a late save uses this time. By default
+    Slurm's KillWait; 0 without Slurm. 0 only where no storage ever hangs."""
     saves_at_once: int | None = Field(default=None, ge=1)
-    """More saves than this wait for their turn, so that they do not slow each other. By default by the number of cores
+    """The most saves at the same time; more would slow each other. By default it follows from the number of cores
     (`limiter.default_saves_at_once`). 1 where storage slows down with several writers."""
     periodic_saves: Literal["auto"] | bool = "auto"
-    """Save jobs while they go on, at the optimal interval. `auto`: if control knows how often nodes are lost; true:
-    always."""
+    """Save jobs also while they run, at the best interval. `auto`: only if control knows how often nodes are lost.
+    true: always."""
     early_saves: bool = True
-    """Save all jobs early in the slice on a node of which too little is known of what saves cost. False only where a
-    lost first slice does not matter."""
+    """Save all jobs early in the slice on a node that has not measured enough saves. False only where a lost first
+    slice does not matter."""
     shortest_period_s: float = Field(default=60, gt=0)
-    """A job is not saved more often than this while it goes on."""
+    """The least time between two saves of a running job."""
     shortest_slice_s: float = Field(default=300, ge=0)
-    """No job is begun when less time than this is left before saving starts."""
+    """No job starts when less time than this is left before the save at the end."""
     request_timeout_s: float = Field(default=15, gt=0, le=3600)
-    """The time for one request to control."""
+    """The longest that one request to control may take."""
     idle_s: float = Field(default=60, ge=0)
-    """An agent without work ends after this long."""
+    """An agent that has had no job for this long ends."""

@@ -24,7 +24,7 @@ from gleaner.agent.system import atomic
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 """A number as it is written here: `007` is a name that somebody else has given."""
 _STALE_S = 3600.0
-"""A half-written checkpoint of a program that died is removed after so long."""
+"""A half-written checkpoint of a program that died is removed after this many seconds."""
 
 
 class _Record(BaseModel):
@@ -33,7 +33,7 @@ class _Record(BaseModel):
 
 
 def program_of(image: str, command: Sequence[str]) -> str:
-    """Return a digest of what is run: a checkpoint of another program is not for this one."""
+    """Return a digest of the image and the command: a checkpoint of another program must not be restored."""
     return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
 
 
@@ -53,8 +53,8 @@ class Catalog:
     def set_up(self, *, is_first: bool, now_s: float) -> None:
         """Make the folder ready.
 
-        If the job starts for the first time, checkpoints under its number are of an older job, and go. If it starts
-        again, the folder must be there: else it is not the folder of before.
+        At the first start of a job, all checkpoints under its number are of an older job and are removed. At a later
+        start the folder must exist: a missing one means that this node does not see the shared folder.
         """
         if is_first:
             try:
@@ -66,7 +66,7 @@ class Catalog:
             self.storage.prepare()
             self.clear()
         elif not self.root.is_dir():
-            raise StorageError(f"{self.root} is not there: it must be a folder that all nodes share (--storage)")
+            raise StorageError(f"{self.root} does not exist: it must be a folder that all nodes share (--storage)")
         self.storage.sweep(before_s=now_s - _STALE_S)
 
     def remove_forgotten(self, jobs: frozenset[str]) -> None:
@@ -79,18 +79,18 @@ class Catalog:
     def latest(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that count, the newest first; empty if they are of another program.
 
-        A record that cannot be read is an error. If it were taken for a missing one, the job would begin anew, and its
-        next save would remove all that was saved before.
+        A record that cannot be read is an error, not a missing record: the job would start from the beginning, and
+        its next save would remove all earlier checkpoints.
         """
-        stays = f"what was saved stays: scontrol requeue {self.job} lets it go on from that, once"
+        stays = f"the checkpoints stay: `scontrol requeue {self.job}` restores the job as soon as"
         try:
             record = _Record.model_validate_json(self.record.read_bytes())
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} that can be read") from error
+            raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} it can be read") from error
         except ValidationError as error:
-            raise StorageError(f"{self.record} says nothing that is known here; {stays} that is mended") from error
+            raise StorageError(f"{self.record} is damaged; {stays} it is mended") from error
         return record.checkpoints if record.program == self.program else ()
 
     def next_attempt(self) -> int:

@@ -28,12 +28,12 @@ from gleaner.agent.user_job.slurm_reporter import say
 from gleaner.agent.user_job.when_to_save import Plan
 
 WRONG = 2
-"""The exit status when nothing was begun: wrong options, or a job or node that is not fit."""
+"""The exit status when nothing was started: wrong options, or a Slurm job or a node that cannot run it."""
 _RESERVE_MIB = 150
 """The part of the job's memory that this program itself needs."""
 _LEAST_MIB = 6
 _LOOK_WITHIN_S = 5.0
-"""Slurm's answer is not waited for longer, since there may be only Slurm's kill wait left."""
+"""The longest wait for Slurm's answer: there may be only Slurm's kill wait left."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -61,23 +61,30 @@ class RunOptions:
 def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
     image: Annotated[str, typer.Argument(help="An image that the node has.")],
     command: Annotated[
-        list[str] | None, typer.Argument(help="What to run in it; by default what the image says.")
+        list[str] | None, typer.Argument(help="The command to run in it. [the command of the image]")
     ] = None,
     storage: Annotated[
-        Path | None, typer.Option(help="Where to keep what is saved: a folder that all nodes share. [~/.gleaner]")
+        Path | None, typer.Option(help="The folder for checkpoints; all nodes must share it. [~/.gleaner]")
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Where its files go when it has ended; must not be there. [gleaner-JOB]")
+        Path | None, typer.Option(help="The folder for its files after its end; it must not exist yet. [gleaner-JOB]")
     ] = None,
-    input: Annotated[Path | None, typer.Option(help="A folder whose content it finds in /job when it begins.")] = None,
-    save_every: Annotated[float | None, typer.Option(min=1, help="Save it so often meanwhile (seconds).")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="[all that the job has here]")] = None,
+    input: Annotated[Path | None, typer.Option(help="A folder that is copied into /job before the start.")] = None,
+    save_every: Annotated[
+        float | None, typer.Option(min=1, help="Also save it every so many seconds while it runs.")
+    ] = None,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, help="The cores it may use. [all cores of the Slurm job here]")
+    ] = None,
     memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="Or with a unit: 4G. [what the job has, but 150 MiB]")
+        str | None,
+        typer.Option(
+            metavar="MIB", help="The memory it may use, in MiB or as 4G. [the memory of the Slurm job less 150 MiB]"
+        ),
     ] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, any number of times.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="An environment variable NAME=VALUE. May be repeated.")] = None,
 ) -> None:
-    """Run a container in a Slurm job of your own that can be saved at any time and goes on elsewhere.
+    """Run a container in your own Slurm job, which can be saved at any time and restored on another node.
 
     The program starts in the folder /job, without network. Its output is the job's, its exit code too.
     """
@@ -104,7 +111,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
 
 
 def memory_of(text: str) -> int:
-    """Return the memory that an option asks for, in MiB. Raises `Unfit`.
+    """Return the memory that `--memory-mib` asks for, in MiB. Raises `Unfit`.
 
     >>> memory_of("1.5G")
     1536
@@ -131,12 +138,12 @@ def variables(words: Sequence[str]) -> dict[str, str]:
 
 
 def job_of(environment: Mapping[str, str]) -> str:
-    """Return the number of the Slurm job that we are in. Raises `Unfit`."""
+    """Return the number of our Slurm job. Raises `Unfit`."""
     number = environment.get("SLURM_JOB_ID", "")
     if not number.isdigit():
-        raise Unfit("it runs in a Slurm job: write it into a script and submit that with sbatch")
+        raise Unfit("this is not a Slurm job: write the command into a script and submit that with sbatch")
     if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        raise Unfit("it is one process: call it in the script itself, or with srun --ntasks=1")
+        raise Unfit("this step has more than one task: call it in the script itself, or with srun --ntasks=1")
     return number
 
 
@@ -162,7 +169,7 @@ def step_words(environment: Mapping[str, str], srun: str, words: Sequence[str]) 
 
 
 def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoReturn:
-    """Begin again as a job step, which takes our place. Raises `Unfit`."""
+    """Replace this process by a job step that runs the same command. Raises `Unfit`."""
     srun = shutil.which("srun")
     if srun is None:
         raise Unfit("there is no srun on the PATH of the job")
@@ -170,7 +177,7 @@ def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoRetur
 
 
 def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
-    """Return the job with all that it needs, found and checked. Raises whatever is wrong."""
+    """Check everything and return the job. Raises `Unfit`, `Unknown`, `RuntimeFault` or `StorageError`."""
     clock = SystemClock()
     began_s = clock.now_s()
     handle = JobHandle(number, timeout_s=_LOOK_WITHIN_S)
@@ -199,7 +206,7 @@ def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
         checkpoint=latest[0] if latest else None,
     )
     if not latest and in_slurm.restarts:
-        say("nothing was saved of it yet: it starts from the beginning")
+        say("no checkpoint yet: the job starts from the beginning")
     facts = facts_of(runtime, spec)
     return UserJob(
         slurm_job=handle,
@@ -225,18 +232,20 @@ def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
 
 
 def plan_of(job: SlurmJob, options: RunOptions, began_s: float) -> Plan:
-    """Return the instants by which the job is saved."""
+    """Return the plan that says when the job is saved."""
     return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
 
 
 def check_places(results: Path, begin_with: Path | None) -> None:
-    """Check the folders now, and not when the job has computed for a week. Raises `Unfit`."""
+    """Check the folders before the job starts, not after a week of computing. Raises `Unfit`."""
     if results.exists():
-        raise Unfit(f"{results} is there already: move it, or choose another place with --results")
+        raise Unfit(f"{results} exists already: move it, or choose another folder with --results")
     if not os.access(results.parent, os.W_OK | os.X_OK):
-        raise Unfit(f"{results.parent} is not there, or not yours to write to: choose another place with --results")
+        raise Unfit(
+            f"{results.parent} does not exist, or you may not write to it: choose another folder with --results"
+        )
     if begin_with is not None and not begin_with.is_dir():
-        raise Unfit(f"--input {begin_with} is no folder")
+        raise Unfit(f"--input {begin_with} is not a folder")
 
 
 def root_of(storage: Path | None) -> Path:
@@ -246,7 +255,7 @@ def root_of(storage: Path | None) -> Path:
 
 
 def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[], object]]:
-    """Return the runtime, what the helper grants the job, and a function that asks the helper again. Raises `Unfit`."""
+    """Return the runtime, the helper's grant for the job, and a function that asks the helper again. Raises `Unfit`."""
     settings = config.load()
     if not settings.user_jobs_key:
         raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (docs/admin/install.md)")
@@ -265,7 +274,7 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
     name = ContainerId(str(grant["name"]))
     if name in helper.ask("list").fields["containers"]:
         if not helper.ask("about", name=name).fields["ended"]:
-            raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
+            raise Unfit(f"job {number} already has a container on this node: only one `glean run` may run at a time")
         runtime.remove(name)
         grant = admit()
         stay_alone(Path(str(grant["handshakes"])), number)
@@ -273,20 +282,20 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
 
 
 def stay_alone(handshakes: Path, number: str) -> None:
-    """Keep any other `glean run` of this job from this node as long as we live: both would use the same folder."""
+    """Take the lock of this job's `glean run` on this node until we end: two would use the same folder."""
     folder = os.open(handshakes, os.O_RDONLY | os.O_DIRECTORY)  # never closed
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(folder)
-        raise Unfit(f"job {number} has a `glean run` on this node already: there is one at a time") from None
+        raise Unfit(f"job {number} already has a `glean run` on this node: only one may run at a time") from None
 
 
 def spec_of(options: RunOptions, grant: Mapping[str, Any]) -> ContainerSpec:
-    """Return the container that the job needs. Raises `Unfit`."""
+    """Return the container to start. Raises `Unfit`."""
     has_mib = grant["memory_mib"]
     if options.memory_mib is None and has_mib is None:
-        raise Unfit("Slurm does not count memory here: say how much it needs with --memory-mib")
+        raise Unfit("Slurm does not limit memory here: give the memory of the job with --memory-mib")
     return ContainerSpec(
         name=str(grant["name"]),
         image=options.image,
