@@ -237,6 +237,7 @@ def job_spec(
     retries: int = 0,
     saves_itself: SelfSave | None = None,
     compute_limit_s: int | None = None,
+    most_memory_mib: int | None = None,
 ) -> Submission:
     """Return one job that counts."""
     spec = JobSpec(
@@ -247,6 +248,7 @@ def job_spec(
         retries=retries,
         saves_itself=saves_itself and SelfSaveSpec(**saves_itself.model_dump()),
         compute_limit_s=compute_limit_s,
+        most_memory_mib=most_memory_mib,
     )
     return Submission(job=spec)
 

@@ -45,6 +45,7 @@ class _Process:
     exit_code: int
     written: list[str] = field(default_factory=list[str])
     in_two_parts: bool = False
+    needs_mib: tuple[int, int] | None = None
     paused: bool = False
     exited: int | None = None
     killed: bool = False
@@ -63,11 +64,20 @@ class _Process:
             if self.exited is None and not self.paused:
                 steps = int((self.clock.monotonic_s() - self._since_s) / STEP_S + 1e-6)
                 self._since_s += steps * STEP_S
-                more = min(steps, self.goal - self.count)
+                more = min(steps, self._last - self.count)
                 self._count(more)
                 if steps > more:
-                    self._exit(self.exit_code)
+                    self._exit(137 if self.meets_limit else self.exit_code)
         return self
+
+    @property
+    def meets_limit(self) -> bool:
+        """True if it needs more memory than it has before it is done."""
+        return self.needs_mib is not None and self.needs_mib[1] > self.spec.memory_mib
+
+    @property
+    def _last(self) -> int:
+        return max(self.count, min(self.goal, self.needs_mib[0])) if self.needs_mib and self.meets_limit else self.goal
 
     def _count(self, more: int) -> None:
         if not more:
@@ -102,7 +112,7 @@ class _Process:
         """Return how long it takes to exit by itself, as things stand."""
         if self.paused:
             return math.inf
-        return (self.goal + 1 - self.count) * STEP_S - (self.clock.monotonic_s() - self._since_s)
+        return (self._last + 1 - self.count) * STEP_S - (self.clock.monotonic_s() - self._since_s)
 
 
 class PretendedRuntime:
@@ -127,6 +137,8 @@ class PretendedRuntime:
         self.start_takes_s = 0.0
         self.checkpoint_takes_s = 0.0
         self.remove_takes_s = 0.0
+        self.needs_mib: tuple[int, int] | None = None
+        """A count and the memory, in MiB, that each process needs to count further."""
         self.can_save = True
         self.signals: list[str] = []
         self.restores = 0
@@ -154,7 +166,7 @@ class PretendedRuntime:
         return self._run(process)
 
     def _run(self, process: _Process) -> ContainerId:
-        process.in_two_parts = self.lines_in_two_parts
+        process.in_two_parts, process.needs_mib = self.lines_in_two_parts, self.needs_mib
         name = ContainerId(f"c{next(self._numbers)}")
         self._processes[name] = process
         return name
@@ -237,6 +249,10 @@ class PretendedRuntime:
             if exit_code is not None:
                 return exit_code
             self._clock.wait(process.moved, min(process.exits_in_s(), threading.TIMEOUT_MAX))
+
+    def was_out_of_memory(self, container: ContainerId) -> bool:
+        process = self._processes[container]
+        return process.meets_limit and process.exited == 137
 
     def signal(self, container: ContainerId, name: str) -> None:
         """`save-itself` writes its state and exits with 85, `save-itself GOAL 0 deaf` does not hear it."""

@@ -354,6 +354,22 @@ def test_the_time_that_a_job_may_compute_is_that_of_all_its_slices(control: Cont
     assert detail.counted_s == before_s + detail.attempts[1].compute_s
 
 
+@pytest.mark.slow
+def test_a_job_that_meets_its_memory_limit_continues_from_its_last_save_with_more(control: Control) -> None:
+    job = control.submit("1500", most_memory_mib=256)
+    control.live(control.brief("a1"))
+    control.runtime.needs_mib = (700, 200)
+    control.live(control.agent("a2", lives_s=FAR_S, idle_s=8))
+    detail = control.job(job)
+    assert (detail.job.outcome, detail.failures, detail.job.memory_mib) == (Outcome.SUCCEEDED, 0, 256)
+    assert [attempt.ending for attempt in detail.attempts] == ["saved", "failed", "failed", "succeeded"]
+    assert [attempt.detail for attempt in detail.attempts[1:3]] == [
+        "memory limit 64 MiB reached; continues from checkpoint 1/1 with 128 MiB",
+        "memory limit 128 MiB reached; continues from checkpoint 1/1 with 256 MiB",
+    ]
+    control.in_order(job, 1500)
+
+
 def test_a_job_that_has_no_time_left_is_not_restored(control: Control) -> None:
     job = control.submit("100000", compute_limit_s=3600)
     control.live(control.brief("a1"))

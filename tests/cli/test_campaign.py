@@ -98,6 +98,9 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\ncpus: yes", "runs.yaml, line 2: cpus must be a whole number, found 'yes'"),
         ("image: a\ncpus: 1.5", "runs.yaml, line 2: cpus must be a whole number, found '1.5'"),
         ("image: a\nmemory_mib: 512X", "runs.yaml, line 2: memory_mib must be like 4096 (in MiB) or 4G, found '512X'"),
+        ("image: a\nmemory_mib: 512..", "runs.yaml, line 2: memory_mib must be like 4096 (in MiB) or 4G, found ''"),
+        ("image: a\nmemory_mib: 1..4G", "runs.yaml, line 2: memory_mib must be at least 16, found 1"),
+        ("image: a\nmemory_mib: 4G..1G", "runs.yaml, line 2: memory_mib: the most memory is less than the least: 40"),
         ("image: a\nmemory_mib: 100K", "runs.yaml, line 2: memory_mib must be at least 16, found 1"),
         ("image: a\nmemory_mib: 1", "runs.yaml, line 2: memory_mib must be at least 16, found 1"),
         ("image: a\nnodes: 4", "runs.yaml, line 2: nodes: a job runs on one node or less; wider jobs are only simul"),
@@ -186,6 +189,11 @@ def test_what_is_wrong_in_a_campaign_file_is_named_with_its_line(text: str, said
 def test_memory_is_a_number_of_mib_or_has_a_unit(text: str, mib: int) -> None:
     assert memory_mib(text) == mib
     assert campaign_file.parse(f"image: a\nmemory_mib: {text}\n", "runs.yaml")["memory_mib"].value == mib
+
+
+def test_memory_may_be_a_range() -> None:
+    job = campaign_file.submission(campaign_file.parse("image: a\nmemory_mib: 512..4G", "runs.yaml")).job
+    assert (job.memory_mib, job.most_memory_mib) == (512, 4096)
 
 
 @pytest.mark.parametrize("text", ["", "G", "4X", "4GG", "1e3", "0x10", "4 G 2", "٣G", "-4G", "1.2.3G", "9" * 30])

@@ -76,6 +76,7 @@ def test_a_slice_is_saved_and_reported_at_once_before_its_container_is_killed() 
 
 def test_a_job_that_exits_is_finished() -> None:
     assert play(Started(C), Exited(3), Finished()) == (Ended(), [Finish(C, 3), Kill(C), Clean()])
+    assert play(Started(C), Exited(1, out_of_memory=True))[1] == [Finish(C, 1, out_of_memory=True)]
 
 
 def test_an_exit_during_the_save_wins_whichever_comes_first() -> None:

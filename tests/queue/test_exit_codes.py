@@ -41,6 +41,15 @@ def test_a_code_that_is_never_tried_again_ends_the_job_at_once(harness: QueueHar
     )
 
 
+def test_a_code_that_has_a_meaning_never_stands_alone(harness: QueueHarness) -> None:
+    job = _job(harness)
+    _fail(harness, 139)
+    detail = harness.detail(job)
+    cause = "exit code 139: SIGSEGV, an access to memory that is not the program's"
+    assert (detail.attempts[-1].detail, detail.last_failure) == (cause, cause)
+    assert detail.events[-1].detail == f"{cause}; starts over, 4 retries left"
+
+
 def test_with_a_list_of_codes_to_try_again_all_others_end_the_job(harness: QueueHarness) -> None:
     job = _job(harness, retry_on=[75])
     _fail(harness, 75)

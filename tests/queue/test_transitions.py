@@ -258,7 +258,7 @@ def test_every_move_leaves_an_event_with_its_reason(harness: QueueHarness) -> No
     harness.record_save(job, 1, number=4)
     harness.claim_one(harness.agent("b"))
     harness.now_s += 100
-    harness.record_completion(job, 2, exit_code=139)
+    harness.record_completion(job, 2, exit_code=3)
     harness.now_s += 100
     harness.claim_one(harness.agent("c"))
     harness.now_s += 100
@@ -269,7 +269,7 @@ def test_every_move_leaves_an_event_with_its_reason(harness: QueueHarness) -> No
         ("claim", "by a on node-of-a"),
         ("save", "checkpoint 1/4, 1000 bytes"),
         ("claim", "by b on node-of-b"),
-        ("retry", "exit code 139; starts over, 0 retries left"),
+        ("retry", "exit code 3; starts over, 0 retries left"),
         ("claim", "by c on node-of-c"),
         ("fail", "exit code 2"),
     ]

@@ -456,6 +456,53 @@ def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) ->
 def test_memory_beyond_the_limit_ends_the_job_and_not_the_node(node: Node, work: Work) -> None:
     container = work.start(node, "x = bytearray(1 << 30); print(len(x))", memory_mib=50)
     assert node.runtime.wait(container) == 137
+    assert node.runtime.was_out_of_memory(container)
+
+
+PART_TOO_LARGE = """
+import subprocess, sys
+sys.exit(3 if subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode else 0)
+"""
+
+
+@pytest.mark.nodes
+def test_a_program_that_ends_after_a_part_of_it_met_the_memory_limit_says_so(node: Node, work: Work) -> None:
+    container = work.start(node, PART_TOO_LARGE, "x = bytearray(1 << 30)", memory_mib=50)
+    assert node.runtime.wait(container) == 3
+    assert node.runtime.was_out_of_memory(container)
+    work.end(node, container)
+    container = work.start(node, PART_TOO_LARGE, "raise SystemExit(1)", memory_mib=50)
+    assert node.runtime.wait(container) == 3
+    assert not node.runtime.was_out_of_memory(container)
+
+
+GROWS = """
+import os, time
+print("ready")
+while not os.path.exists("/job/more"):
+    time.sleep(0.02)
+held = b"x" * (150 << 20)
+print("grown")
+"""
+
+
+@pytest.mark.nodes
+def test_a_job_that_met_its_memory_limit_goes_on_elsewhere_with_more(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair
+    container = work.start(here, GROWS, memory_mib=100)
+    work.until("ready")
+    saved = work.save(here, container)
+    here.runtime.unpause(container)
+    (work.folder(here) / "more").touch()
+    assert here.runtime.wait(container) == 137
+    assert here.runtime.was_out_of_memory(container)
+    work.end(here, container)
+    container = work.restore(there, saved, GROWS, memory_mib=300)
+    (work.folder(there) / "more").touch()
+    assert there.runtime.wait(container) == 0
+    assert not there.runtime.was_out_of_memory(container)
+    work.read_to_end()
+    assert work.lines == ["ready", "grown"]
 
 
 @pytest.mark.nodes

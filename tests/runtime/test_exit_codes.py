@@ -75,6 +75,15 @@ def test_hitting_the_memory_limit_is_the_workloads_own_end_even_if_the_engine_sa
 ) -> None:
     engine.exit_code, engine.out_of_memory = 137, told
     assert engine.runtime().wait(C) == 137
+    assert engine.runtime().was_out_of_memory(C)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_program_that_ends_after_a_part_of_it_was_killed_says_if_that_was_for_its_memory(
+    engine: StandIn, *, known: bool
+) -> None:
+    engine.exit_code, engine.out_of_memory = 1, [known]
+    assert engine.runtime().was_out_of_memory(C) is known
 
 
 def test_a_process_killed_for_another_reason_was_killed_from_outside(engine: StandIn) -> None:
@@ -87,6 +96,7 @@ def test_a_container_that_is_gone_was_removed_by_somebody(engine: StandIn) -> No
     engine.exit_code = None
     with pytest.raises(ContainerKilled, match="removed"):
         engine.runtime().wait(C)
+    assert not engine.runtime().was_out_of_memory(C)
 
 
 def test_an_engine_that_is_away_says_nothing_of_its_containers(engine: StandIn) -> None:

@@ -404,6 +404,8 @@ class Completed(VersionedMessage):
     slice: Slice
     may_retry: Flag = True
     """False: another try would end in the same way, whatever retries are left. `reason` says why."""
+    out_of_memory: Flag = False
+    """True if the job has met its memory limit. `reason` says so, with the limit."""
 
 
 class ReturnReason(StrEnum):

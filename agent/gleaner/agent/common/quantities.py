@@ -56,6 +56,25 @@ def memory_mib(text: str) -> int:
     return math.ceil(Fraction(match[1]) * Fraction(1024) ** ("KMGT".index(match[2].upper()) - 1))
 
 
+def memory_range_mib(text: str) -> int | tuple[int, int]:
+    """Return memory in MiB, from one size or a range of two. Raises `ValueError` with what is wrong.
+
+    >>> memory_range_mib("512"), memory_range_mib("512..4096"), memory_range_mib("1G .. 4G")
+    (512, (512, 4096), (1024, 4096))
+    """
+    least, dots, most = text.partition("..")
+    return (memory_mib(least), memory_mib(most)) if dots else memory_mib(text)
+
+
+def memory_in_words(mib: int) -> str:
+    """Return memory for people.
+
+    >>> memory_in_words(512), memory_in_words(1024), memory_in_words(1152), memory_in_words(3001)
+    ('512 MiB', '1 GiB', '1.125 GiB', '3001 MiB')
+    """
+    return f"{mib / 1024:g} GiB" if mib >= 1024 and mib % 128 == 0 else f"{mib} MiB"
+
+
 def size(size_bytes: int) -> str:
     """Return a size for people.
 

@@ -15,7 +15,7 @@ from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, way_to_restore
-from gleaner.agent.job.limits import check_compute_limit
+from gleaner.agent.job.limits import check_compute_limit, memory_limit_reached
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import (
     Assignment,
@@ -157,9 +157,18 @@ class ControlReporter:
     def store_results(self, exit_code: int) -> Results:
         return Results(self.checkpoints.publish_output(exit_code))
 
-    def report_exit(self, exit_code: int, results: Results, spent: Slice) -> None:
-        lines = self._log.line_count
-        self._report("completed", Completed(exit_code=exit_code, output=results.output, log_lines=lines, slice=spent))
+    def report_exit(self, exit_code: int, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
+        self._report(
+            "completed",
+            Completed(
+                exit_code=exit_code,
+                output=results.output,
+                log_lines=self._log.line_count,
+                reason=memory_limit_reached(self.checkpoints.assignment) if out_of_memory else "",
+                slice=spent,
+                out_of_memory=out_of_memory,
+            ),
+        )
 
     def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
         self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=spent))

@@ -252,9 +252,9 @@ class Executor:
                 await asyncio.to_thread(self._signal, container, name)
             case lifecycle.StoreFolder():
                 await self._store_folder()
-            case lifecycle.Finish(_, exit_code):
+            case lifecycle.Finish(_, exit_code, out_of_memory):
                 self.times.switch_to(Activity.OVER)
-                await self._finish(exit_code)
+                await self._finish(exit_code, out_of_memory=out_of_memory)
             case lifecycle.Kill(container):
                 self.times.switch_to(Activity.OVER)
                 await asyncio.to_thread(self._kill, container)
@@ -441,13 +441,13 @@ class Executor:
         except RuntimeFault as error:
             self.reporter.warn("cannot tell it to save itself", error)
 
-    async def _finish(self, exit_code: int) -> None:
+    async def _finish(self, exit_code: int, *, out_of_memory: bool) -> None:
         """Store the results, and report the exit."""
         results = await self._persistently(lambda: self.reporter.store_results(exit_code))
         if results is None:
             return
         await self._end_output()
-        self.reporter.report_exit(exit_code, results, self.times.slice())
+        self.reporter.report_exit(exit_code, results, self.times.slice(), out_of_memory=out_of_memory)
         self.feed(lifecycle.Finished())
 
     async def _store_folder(self) -> None:
@@ -542,7 +542,7 @@ def wait_for_exit(runtime: Runtime, container: ContainerId, clock: Clock) -> lif
             if exit_code == TERMINATED:
                 clock.pause(ENGINE_ENDS_S)
                 runtime.facts()
-            return lifecycle.Exited(exit_code)
+            return lifecycle.Exited(exit_code, exit_code != 0 and runtime.was_out_of_memory(container))
         except ContainerKilled as error:
             return lifecycle.Lost(str(error))
         except RuntimeFault as error:

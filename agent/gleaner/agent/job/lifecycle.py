@@ -117,9 +117,10 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process ended by itself."""
+    """The process ended by itself, or for its memory limit."""
 
     exit_code: int
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,7 @@ class Finish:
 
     container: ContainerId
     exit_code: int
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,8 +389,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         ):
             return Storing(container), [StoreFolder(container)]
         # The exit of the process counts more than a save that is not yet published.
-        case ((Running(container) | Saving(container) | Signalled(container)), Exited(exit_code)):
-            return Finishing(container), [Finish(container, exit_code)]
+        case ((Running(container) | Saving(container) | Signalled(container)), Exited(exit_code, out_of_memory)):
+            return Finishing(container), [Finish(container, exit_code, out_of_memory)]
         case Finishing(container), Finished():
             return Ended(), [Kill(container), Clean()]
         case Finishing(container), OutOfTime(fault):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gleaner.agent.common.quantities import in_words
+from gleaner.agent.common.quantities import in_words, memory_in_words
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.messages import Assignment
@@ -24,6 +24,11 @@ def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.
     if limit is None or computed_s < limit.left_s:
         return None
     return lifecycle.LimitPassed(f"compute limit {in_words(limit.limit_s)} reached", lifecycle.Limit.COMPUTING)
+
+
+def memory_limit_reached(assignment: Assignment) -> str:
+    """Return the reason of the end of a job that has met its memory limit."""
+    return f"memory limit {memory_in_words(assignment.memory_mib)} reached"
 
 
 def end_jobs_at_limit(jobs: Sequence[Executor]) -> None:

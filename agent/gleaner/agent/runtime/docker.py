@@ -264,11 +264,18 @@ class DockerRuntime:
             try:
                 while (exit_code := self._engine.wait(container)) is None:
                     pass
-                if exit_code == KILLED and not self._was_out_of_memory(container):
+                if exit_code == KILLED and not self._is_out_of_memory_soon(container):
                     raise ContainerKilled("its process was killed from outside, and not for its memory limit")
             except docker.errors.NotFound as error:
                 raise ContainerKilled("its container was removed by somebody else") from error
         return exit_code
+
+    def was_out_of_memory(self, container: ContainerId) -> bool:
+        with translate_errors(f"cannot look at {container[:12]}"):
+            try:
+                return self._state(container).was_out_of_memory
+            except docker.errors.NotFound:
+                return False
 
     def signal(self, container: ContainerId, name: str) -> None:
         with translate_errors(f"cannot send {name} to {container[:12]}"):
@@ -453,7 +460,7 @@ class DockerRuntime:
         except docker.errors.NotFound:
             return False
 
-    def _was_out_of_memory(self, container: ContainerId) -> bool:
+    def _is_out_of_memory_soon(self, container: ContainerId) -> bool:
         give_up_s = time.monotonic() + _OOM_KNOWN_WITHIN_S
         while not (was_out_of_memory := self._state(container).was_out_of_memory) and time.monotonic() < give_up_s:
             time.sleep(0.1)

@@ -186,6 +186,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def was_out_of_memory(self, container: ContainerId) -> bool:
+        """Return True if a process of the ended container was killed for the container's memory limit."""
+        ...
+
     def signal(self, container: ContainerId, name: str) -> None:
         """Send a signal (`SIGTERM`, `SIGUSR1`) to the first process of a container. An ended container is no error."""
         ...

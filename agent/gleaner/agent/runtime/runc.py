@@ -191,6 +191,16 @@ class RuncRuntime:
             raise ContainerKilled("its process was killed from outside, and not for its memory limit")
         return exit_code
 
+    def was_out_of_memory(self, container: ContainerId) -> bool:
+        with translate_errors(f"cannot look at {container}"):
+            try:
+                end = self._helper.ask("wait", name=container).fields["exit"]
+            except HelperRefusal as error:
+                if error.kind != "gone":
+                    raise
+                return False
+        return bool(end and end.get("out_of_memory"))
+
     def signal(self, container: ContainerId, name: str) -> None:
         with translate_errors(f"cannot send {name} to {container}"):
             self._helper.ask("signal", name=container, signal=name.removeprefix("SIG"))

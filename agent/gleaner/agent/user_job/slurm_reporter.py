@@ -13,6 +13,7 @@ from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.lifecycle import Limit
+from gleaner.agent.job.limits import memory_limit_reached
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, SaveMeasurement, Slice
 from gleaner.agent.privileged.common.slurm_job import JobHandle, NotRequeued
@@ -162,8 +163,10 @@ class SlurmReporter:
         self.forget()
         return Results()
 
-    def report_exit(self, exit_code: int, results: Results, spent: Slice) -> None:
-        """Do nothing: our own exit code tells it."""
+    def report_exit(self, exit_code: int, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
+        """Say if it was the memory limit; all else our own exit code tells."""
+        if out_of_memory:
+            self.say(memory_limit_reached(self.assignment))
 
     def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
         self.say(reason)

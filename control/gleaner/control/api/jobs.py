@@ -79,7 +79,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
     state = caller.state
-    wish = JobNeeds(submission.job.cpus, submission.job.memory_mib)
+    wish = JobNeeds(submission.job.cpus, submission.job.most_memory_mib or submission.job.memory_mib)
     known = places(state)
     if known and not fits_somewhere(wish, known):
         raise HTTPException(422, too_large(wish, known))
@@ -99,7 +99,9 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
             group=group,
             rules=jobs.SubmissionRules(
                 default_retries=state.settings.queue.retries,
-                nodes_memory=_nodes_memory(db, known) if known else {wish.memory_mib},  # unknown: it may just fit
+                nodes_memory=_nodes_memory(db, known)
+                if known
+                else {submission.job.memory_mib, wish.memory_mib},  # unknown: it may just fit
                 longest_s=longest_s,
                 quotas=state.quotas,
                 stored_bytes=state.stored.bytes_by_owner,

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from gleaner.agent.common.quantities import duration_s, memory_mib
+from gleaner.agent.common.quantities import duration_s, memory_range_mib
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.validation_messages import complaint, one_line, unknown_key
@@ -140,6 +140,8 @@ def default_name(image: str) -> str:
 def submission(given: Mapping[str, Given]) -> Submission:
     """Return the submission for control. Raises `WrongCampaign` that names the place of the first wrong value."""
     values = {DURATIONS.get(key, key): value.value for key, value in given.items()}
+    if isinstance(memory := values.get("memory_mib"), tuple):
+        values["memory_mib"], values["most_memory_mib"] = memory
     if "image" not in values:
         raise WrongCampaign(f"image is missing in {_file(given)}; it names the container image to run")
     values.setdefault("name", default_name(str(values["image"])))
@@ -151,7 +153,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
         first = error.errors()[0]
         path = [str(part) for part in first["loc"]]
         field = path[1] if path[0] == "job" else path[0]
-        key = next((key for key, name in DURATIONS.items() if name == field), field)
+        names = DURATIONS | {"memory_mib": "most_memory_mib"}
+        key = next((key for key, name in names.items() if name == field), field)
         where = given[key].where if key in given else ""
         inner = "".join(f" {part}" for part in path[2:]) if key == "saves_itself" else ""
         if not where or where.startswith("--"):
@@ -178,7 +181,7 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         return _text(node, where, key)
     if key == "memory_mib" or key in DURATIONS:
         try:
-            return (memory_mib if key == "memory_mib" else duration_s)(_text(node, where, key))
+            return (memory_range_mib if key == "memory_mib" else duration_s)(_text(node, where, key))
         except ValueError as error:
             raise WrongCampaign(one_line(f"{where}: {key} {error}")) from None
     if key in NUMBERS:

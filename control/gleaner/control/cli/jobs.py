@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from gleaner.agent.common.quantities import duration_s, memory_mib
+from gleaner.agent.common.quantities import duration_s, memory_range_mib
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.campaign_file import Given, WrongCampaign
 from gleaner.control.cli.client import connect
@@ -45,7 +45,7 @@ class SubmitOptions:
     name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None
     cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None
     memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
+        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
     ] = None
     nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None
     priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None
@@ -300,7 +300,7 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
 
 KEYS = {"array": "indices", "env": "environment"}
 PARSERS: dict[str, Callable[[Any], object] | None] = {
-    "image": None, "name": None, "cpus": None, "memory_mib": memory_mib, "nodes": None, "priority": None,
+    "image": None, "name": None, "cpus": None, "memory_mib": memory_range_mib, "nodes": None, "priority": None,
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
     "compute_limit": duration_s, "needs_at_least": duration_s, "saves_itself": campaigns.self_save, "group": None,
     "array": _indices, "env": _environment, "hold": None,

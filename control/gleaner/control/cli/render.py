@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gleaner.agent.common.quantities import in_words, size
+from gleaner.agent.common.quantities import in_words, memory_in_words, size
 from gleaner.control.cli.output import Answer, Configuration, Fetched
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.models.agents import AgentRow
@@ -272,7 +272,10 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         facts["campaign"] = f"{row.campaign}, index {row.index}"
     facts["state"] = _state(row) + (f" on {row.node}" if row.node else "")
     unsaved = "" if row.held else detail.unsaved_because
-    reasons = {"because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved}
+    reasons = {
+        "because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved,
+        "last failure": detail.last_failure,
+    }  # fmt: skip
     facts |= {what: reason for what, reason in reasons.items() if reason}
     facts["runs"] = shlex.join((detail.image, *detail.command))
     if detail.image_id is not None:
@@ -280,7 +283,8 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if detail.environment:
         facts["with"] = shlex.join(f"{key}={value}" for key, value in detail.environment.items())
     stretch = f", {in_words(detail.needs_at_least_s)} of an agent's time" if detail.needs_at_least_s else ""
-    facts["needs"] = f"cpus {row.cpus}, memory {row.memory_mib} MiB{stretch}; priority {row.priority}"
+    most = f" (at most {memory_in_words(detail.most_memory_mib)})" if detail.most_memory_mib else ""
+    facts["needs"] = f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}"
     if detail.compute_limit_s is not None:
         facts["computed"] = f"{in_words(detail.counted_s)} of at most {in_words(detail.compute_limit_s)}"
     if detail.saves_itself:

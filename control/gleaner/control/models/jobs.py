@@ -80,6 +80,8 @@ class JobSpec(Shape):
     )
     cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
     memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] = 512
+    most_memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] | None = None
+    """A job that has met its memory limit goes on with more memory, up to this; None: with no more."""
     nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
     """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
@@ -102,6 +104,18 @@ class JobSpec(Shape):
         if nodes > 1:
             raise PydanticCustomError("too_wide", "a job runs on one node or less; wider jobs are only simulated")
         return nodes
+
+    @field_validator("most_memory_mib")
+    @classmethod
+    def _not_less(cls, most_mib: int | None, info: ValidationInfo) -> int | None:
+        least_mib = info.data.get("memory_mib", 0)
+        if most_mib is not None and most_mib < least_mib:
+            raise PydanticCustomError(
+                "less_than_the_least",
+                "the most memory is less than the least: {least} MiB, and at most {most} MiB",
+                {"least": least_mib, "most": most_mib},
+            )
+        return most_mib
 
     @field_validator("never_retry_on")
     @classmethod
@@ -222,6 +236,8 @@ class JobDetail(Reply):
     """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
     command: tuple[str, ...]
     environment: dict[str, str]
+    most_memory_mib: int | None = None
+    """The most memory that the job may be given after it has met its memory limit."""
     retries: int
     retry_on: tuple[int, ...] | None = None
     never_retry_on: tuple[int, ...] | None = None
@@ -231,6 +247,8 @@ class JobDetail(Reply):
     needs_at_least_s: int | None = None
     failed_because: str | None = None
     """The reason why the job has failed, in one line; None if it has not."""
+    last_failure: str | None = None
+    """The reason why its newest try failed, in one line, if the job goes on all the same."""
     saves_itself: SelfSave | None
     failures: int
     unsaved_because: str | None = None

@@ -61,6 +61,17 @@ def stepped_s(needs_s: int, longest_s: float) -> int:
     return int(min(step_s, longest_s)) if longest_s >= needs_s else step_s
 
 
+def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
+    """Return the memory of a job that has met its limit, in MiB: twice as much, up to the most; None if it has that.
+
+    >>> next_memory_mib(512, 4096), next_memory_mib(3000, 4096), next_memory_mib(4096, 4096), next_memory_mib(512, None)
+    (1024, 4096, None, None)
+    """
+    if most_mib is None or memory_mib >= most_mib:
+        return None
+    return min(stepped(2 * memory_mib), most_mib)
+
+
 def stepped(memory_mib: int, nodes: Collection[int] = ()) -> int:
     """Return the memory of a job that asks for so much, in MiB: the next step, at most an eighth more.
 

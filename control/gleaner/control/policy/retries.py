@@ -1,10 +1,45 @@
-"""Retries: whether a job that has failed by itself is tried again, and after which pause. Pure."""
+"""Why a job has failed by itself, whether it is tried again, and after which pause. Pure."""
 
 from collections.abc import Collection
 
 from gleaner.control.policy.node_health import doubled
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
+
+_MEANINGS = {
+    126: "the command cannot be run: its file is not executable",
+    127: "the command was not found",
+    **{
+        128 + number: f"{name}, {meaning}"
+        for number, name, meaning in (
+            (4, "SIGILL", "an instruction that this processor does not have"),
+            (6, "SIGABRT", "the program has ended itself after an error that it has found"),
+            (7, "SIGBUS", "an access to memory or a mapped file that is not there"),
+            (8, "SIGFPE", "a wrong calculation, such as a division of integers by zero"),
+            (9, "SIGKILL", "it was killed"),
+            (11, "SIGSEGV", "an access to memory that is not the program's"),
+            (13, "SIGPIPE", "nobody reads the pipe to which it writes"),
+            (15, "SIGTERM", "it was told to end"),
+        )
+    },
+}
+"""The usual meanings of exit codes: those of a shell, and 128 and the number of the signal that ended the program."""
+
+
+def cause(exit_code: int, reason: str = "", *, is_limit: bool = False) -> str:
+    """Return why the program failed, in one line. `reason`: what the agent says; it says all if it was a limit.
+
+    >>> cause(3), cause(127, "exec: no such file")
+    ('exit code 3', 'exit code 127: exec: no such file')
+    >>> cause(139)
+    "exit code 139: SIGSEGV, an access to memory that is not the program's"
+    >>> cause(137, "memory limit 512 MiB reached", is_limit=True)
+    'memory limit 512 MiB reached'
+    """
+    if is_limit and reason:
+        return reason
+    meaning = reason or _MEANINGS.get(exit_code, "")
+    return f"exit code {exit_code}: {meaning}" if meaning else f"exit code {exit_code}"
 
 
 def refusal(exit_code: int, *, retry_on: Collection[int] | None, never_retry_on: Collection[int] | None) -> str:

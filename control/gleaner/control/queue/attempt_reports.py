@@ -11,13 +11,15 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from gleaner.agent.common.quantities import memory_in_words
 from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
+from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.queue import attempts, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
-from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
+from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
 from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
@@ -132,9 +134,8 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
     tried again, the job has failed at once. Return True if the report is news.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
-    end = attempts.end_columns(
-        ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=report.reason
-    )
+    detail = report.reason if report.exit_code == 0 else _cause(report)
+    end = attempts.end_columns(ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=detail)
     try:
         if report.exit_code == 0:
             make_transition(
@@ -160,6 +161,10 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
     return True
 
 
+def _cause(report: Completed) -> str:
+    return retries.cause(report.exit_code, report.reason, is_limit=report.out_of_memory or not report.may_retry)
+
+
 def _output(report: Completed) -> dict[str, Any]:
     output = report.output
     return {
@@ -174,7 +179,9 @@ def _failed(
     if not _may_report(lock(db, job), attempt):
         refuse(db, job, Transition.FAIL, attempt)
     if not report.may_retry:
-        _fail_for_good(db, lock(db, job), report, end=end, detail=report.reason, now_s=now_s)
+        _fail_for_good(db, lock(db, job), report, end=end, detail=_cause(report), now_s=now_s)
+        return
+    if report.out_of_memory and _give_more_memory(db, job, report, end=end, now_s=now_s):
         return
     made = attempts.find(db, job, attempt)
     failed = node_health.record_job_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
@@ -185,7 +192,7 @@ def _failed(
     never = retries.refusal(report.exit_code, **codes_to_retry(db, row.spec))
     if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
         failures += node_health.charge_job(db, job, attempt)
-    detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
+    detail = _cause(report)
     if never or failures > row.retries:
         detail = f"{detail}; not tried again: {never}" if never else detail
         _fail_for_good(db, row, report, end=end, detail=detail, now_s=now_s, failures=min(failures, row.retries + 1))
@@ -211,6 +218,24 @@ def _failed(
     nodes = node_health.nodes_failed_on(db, job)
     elsewhere = lanes.unless_nowhere_else(db, job, nodes) or lanes.unless_nowhere_else(db, job, [made.node])
     lanes.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
+
+
+def _give_more_memory(db: Connection, job: int, report: Completed, *, end: Mapping[str, object], now_s: float) -> bool:
+    """Let a job that has met its memory limit go on with more, and return True; False if it may have no more.
+
+    That is no retry: neither the job nor the node has failed.
+    """
+    row = lock(db, job)
+    more_mib = next_memory_mib(*memory_range_mib(db, job))
+    if more_mib is None:
+        return False
+    name = f"checkpoint {row.from_attempt}/{row.from_number}"
+    whereto = f"continues from {name}" if row.from_attempt is not None else "starts from the beginning"
+    detail = f"{_cause(report)}; {whereto} with {memory_in_words(more_mib)}"
+    _try_again(db, row, end={**end, "detail": detail}, now_s=now_s, detail=detail)
+    db.execute(update(JOB).where(JOB.c.id == job).values(sound_attempt=row.attempt))
+    lanes.give_memory(db, job, more_mib)
+    return True
 
 
 def _fail_for_good(

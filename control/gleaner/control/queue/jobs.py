@@ -22,7 +22,7 @@ from gleaner.control.queue import attempts, images, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Invalid, Refused
 from gleaner.control.queue.quotas import check_submission
-from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC
+from gleaner.control.queue.schema import CAMPAIGN, JOB, LANE, SPEC
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition
 
@@ -63,6 +63,7 @@ def submit(
     if indices is not None and len(set(indices)) < len(indices):
         raise Invalid("indices: an index stands there twice")
     memory_mib = stepped(spec.memory_mib, rules.nodes_memory)
+    most_memory_mib = None if spec.most_memory_mib is None else stepped(spec.most_memory_mib, rules.nodes_memory)
     check_submission(
         db,
         rules.quotas,
@@ -86,6 +87,7 @@ def submit(
         retry_on=spec.retry_on,
         never_retry_on=spec.never_retry_on,
         compute_limit_s=spec.compute_limit_s,
+        most_memory_mib=most_memory_mib,
         image_id=images.pushed_id(db, group, spec.image),
     )
     common: dict[str, Any] = {
@@ -240,6 +242,13 @@ def codes_to_retry(db: Connection, spec: int) -> Mapping[str, Sequence[int] | No
     """Return after which exit codes jobs of this spec may be tried again, as `policy.retries.refusal` takes it."""
     wanted = select(SPEC.c.retry_on, SPEC.c.never_retry_on).where(SPEC.c.id == spec)
     return dict(db.execute(wanted).mappings().one())
+
+
+def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:
+    """Return the memory that the job has, and the most that it may have; None: it keeps what it has."""
+    wanted = select(LANE.c.memory_mib, SPEC.c.most_memory_mib).join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
+    row = db.execute(wanted.join(SPEC, SPEC.c.id == JOB.c.spec).where(JOB.c.id == job)).one()
+    return row.memory_mib, row.most_memory_mib
 
 
 def filled_in(

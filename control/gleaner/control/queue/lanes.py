@@ -46,6 +46,7 @@ from gleaner.control.queue.schema import (
     NODE,
     PAUSE,
     SAVING,
+    SPEC,
 )
 from gleaner.control.queue.transitions import LANE_OF_NEW, insert_unless_there
 from gleaner.control.states import State
@@ -213,6 +214,17 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
     mine = db.execute(_OF_JOB, {"job_": job}).one()
     kind = (made.kind or SAVING) if made.has_memory else ANY_KIND
     return _ensure_like(db, mine, kind=kind)
+
+
+def give_memory(db: Connection, job: int, memory_mib: int) -> None:
+    """Give a waiting job so much memory, wherever it goes on from."""
+    mine: Any = db.execute(_OF_JOB, {"job_": job}).one()
+    saves_itself = select(SPEC.c.saves_itself.is_not(None)).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
+    kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
+    same = {"submitter": mine.submitter, "needs_s": mine.needs_s}
+    ensure(db, mine.group, mine.cpus, memory_mib, kind=kind_of_new, **same)  # there it waits if it starts over
+    lane = ensure(db, mine.group, mine.cpus, memory_mib, kind=mine.kind, not_on=mine.not_on, **same)
+    db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
 
 
 def refusing(db: Connection, job: int, checkpoint: tuple[int | None, int | None]) -> Sequence[str]:

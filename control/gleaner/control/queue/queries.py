@@ -12,7 +12,16 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
-from gleaner.control.models.jobs import AttemptRow, CheckpointRow, EventRow, JobDetail, JobFilter, JobList, JobRow
+from gleaner.control.models.jobs import (
+    AttemptRow,
+    CheckpointRow,
+    Ending,
+    EventRow,
+    JobDetail,
+    JobFilter,
+    JobList,
+    JobRow,
+)
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility
 from gleaner.control.queue.claims import OCCUPIED, no_limits
@@ -128,6 +137,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             SPEC.c.retry_on,
             SPEC.c.never_retry_on,
             SPEC.c.compute_limit_s,
+            SPEC.c.most_memory_mib,
             JOB.c.retries,
             JOB.c.failures,
             JOB.c.output_bytes,
@@ -149,6 +159,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             "needs_at_least_s": more["needs_s"] or None,
             "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
             "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
+            "last_failure": _last_failure(row, slices),
             "waits_because": None,
             "unsaved_because": _unsaved_because(slices),
             "attempts": slices,
@@ -163,6 +174,13 @@ def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     for row in db.execute(found).mappings():
         start = None if row["from_attempt"] is None else f"{row['from_attempt']}/{row['from_number']}"
         yield AttemptRow.model_validate({**row, "restored_from": start})
+
+
+def _last_failure(row: JobRow, slices: Sequence[AttemptRow]) -> str | None:
+    ended = [each for each in slices if each.ending is not None]
+    if row.state is State.COMPLETE or not ended or ended[-1].ending != Ending.FAILED:
+        return None
+    return ended[-1].detail
 
 
 def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:

@@ -127,6 +127,7 @@ def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> d
     bundle.record_exit(
         {
             "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
+            "out_of_memory": out_of_memory,
             "at_its_limit": out_of_memory or os.path.exists(bundle.inside("too-large")),
         }
     )
