@@ -18,9 +18,9 @@ from tests.benchmarks.stored_figures import StoredFigures, ended
 
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.recommendation import WaitLimit
+from gleaner.control.simulation.tuning.evidence import WaitLimit
 from gleaner.control.simulation.tuning.sweep import default_workers
-from gleaner.control.simulation.tuning.tune import Grid, Question, tune
+from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, tune
 from gleaner.control.simulation.workloads.distributions import Exponential
 from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
 
@@ -70,9 +70,7 @@ def swept(name: str, *, jobs: int = JOBS, seeds: int = 10) -> Swept:
             machine,
             SchedulerSettings(),
             question,
-            state=Path(state),
-            workers=workers,
-            progress=lambda done, _all: counts.append(done),
+            Effort(Path(state), workers, progress=lambda done, _all: counts.append(done)),
         )
         seconds = time.perf_counter() - began_s
     return Swept(name, len(found.tried), seeds, counts[-1], jobs, workers, seconds)

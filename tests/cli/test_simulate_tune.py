@@ -129,6 +129,8 @@ def test_what_such_a_machine_cannot_do_is_one_line(
         (("--wait-limit=-1%",), "glean: --wait-limit: expected a limit such as 1% or 90s, found '-1%'"),
         (("--lengths", "1h,soon"), "glean: --lengths: expected a time such as"),
         (("--lengths", "1m"), "glean: no agent would compute: the longest has 60 s, the shortest slice is 4 min"),
+        (("--seeds", "4", "--time", "1m"), "glean: --seeds replays that many variants, however long it takes"),
+        (("--time", "soon"), "glean: --time: expected a time such as"),
         (("--seeds", "1"), "glean: --seeds 1: an interval needs at least two"),
         (("--confidence", "95"), "glean: --confidence 95: it lies between 0 and 1"),
         (("--shortest-slice", "2h", "--lengths", "1h"), "glean: no agent would compute"),

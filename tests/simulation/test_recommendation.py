@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.simulation.tuning.recommendation import Evidence, Setting, WaitLimit, recommend
+from gleaner.control.simulation.tuning.evidence import Evidence, Setting, WaitLimit
+from gleaner.control.simulation.tuning.recommendation import recommend
 
 LIMIT = WaitLimit(0.01)
 

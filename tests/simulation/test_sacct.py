@@ -322,11 +322,41 @@ def test_of_two_numbers_of_processors_the_allocated_counts_unless_the_other_is_a
     assert found.cleaning.rules == (("kept: as many processors as it asked for, though it was given others", 1),)
 
 
-def test_a_truncated_line_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [1, 4, 30])  # the line end alone, a part of the state, several columns
+def test_a_last_line_that_is_cut_short_is_left_out_and_counted(tmp_path: Path, cut: int) -> None:
+    """`COMPLETED` cut to `COMPLE` is no state, and nobody knows which state it was; the line end tells."""
     path = tmp_path / "jobs.txt"
-    path.write_text(text({}, {})[:-30])
-    with pytest.raises(BadTrace, match=r"jobs\.txt, line 3: expected 12 columns as in the header, found 9$"):
+    path.write_text(text({}, {"JobIDRaw": "102"})[:-cut])
+    found = read(path)
+    assert found.workload.job.tolist() == [101]
+    assert found.cleaning.rules == (("left out: the last line has no line end, so it may be cut short", 1),)
+
+
+def test_a_line_that_is_too_short_within_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}, {})[:-30] + "\n")
+    with pytest.raises(BadTrace, match=r"jobs\.txt, line 3: expected 12 columns as in the header, found 9; a name"):
         read(path)
+
+
+def test_line_ends_of_windows_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_bytes(text({}, {"JobIDRaw": "102"}).replace("\n", "\r\n").encode())
+    assert read(path).workload.job.tolist() == [101, 102]
+    assert read(path).cleaning.rules == ()
+
+
+def test_a_job_that_ended_before_it_started_is_left_out_and_counted(tmp_path: Path) -> None:
+    ends = ({"End": "2026-01-31T10:10:30"}, {"JobIDRaw": "102", "End": "2026-01-31T10:00:29"})
+    found = reading(tmp_path, *ends, {"JobIDRaw": "103", "End": "Unknown"}, columns=f"{HEADER},End")
+    assert found.workload.job.tolist() == [101, 103]
+    assert found.cleaning.rules == (("left out: it ended before it started", 1),)
+
+
+def test_a_job_larger_than_the_machine_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}, {"JobIDRaw": "102", "AllocCPUS": "65"}))
+    assert read(path, processors=64).cleaning.rules == (("left out: larger than the machine (64 processors)", 1),)
 
 
 ASK = f"ask sacct for --parsable2 --format {HEADER}"

@@ -44,9 +44,8 @@ def trials(seeds: int = 3) -> list[TrialInputs]:
 def done(
     folder: Path, *, workers: int = 1, seeds: int = 3, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> list[Outcome]:
-    return sweep().outcomes(
-        trials(seeds), journal=lambda _: Journal(folder / "journal.jsonl"), workers=workers, progress=progress
-    )
+    with sweep().running(lambda _: Journal(folder / "journal.jsonl"), workers) as running:
+        return [one for one in running.outcomes(trials(seeds), progress=progress) if one is not None]
 
 
 @pytest.mark.slow
@@ -74,8 +73,11 @@ def test_other_inputs_have_other_keys() -> None:
 def test_what_a_trial_refuses_is_refused_with_its_own_words(tmp_path: Path) -> None:
     workload = busy()
     small = Sweep(workload, variation(workload), Conditions(of_processors(4), SchedulerSettings(), (10.0,), 0.25))
-    with pytest.raises(BadScenario, match="jobs are larger than the machine"):
-        small.outcomes(trials(1), journal=lambda _: Journal(tmp_path / "journal.jsonl"), workers=2)
+    with (
+        small.running(lambda _: Journal(tmp_path / "journal.jsonl"), workers=2) as running,
+        pytest.raises(BadScenario, match="jobs are larger than the machine"),
+    ):
+        running.outcomes(trials(1))
 
 
 @pytest.mark.slow

@@ -171,6 +171,16 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path: Path, content:
     assert "\n" not in str(refused.value)
 
 
+def test_a_compressed_log_that_ends_early_is_named_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.swf.gz"
+    lines = JOBS.splitlines(keepends=True)
+    trailer, half = 8, len(lines[-1]) // 2
+    path.write_bytes(gzip.compress(JOBS.encode(), compresslevel=0, mtime=0)[: -trailer - half])
+    with pytest.raises(BadTrace) as refused:
+        read(path)
+    assert str(refused.value).startswith(f"{path}, line {len(lines)}: the gzip file is broken or cut short")
+
+
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"nowhere\.swf: there is no such file$"):
         read(tmp_path / "nowhere.swf")

@@ -9,10 +9,10 @@ from tests.simulation.made import busy
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.metrics.measures import measure
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule, Stretches, uninterrupted
+from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.journal import Outcome
-from gleaner.control.simulation.tuning.trial import Conditions, figures, safety, trial
+from gleaner.control.simulation.tuning.trial import Conditions, delays, figures, safety, trial, trial_without
 
 MARGINS_S = (0.0, 40.0, 1000.0)
 
@@ -82,7 +82,9 @@ def test_slices_whose_save_comes_too_late_are_lost() -> None:
 def test_the_margin_of_the_settings_counts_for_nothing() -> None:
     conditions = Conditions(of_processors(16), SchedulerSettings(), (10.0,), 0.25)
     plain = AgentSettings(length_s=3600, shortest_slice_s=120)
-    assert trial(busy(), conditions, plain) == trial(busy(), conditions, plain.model_copy(update={"margin_s": 600.0}))
+    without = trial_without(busy(), conditions)
+    late = plain.model_copy(update={"margin_s": 600.0})
+    assert trial(busy(), conditions, plain, without) == trial(busy(), conditions, late, without)
 
 
 @pytest.mark.parametrize("synchronised", [True, False])
@@ -99,7 +101,8 @@ def test_a_margin_worked_out_afterwards_is_the_one_that_a_replay_with_it_gives(
         save=CostSettings(constant_s=60),
         restore=CostSettings(constant_s=30),
     )
-    afterwards = trial(workload, Conditions(machine, scheduler, (0.0, 120.0), 0.0), agents)
+    conditions = Conditions(machine, scheduler, (0.0, 120.0), 0.0)
+    afterwards = trial(workload, conditions, agents, trial_without(workload, conditions))
     with_margin = replay(workload, machine, scheduler, agents.model_copy(update={"margin_s": 120.0}))
     without_agents = replay(workload, machine, scheduler)
     measured = measure(with_margin)
@@ -108,3 +111,27 @@ def test_a_margin_worked_out_afterwards_is_the_one_that_a_replay_with_it_gives(
     assert afterwards["effective_load"][1] == pytest.approx(measured.effective_load, abs=2e-4)
     assert afterwards["effective_load"][0] - afterwards["effective_load"][1] > 0.001
     assert afterwards["effective_load"][1] > measure(without_agents).effective_load + 0.1
+
+
+def test_the_delays_say_who_pays_which_the_mean_hides() -> None:
+    workload = busy(jobs=5)
+    before_s = workload.submit_s + 100
+    moved_s = np.array([60.0, 20.0, -90.0, 0.0, np.nan])  # the mean of these is -2.5 s; the last never starts
+    without, schedule = (
+        Schedule(
+            workload,
+            of_processors(16),
+            "easy",
+            start_s,
+            start_s + workload.run_s,
+            uninterrupted(workload, workload.processors, start_s, start_s + workload.run_s),
+            no_stretches(),
+        )
+        for start_s in (before_s, before_s + moved_s)
+    )
+    found = delays(schedule, without)
+    assert found["later"] == [0.5]
+    assert found["earlier"] == [0.25]
+    assert found["later_mean_s"] == [40.0]
+    assert found["later_p95_s"] == pytest.approx([58.0])
+    assert delays(without, without)["later_p95_s"] == [0.0]

@@ -14,21 +14,26 @@ from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.report import html
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
+from gleaner.control.simulation.tuning.evidence import Setting, WaitLimit
 from gleaner.control.simulation.tuning.output import as_json, lines, page, table
-from gleaner.control.simulation.tuning.recommendation import Recommendation, Setting, WaitLimit
+from gleaner.control.simulation.tuning.recommendation import Recommendation
 from gleaner.control.simulation.tuning.settings_files import agent_settings, control_settings, slurm_words
-from gleaner.control.simulation.tuning.tune import Grid, Question, Tuning, tune
+from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, Tuning, tune
 
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30))
 GRID = Grid(lengths_s=(900.0, 1800.0, 3600.0), margins_s=(10.0, 60.0))
+GONE = Setting(preemption=False, length_s=0, synchronised=False, margin_s=0)
 
 
-def asked(grid: Grid = GRID, *, agents: AgentSettings = AGENTS, seeds: int = 3, level: float = 0.95) -> Question:
+def asked(grid: Grid = GRID, *, agents: AgentSettings = AGENTS, seeds: int | None = 3, level: float = 0.95) -> Question:
     return Question(WaitLimit(0.5), agents, grid, seeds=seeds, level=level)
 
 
+RACE = asked(seeds=None)
+
+
 def tuned(folder: Path, question: Question, *, workers: int = 1) -> Tuning:
-    return tune(busy(), of_processors(16), SchedulerSettings(), question, state=folder, workers=workers)
+    return tune(busy(), of_processors(16), SchedulerSettings(), question, Effort(folder, workers))
 
 
 def recommended(folder: Path, setting: Setting) -> Tuning:
@@ -73,6 +78,29 @@ def test_every_setting_is_tried_once_and_the_answer_has_its_evidence(tmp_path: P
     assert named in {one.evidence.setting for one in found.tried}
 
 
+def test_the_race_ends_when_the_time_is_over_but_not_before_all_had_their_first_seeds(tmp_path: Path) -> None:
+    found = tune(busy(), of_processors(16), SchedulerSettings(), RACE, Effort(tmp_path, 1, is_over=lambda: True))
+    assert {len(one.evidence.waits_s) for one in found.tried} == {found.seeds} == {4}
+
+
+def test_only_contenders_have_more_seeds_and_the_answer_is_one_of_them(tmp_path: Path) -> None:
+    looked_at = 0
+
+    def is_over_after_some_replays() -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return looked_at > 40
+
+    effort = Effort(tmp_path, 1, is_over=is_over_after_some_replays)
+    found = tune(busy(), of_processors(16), SchedulerSettings(), RACE, effort)
+    counts = {one.evidence.setting: len(one.evidence.waits_s) for one in found.tried}
+    assert min(counts.values()) < max(counts.values()) == found.seeds
+    assert counts[found.recommendation.setting or found.recommendation.nearest or GONE] == found.seeds
+    value = as_json(found)
+    assert [one["seeds"] for one in value["settings"]] == list(counts.values())  # type: ignore[attr-defined]
+    assert "of the regular jobs start later than without agents, by" in "".join(lines(found))
+
+
 def test_what_is_tried_beside_a_setting_does_not_change_its_evidence(tmp_path: Path) -> None:
     several = tuned(tmp_path, asked(Grid((3600.0,), (True,), (10.0, 60.0, 600.0))))
     alone = tuned(tmp_path, asked(Grid((3600.0,), (True,), (60.0,))))
@@ -90,7 +118,7 @@ def test_agents_that_would_compute_nothing_are_left_out_and_named(tmp_path: Path
 @pytest.mark.slow
 def test_a_limit_in_per_cent_of_no_wait_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadScenario, match="no regular job waits at all"):
-        tune(busy(), of_processors(10**6), SchedulerSettings(), asked(), state=tmp_path, workers=1)
+        tune(busy(), of_processors(10**6), SchedulerSettings(), asked(), Effort(tmp_path, 1))
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ Ctrl-C keeps the finished work, and the same command goes on from there. The mod
 verb runs.
 """
 
+import math
 import os
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from gleaner.control.simulation.run import Ground
     from gleaner.control.simulation.scenario import Scenario
     from gleaner.control.simulation.settings import AgentSettings
-    from gleaner.control.simulation.tuning.tune import Grid, Question, Tuning
+    from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, Tuning
 
 ASSUMED_S = 60.0
 """The assumed time of a save, and of a restore, unless the user gives one."""
@@ -108,7 +110,13 @@ class SweepOptions:
             metavar="TIME", help="No agent starts for less.  [default: twice a save and a restore, at least 60s]"
         ),
     ] = None
-    seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 10
+    time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after this time at the latest.  [default: 2m]")
+    ] = None
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Try each setting on this many variants of the trace.  [default: until it is settled]"),
+    ] = None
     seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1
     confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None
@@ -152,13 +160,18 @@ def tune(
     results: ResultOptions,
 ) -> Answer:
     """Find the agents that win most at nearly the same wait."""
+    begin_s = time.monotonic()
+    if sweep.time is not None and sweep.seeds is not None:
+        raise BadInput("--seeds replays that many variants, however long it takes: leave out --time")
+    time_s = read("--time", seconds, sweep.time or "2m") if sweep.seeds is None else math.inf
     check_places(results.json, results.report, results.settings, results.agent_settings)
     limit = read("--wait-limit", share_or_time, sweep.wait_limit)
     with simulation_parts():
         from gleaner.control.simulation import run
         from gleaner.control.simulation.scenario import read_scenario
-        from gleaner.control.simulation.tuning.recommendation import WaitLimit
-        from gleaner.control.simulation.tuning.tune import Question
+        from gleaner.control.simulation.tuning.evidence import WaitLimit
+        from gleaner.control.simulation.tuning.sweep import default_workers
+        from gleaner.control.simulation.tuning.tune import Effort, Question
 
         told = read_scenario(scenario, [option for option in given(context) if option.key[0] != "agents"])
         _check(told)
@@ -180,7 +193,12 @@ def tune(
         with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
             ground = run.prepare(told)
         run.check(told.scheduler, ground)
-        tuning = _tuned(told, ground, question, sweep.state or _default_state(), sweep.workers)
+        effort = Effort(
+            sweep.state or _default_state(),
+            sweep.workers or default_workers(),
+            is_over=lambda: time.monotonic() >= begin_s + time_s,
+        )
+        tuning = _tuned(told, ground, question, effort)
         unwritten = _write(tuning, results.settings, results.agent_settings)
         return _answer(tuning, ground, (*remarks, *unwritten), results.json, results.report)
 
@@ -233,11 +251,10 @@ def _default_state() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "gleaner" / "tune"
 
 
-def _tuned(told: "Scenario", ground: "Ground", question: "Question", state: Path, workers: int | None) -> "Tuning":
-    from gleaner.control.simulation.tuning.sweep import default_workers
+def _tuned(told: "Scenario", ground: "Ground", question: "Question", effort: "Effort") -> "Tuning":
     from gleaner.control.simulation.tuning.tune import tune as find
 
-    standing = _Standing(state=state)
+    standing = _Standing(state=effort.state)
     with _resumable(standing), render.steps("replaying") as draw:
 
         def progress(done: int, whole: int) -> None:
@@ -249,10 +266,8 @@ def _tuned(told: "Scenario", ground: "Ground", question: "Question", state: Path
             ground.machine,
             told.scheduler,
             question,
-            state=state,
-            workers=workers or default_workers(),
+            replace(effort, progress=progress),
             made=told.workload.synthetic,
-            progress=progress,
         )
 
 

@@ -1,5 +1,6 @@
 """The page around the plots, and the file."""
 
+from base64 import b64encode
 from html import escape
 from pathlib import Path
 
@@ -7,7 +8,6 @@ import jinja2
 from markupsafe import Markup
 
 from gleaner.control.simulation.metrics.tables import Table
-from gleaner.control.simulation.report.gantt import draw_gantt
 from gleaner.control.simulation.report.page import (
     Bars,
     Cards,
@@ -20,23 +20,25 @@ from gleaner.control.simulation.report.page import (
     Stack,
     Text,
 )
-from gleaner.control.simulation.report.plots import bars_table, draw_bars, draw_lines, draw_stack, lines_table
+from gleaner.control.simulation.report.pictures import bars_table, lines_table, picture
 
 _HERE = Path(__file__).parent
-_MANY = 10
-"""The number of columns from which on they fit beside each other only in small print."""
+_MANY, _FEW = 10, 4
+"""Many columns fit beside each other only in small print. Few do not fill the page, and stay close together."""
 
 
 def html(page: Page) -> str:
-    """Return the report as HTML: styles, pictures and script are all in it. The same page gives the same bytes."""
+    """Return the report as HTML: styles and pictures are all in it. The same page gives the same bytes."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = environment.from_string((_HERE / "page.html").read_text(encoding="utf-8"))
-    sections = [(section.title, [Markup(_part(part)) for part in section.parts]) for section in page.sections]  # noqa: S704 - what is in it was escaped
+    sections = [
+        (section.title, [Markup(_part(part)) for part in section.parts], section.is_folded)  # noqa: S704 - what is in it was escaped
+        for section in page.sections
+    ]
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    script = Markup((_HERE / "script.js").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    return template.render(page=page, sections=sections, style=style, script=script)
+    return template.render(page=page, sections=sections, style=style)
 
 
 def write(path: Path, page: Page) -> None:
@@ -57,13 +59,11 @@ def _part(part: Part) -> str:
         case Table():
             return _table(part)
         case Lines():
-            return _figure(part.title, draw_lines(part), lines_table(part))
+            return _figure(part, lines_table(part))
         case Bars():
-            return _figure(part.title, draw_bars(part), bars_table(part))
-        case Stack():
-            return _figure(part.title, draw_stack(part))
-        case Gantt():
-            return _figure(part.title, draw_gantt(part))
+            return _figure(part, bars_table(part))
+        case Stack() | Gantt():
+            return _figure(part)
 
 
 def _card(label: str, value: str, remark: str) -> str:
@@ -73,9 +73,12 @@ def _card(label: str, value: str, remark: str) -> str:
     )
 
 
-def _figure(title: str, drawn: str, figures: Table | None = None) -> str:
+def _figure(plot: Lines | Bars | Stack | Gantt, figures: Table | None = None) -> str:
+    """Return the figure. As an image the picture can do nothing, whatever names are in it."""
     below = "" if figures is None else f"<details><summary>the figures</summary>{_table(figures)}</details>"
-    return f"<figure><figcaption>{escape(title)}</figcaption>{drawn}{below}</figure>"
+    source = b64encode(picture(plot).encode()).decode()
+    image = f'<img alt="{escape(plot.title)}" src="data:image/svg+xml;base64,{source}">'
+    return f"<figure><figcaption>{escape(plot.title)}</figcaption>{image}{below}</figure>"
 
 
 def _table(table: Table) -> str:
@@ -85,7 +88,8 @@ def _table(table: Table) -> str:
         "<tr>" + "".join(f"<td{_side(table, place)}>{escape(cell)}</td>" for place, cell in enumerate(row)) + "</tr>"
         for row in table.rows
     )
-    dense = ' class="dense"' if len(table.columns) >= _MANY else ""
+    columns = len(table.columns)
+    dense = ' class="dense"' if columns >= _MANY else ' class="narrow"' if columns <= _FEW else ""
     return f'<div class="wide"><table{dense}>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 

@@ -1,5 +1,6 @@
 """The answer of `glean simulate tune` for people and programs: its table, its report, its JSON."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -19,7 +20,7 @@ from gleaner.control.simulation.report.page import (
     Unit,
 )
 from gleaner.control.simulation.tuning.confidence_intervals import Interval
-from gleaner.control.simulation.tuning.recommendation import exact
+from gleaner.control.simulation.tuning.evidence import exact
 from gleaner.control.simulation.tuning.settings_files import agent_settings, control_settings, slurm_words
 from gleaner.control.simulation.tuning.trial import safety
 from gleaner.control.simulation.tuning.tune import Tried, Tuning
@@ -52,9 +53,10 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
         "effective load": lambda one: percent(one.evidence.effective_load.mean),
         "more, points": lambda one: _points(one.evidence.gain),
         "mean wait": lambda one: _growth(limit.growth(one.evidence), limit.shown),
-        "95th percentile": lambda one: duration(one.p95_wait_s.mean),
+        "start later": lambda one: f"{percent(one.later, 0)}, by {duration(one.later_mean_s)}",
         "saves, restores": lambda one: percent(one.saving + one.restoring),
         "lost": lambda one: percent(one.lost),
+        "seeds": lambda one: str(len(one.evidence.waits_s)),
         "": mark,
     }
     if not any(one.evidence.setting.preemption for one in shown):
@@ -66,10 +68,28 @@ def lines(tuning: Tuning) -> tuple[str, ...]:
     """Return the recommendation for the terminal."""
     control, agent, slurm = control_settings(tuning), agent_settings(tuning), slurm_words(tuning)
     if not (control and agent and slurm):
-        return ("No setting is recommended.", *tuning.recommendation.reasons)
+        return ("No setting is recommended.", *reasons(tuning))
     bare = [line for text in (control, agent) for line in text.splitlines() if line and not line.startswith("#")]
     margin = bare.pop()
-    return (*tuning.recommendation.reasons, slurm, "\n".join(bare), f"and for the agents: {margin}")
+    return (*reasons(tuning), slurm, "\n".join(bare), f"and for the agents: {margin}")
+
+
+def reasons(tuning: Tuning) -> tuple[str, ...]:
+    """Return the recommendation's reasons, and after the first of them who pays."""
+    first, *others = tuning.recommendation.reasons
+    one = named(tuning)
+    pays = (
+        f"{percent(one.later, 0)} of the regular jobs start later than without agents, by {duration(one.later_mean_s)} "
+        f"on average and by more than {duration(one.later_p95_s)} for one in twenty of these; "
+        f"{percent(one.earlier, 0)} start earlier."
+    )
+    return (first, pays, *others)
+
+
+def named(tuning: Tuning) -> Tried:
+    """Return the setting that is recommended, or else the nearest."""
+    setting = tuning.recommendation.setting or tuning.recommendation.nearest
+    return next(one for one in tuning.tried if one.evidence.setting == setting)
 
 
 def _title(tuning: Tuning) -> str:
@@ -89,9 +109,17 @@ def notes(tuning: Tuning) -> tuple[str, ...]:
     """Return how the figures were made and what was assumed."""
     question = tuning.question
     return (
-        f"Seeds {question.first_seed} to {question.first_seed + question.seeds - 1} are variants of {tuning.workload}: "
+        f"Seeds {question.first_seed} to {question.first_seed + tuning.seeds - 1} are variants of {tuning.workload}: "
         f"{tuning.how.said}. All settings see the same variants; intervals are Student's t at "
         f"{100 * question.level:g} % over paired differences.",
+        *(
+            ()
+            if question.seeds
+            else (
+                "A setting has no more seeds once it is surely past the limit or surely behind; “surely” holds at "
+                f"{100 * question.level:g} % for all settings and all looks together (Bonferroni).",
+            )
+        ),
         f"One agent's save is expected to take {exact(question.save_s)}, with a relative standard deviation of "
         f"{percent(question.save_spread, 0)}; agents reserve {safety(question.save_spread):.2f} times that and the "
         "margin, and a save that needs more loses its slice.",
@@ -116,7 +144,7 @@ def page(tuning: Tuning, subtitle: str, remarks: Sequence[str]) -> Page:
     """Return the report: what to set and why, the curves behind it, all figures, and how the figures were made."""
     recommendation = tuning.recommendation
     setting = recommendation.setting
-    answer: list[Part] = [_cards(tuning), Points(recommendation.reasons)]
+    answer: list[Part] = [_cards(tuning), Points(reasons(tuning))]
     control, agent, slurm = control_settings(tuning), agent_settings(tuning), slurm_words(tuning)
     if control and agent and slurm:
         answer += [
@@ -133,7 +161,7 @@ def page(tuning: Tuning, subtitle: str, remarks: Sequence[str]) -> Page:
             Section("Recommendation", answer),
             Section("By length", (_loads(tuning), _waits(tuning), table(tuning))),
             Section("By margin", (_margins(tuning),)),
-            Section("All settings", (table(tuning, tuning.tried),)),
+            Section("All settings", (table(tuning, tuning.tried),), is_folded=True),
             Section("How it was done", (Points((*notes(tuning), *remarks)),)),
         ),
     )
@@ -141,8 +169,8 @@ def page(tuning: Tuning, subtitle: str, remarks: Sequence[str]) -> Page:
 
 def _cards(tuning: Tuning) -> Cards:
     recommendation, limit = tuning.recommendation, tuning.question.limit
-    named = recommendation.setting or recommendation.nearest
-    (one,) = (tried.evidence for tried in tuning.tried if tried.evidence.setting == named)
+    tried = named(tuning)
+    one = tried.evidence
     setting = one.setting
     word = "" if recommendation.setting else "nearest: "
     ends = "one end for all" if setting.synchronised else "each its own end"
@@ -151,7 +179,10 @@ def _cards(tuning: Tuning) -> Cards:
             Card("agents of", word + exact(setting.length_s), ends + (", vacated at once" * setting.preemption)),
             Card("margin", exact(setting.margin_s), "before the end, on top of a save and its safety"),
             Card("effective load", percent(one.effective_load.mean), f"{_points(one.gain)} points"),
-            Card("change of the mean wait", limit.shown(limit.growth(one).mean), f"the limit is {limit.said}"),
+            Card("mean wait changes by", limit.shown(limit.growth(one).mean), f"the limit is {limit.said}"),
+            Card(
+                "start later", percent(tried.later, 0), f"of regular jobs, by {duration(tried.later_mean_s)} on average"
+            ),
         )
     )
 
@@ -245,7 +276,7 @@ def as_json(tuning: Tuning) -> dict[str, object]:
     return {
         "workload": tuning.workload,
         "scheduler": tuning.scheduler,
-        "seeds": {"first": question.first_seed, "count": question.seeds, "variants": tuning.how.said},
+        "seeds": {"first": question.first_seed, "count": tuning.seeds, "variants": tuning.how.said},
         "confidence": question.level,
         "wait_limit": {"most": question.limit.most, "is_share": question.limit.is_share},
         "save_s": question.save_s,
@@ -262,7 +293,9 @@ def as_json(tuning: Tuning) -> dict[str, object]:
             "setting": None if recommendation.setting is None else asdict(recommendation.setting),
             "nearest": None if recommendation.nearest is None else asdict(recommendation.nearest),
             "runner_up": None if recommendation.runner_up is None else asdict(recommendation.runner_up),
-            "reasons": list(recommendation.reasons),
+            "reasons": list(reasons(tuning)),
+            "is_settled": recommendation.is_settled,
+            "seeds_needed": recommendation.seeds_needed if math.isfinite(recommendation.seeds_needed) else None,
             "control_settings": control_settings(tuning),
             "agent_settings": agent_settings(tuning),
             "slurm": slurm_words(tuning),
@@ -285,5 +318,10 @@ def _json_of(one: Tried, tuning: Tuning) -> dict[str, object]:
         "saving": one.saving,
         "restoring": one.restoring,
         "lost": one.lost,
+        "later": one.later,
+        "earlier": one.earlier,
+        "later_mean_s": one.later_mean_s,
+        "later_p95_s": one.later_p95_s,
+        "seeds": len(evidence.waits_s),
         "by_seed": {"effective_load": evidence.effective_loads, "mean_wait_s": evidence.waits_s},
     }

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from gleaner.control.simulation.tuning.recommendation import exact
+from gleaner.control.simulation.tuning.evidence import exact
 from gleaner.control.simulation.tuning.trial import safety
 from gleaner.control.simulation.tuning.tune import Tuning
 

@@ -6,16 +6,16 @@ in which they come, so the number of workers changes nothing.
 """
 
 import hashlib
-import json
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import islice
@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import SimulationError
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings
 from gleaner.control.simulation.tuning.journal import Journal, Outcome, key_of
-from gleaner.control.simulation.tuning.trial import Conditions, trial
+from gleaner.control.simulation.tuning.trial import Conditions, figures, trial, trial_without
 from gleaner.control.simulation.tuning.variants import Variation, variant
 from gleaner.control.simulation.workload import Workload
 
@@ -73,63 +73,82 @@ class Sweep:
             program=_program(),
         )
 
+    @contextmanager
+    def running(self, journal: Callable[[str], Journal], workers: int) -> Generator["Trials"]:
+        """Yield trials that can be run, on this many processes. `journal` opens the journal of this digest.
+
+        Raise `BadState`. Whatever ends the block, what is done is kept.
+        """
+        digest = self.digest()
+        with journal(digest) as kept, tempfile.TemporaryDirectory(prefix="gleaner-tune-") as folder:
+            trials = Trials(self, digest, kept, folder, workers)
+            with trials.workers:
+                yield trials
+
+
+class Trials:
+    """The trials of a sweep while it runs. Workers start when there is something to do, and serve until the end."""
+
+    def __init__(self, sweep: Sweep, digest: str, journal: Journal, folder: str, count: int) -> None:
+        self._sweep, self._digest, self._journal, self._folder, self._count = sweep, digest, journal, folder, count
+        self.workers = ExitStack()
+        self._pool: ProcessPoolExecutor | None = None
+        self._is_stored = False
+
     def outcomes(
         self,
         trials: Sequence[TrialInputs],
         *,
-        journal: Callable[[str], Journal],
-        workers: int,
+        is_over: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] = lambda _done, _all: None,
-    ) -> list[Outcome]:
+    ) -> list[Outcome | None]:
         """Return the outcome of each trial, in their order. A trial whose outcome the journal has is not done again.
 
-        `journal` opens the journal of this digest. `progress` is told how many trials are done, of how many. Raise what
-        a trial raises, `BadState`, and KeyboardInterrupt at once; in each case what is done is kept.
+        When `is_over` returns True, no further trial begins; those that were not done are None. `progress` is told how
+        many trials are done, of how many. Raise what a trial raises, `BadState`, and KeyboardInterrupt at once.
         """
-        digest = self.digest()
-        keys = [_key(digest, inputs) for inputs in trials]
-        with journal(digest) as kept:
-            missing = {key: inputs for key, inputs in zip(keys, trials, strict=True) if key not in kept.outcomes}
-            done = len(set(keys)) - len(missing)
-            progress(done, len(set(keys)))
-            if missing:
-                with tempfile.TemporaryDirectory(prefix="gleaner-tune-") as folder:
-                    _store(self.workload, Path(folder))
-                    rest = _Rest(self.how, self.conditions)
-                    for key, outcome in _run(folder, rest, missing, min(workers, len(missing))):
-                        kept.add(key, outcome)
-                        done += 1
-                        progress(done, len(set(keys)))
-            return [kept.outcomes[key] for key in keys]
+        kept = self._journal.outcomes
+        keys = [_key(self._digest, inputs) for inputs in trials]
+        missing = {key: inputs for key, inputs in zip(keys, trials, strict=True) if key not in kept}
+        whole = len(set(keys))
+        done = whole - len(missing)
+        progress(done, whole)
+        for key, outcome in self._run(missing, is_over):
+            self._journal.add(key, outcome)
+            done += 1
+            progress(done, whole)
+        return [kept.get(key) for key in keys]
 
+    def _run(self, trials: dict[str, TrialInputs], is_over: Callable[[], bool]) -> Generator[tuple[str, Outcome]]:
+        if not trials:
+            return
+        if not self._is_stored:
+            _store(self._sweep, Path(self._folder))
+            self._is_stored = True
+        if self._count == 1:
+            for key, inputs in trials.items():
+                if is_over():
+                    return
+                yield key, _perform(self._folder, inputs)
+            return
+        if self._pool is None:
+            self._pool = self.workers.enter_context(_processes(self._count))
+        yield from self._on(self._pool, trials, is_over)
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """A sweep without its workload."""
-
-    how: Variation
-    conditions: Conditions
-
-
-def default_workers() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _run(folder: str, rest: _Rest, trials: dict[str, TrialInputs], workers: int) -> Generator[tuple[str, Outcome]]:
-    if workers == 1:
-        for key, inputs in trials.items():
-            yield key, _perform(folder, rest, inputs)
-        return
-    rest_of_them, running = iter(trials.items()), dict[Future[Outcome], str]()
-    with _processes(workers) as pool:
+    def _on(
+        self, pool: ProcessPoolExecutor, trials: dict[str, TrialInputs], is_over: Callable[[], bool]
+    ) -> Generator[tuple[str, Outcome]]:
+        rest_of_them, running = iter(trials.items()), dict[Future[Outcome], str]()
         try:
             while True:
+                if is_over():
+                    rest_of_them = iter(())
+                    running = {future: key for future, key in running.items() if not future.cancel()}
                 # Workers start here, and inherit that. And an interrupt within the pool's own calls would leave its
                 # locks held, so that its thread could never end.
                 with later(signal.SIGINT):
-                    for key, inputs in islice(rest_of_them, _AHEAD * workers - len(running)):
-                        running[pool.submit(_perform, folder, rest, inputs)] = key
+                    for key, inputs in islice(rest_of_them, _AHEAD * self._count - len(running)):
+                        running[pool.submit(_perform, self._folder, inputs)] = key
                     ended = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED).done
                 for future in ended:
                     yield running.pop(future), future.result()
@@ -139,6 +158,11 @@ def _run(folder: str, rest: _Rest, trials: dict[str, TrialInputs], workers: int)
             raise SimulationError(
                 "a worker was killed, perhaps for want of memory; what is done is kept: try fewer --workers"
             ) from error
+
+
+def default_workers() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 @contextmanager
@@ -187,31 +211,37 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _perform(folder: str, rest: _Rest, inputs: TrialInputs) -> Outcome:
-    return trial(_variant(folder, rest.conditions.machine, rest.how, inputs.seed), rest.conditions, inputs.agents)
+def _perform(folder: str, inputs: TrialInputs) -> Outcome:
+    sweep, (workload, without) = _stored(folder), _seed(folder, inputs.seed)
+    if inputs.agents is None:
+        return figures(without, sweep.conditions, None)
+    return trial(workload, sweep.conditions, inputs.agents, without)
 
 
 @lru_cache(maxsize=1)
-def _variant(folder: str, machine: Machine, how: Variation, seed: int) -> Workload:
-    return variant(_stored(folder), machine, how, seed)
+def _seed(folder: str, seed: int) -> tuple[Workload, Schedule]:
+    """Return a seed's variant of the workload, and its replay without agents, with which each trial is compared."""
+    sweep = _stored(folder)
+    workload = variant(sweep.workload, sweep.conditions.machine, sweep.how, seed)
+    return workload, trial_without(workload, sweep.conditions)
 
 
 @lru_cache(maxsize=1)
-def _stored(folder: str) -> Workload:
-    names = json.loads((Path(folder) / "names.json").read_text(encoding="utf-8"))
+def _stored(folder: str) -> Sweep:
     arrays: dict[str, Any] = {
         path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in Path(folder).glob("*.npy")
     }
-    return Workload(name=names["name"], users=tuple(names["users"]), groups=tuple(names["groups"]), **arrays)
+    sweep: Sweep = pickle.loads((Path(folder) / "sweep.pickle").read_bytes())  # noqa: S301 - only this user can write there
+    return replace(sweep, workload=replace(sweep.workload, **arrays))
 
 
-def _store(workload: Workload, folder: Path) -> None:
-    """Store the workload for the workers: its names, and its arrays as files that all workers map as one copy."""
-    arrays = _arrays(workload)
+def _store(sweep: Sweep, folder: Path) -> None:
+    """Store the sweep for the workers; the workload's arrays are files that all workers map as one copy."""
+    arrays = _arrays(sweep.workload)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    names = {f.name: getattr(workload, f.name) for f in fields(workload) if f.name not in arrays}
-    (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
+    bare = sweep.workload.only(np.zeros(0, np.int64))
+    (folder / "sweep.pickle").write_bytes(pickle.dumps(replace(sweep, workload=bare)))
 
 
 def _arrays(workload: Workload) -> dict[str, NDArray[np.generic]]:

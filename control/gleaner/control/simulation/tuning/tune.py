@@ -1,27 +1,22 @@
-"""The search for agents that suit a machine: every setting of a grid on every variant of a workload.
+"""The search for agents that suit a machine: the settings of a grid race on the variants of a workload.
 
 The low-priority queue never runs dry here. The question is how much agents could win back, and what regular jobs pay.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.confidence_intervals import Interval, interval
+from gleaner.control.simulation.tuning.contest import contest, looks
+from gleaner.control.simulation.tuning.evidence import Evidence, Setting, WaitLimit, exact
 from gleaner.control.simulation.tuning.journal import Journal, Outcome
-from gleaner.control.simulation.tuning.recommendation import (
-    Evidence,
-    Recommendation,
-    Setting,
-    WaitLimit,
-    exact,
-    recommend,
-)
-from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs
+from gleaner.control.simulation.tuning.recommendation import Recommendation, recommend
+from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs, Trials
 from gleaner.control.simulation.tuning.trial import Conditions, safety
 from gleaner.control.simulation.tuning.variants import Variation, variation
 from gleaner.control.simulation.workload import Workload
@@ -73,12 +68,13 @@ class Question:
     """The shortest slice. The default is twice the time of a save and a restore, and at least `LEAST_SLICE_S`."""
     save_spread: float = 0.25
     """The standard deviation of a save's time, as a share of the expected time; see `trial`."""
-    seeds: int = 10
+    seeds: int | None = None
+    """The number of seeds for every setting. None: as many as settle the race, see `contest`."""
     first_seed: int = 1
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        if self.seeds < 2:
+        if self.seeds is not None and self.seeds < 2:
             raise BadScenario(f"--seeds {self.seeds}: an interval needs at least two")
         if not 0 < self.level < 1:
             raise BadScenario(f"--confidence {self.level:g}: it lies between 0 and 1, 0.95 for example")
@@ -127,6 +123,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """The means of a search: where finished replays are kept, and how many processes work for how long."""
+
+    state: Path
+    workers: int
+    is_over: Callable[[], bool] = lambda: False
+    """True when the time is over. Every setting has its first seeds all the same."""
+    progress: Callable[[int, int], None] = lambda _done, _all: None
+    """It is told how many replays are done, of how many that are planned so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """One setting and its figures. Shares are shares of all unit time, as means over the seeds."""
 
@@ -138,6 +146,12 @@ class Tried:
     restoring: float
     lost: float
     """The share of unit time in slices whose save came too late."""
+    later: float
+    """The share of regular jobs that start later than without agents; `earlier`: of those that start earlier."""
+    earlier: float
+    later_mean_s: float
+    """The mean delay of the jobs that start later; `later_p95_s`: the 95th percentile of their delays."""
+    later_p95_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +170,8 @@ class Tuning:
     tried: tuple[Tried, ...]
     left_out: tuple[Setting, ...]
     """The settings that were not tried, since their agents would compute nothing."""
+    seeds: int
+    """The number of seeds of the settings that were in the race to the end."""
     recommendation: Recommendation
 
 
@@ -164,16 +180,14 @@ def tune(
     machine: Machine,
     scheduler: SchedulerSettings,
     question: Question,
+    effort: Effort,
     *,
-    state: Path,
-    workers: int,
     made: SyntheticSettings | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Tuning:
-    """Try every setting under every seed, and recommend one. What is done is kept in a journal in the folder `state`.
+    """Try the settings under several seeds, and recommend one.
 
     `made` says how a synthetic workload was made; None for a trace. Raise `BadScenario` where the question cannot be
-    answered, and what `Sweep.outcomes` raises.
+    answered, and what `Trials.outcomes` raises.
     """
     settings = [setting for setting in question.grid.settings if question.fits(setting)]
     if not settings:
@@ -184,29 +198,8 @@ def tune(
     margins_s = tuple(sorted(set(question.grid.margins_s)))
     how = variation(workload, made)
     sweep = Sweep(workload, how, Conditions(machine, scheduler, margins_s, question.save_spread))
-    seeds = range(question.first_seed, question.first_seed + question.seeds)
-    kinds = list(dict.fromkeys(question.agents_of(setting).model_dump_json() for setting in settings))
-    agents = [None, *(AgentSettings.model_validate_json(kind) for kind in kinds)]
-    trials = [TrialInputs(seed, kind) for seed in seeds for kind in agents]
-    outcomes = sweep.outcomes(
-        trials,
-        journal=lambda digest: Journal(state / f"tune-{digest}.jsonl"),
-        workers=workers,
-        progress=progress,
-    )
-    by_kind = {name: outcomes[place :: len(agents)] for place, name in enumerate(["", *kinds])}
-    without = by_kind[""]
-    _check_waits(without, question.limit)
-    tried = tuple(
-        _tried(
-            setting,
-            by_kind[question.agents_of(setting).model_dump_json()],
-            without,
-            margin=margins_s.index(setting.margin_s),
-            level=question.level,
-        )
-        for setting in settings
-    )
+    with sweep.running(lambda digest: Journal(effort.state / f"tune-{digest}.jsonl"), effort.workers) as trials:
+        tried, without = _race(trials, settings, question, effort)
     return Tuning(
         workload=workload.name,
         machine=machine,
@@ -218,8 +211,53 @@ def tune(
         never_started=sum(outcome["never_started"][0] for outcome in without) / len(without),
         tried=tried,
         left_out=tuple(setting for setting in question.grid.settings if not question.fits(setting)),
+        seeds=len(without),
         recommendation=recommend([one.evidence for one in tried], question.limit),
     )
+
+
+def _race(
+    trials: Trials, settings: Sequence[Setting], question: Question, effort: Effort
+) -> tuple[tuple[Tried, ...], list[Outcome]]:
+    """Return all settings with their evidence, and the outcomes without agents for each seed.
+
+    The agents of several settings that differ in their margin are the same, and are replayed once.
+    """
+    margins_s = sorted(set(question.grid.margins_s))
+    agents_of = {setting: question.agents_of(setting).model_dump_json() for setting in settings}
+    outcomes: dict[str, list[Outcome]] = {}
+    racing: Sequence[Setting] = settings
+    tried: tuple[Tried, ...] = ()
+    for seeds in looks() if question.seeds is None else (question.seeds,):
+        kinds = ["", *dict.fromkeys(agents_of[setting] for setting in racing)]
+        agents = [AgentSettings.model_validate_json(kind) if kind else None for kind in kinds]
+        numbers = range(question.first_seed, question.first_seed + seeds)
+        found = trials.outcomes(
+            [TrialInputs(seed, kind) for seed in numbers for kind in agents],
+            is_over=effort.is_over if tried else lambda: False,
+            progress=effort.progress,
+        )
+        rows = [found[place : place + len(kinds)] for place in range(0, len(found), len(kinds))]
+        whole = list(takewhile(lambda row: None not in row, rows))
+        for place, kind in enumerate(kinds):
+            done = [outcome for row in whole if (outcome := row[place]) is not None]
+            outcomes[kind] = max(outcomes.get(kind, []), done, key=len)
+        _check_waits(outcomes[""], question.limit)
+        tried = tuple(
+            _tried(
+                setting,
+                outcomes[agents_of[setting]],
+                outcomes[""],
+                margin=margins_s.index(setting.margin_s),
+                level=question.level,
+            )
+            for setting in settings
+        )
+        race = contest([one.evidence for one in tried], question.limit)
+        if race.is_settled or len(whole) < seeds or effort.is_over():
+            break
+        racing = [one.setting for one in race.contenders]
+    return tried, outcomes[""]
 
 
 def _check_waits(without: Sequence[Outcome], limit: WaitLimit) -> None:
@@ -241,6 +279,7 @@ def _tried(
     margin: int,
     level: float,
 ) -> Tried:
+    without = without[: len(outcomes)]
     evidence = Evidence(
         setting=setting,
         effective_loads=tuple(outcome["effective_load"][margin] for outcome in outcomes),
@@ -253,7 +292,7 @@ def _tried(
     grown_s = [outcome["p95_wait_s"][0] - before["p95_wait_s"][0] for outcome, before in pairs]
     means = {
         name: sum(outcome[name][0] for outcome in outcomes) / len(outcomes)
-        for name in ("regular_load", "saving", "restoring")
+        for name in ("regular_load", "saving", "restoring", "later", "earlier", "later_mean_s", "later_p95_s")
     }
     lost = sum(outcome["lost"][margin] for outcome in outcomes) / len(outcomes)
     return Tried(evidence, interval(grown_s, level=level), lost=lost, **means)

@@ -10,10 +10,11 @@ own), Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State
   it is the other way round.
 - Without either of these columns, NNodes is taken: then the sizes are nodes.
 
-The other columns may be left out. Without Eligible a job is taken as ready when it was submitted. Without ReqMem a job
-has no memory. Without User and Account there is one user and one group. `TZ=UTC` keeps the hour in which a clock is set
-back from coming twice. Files of several months may follow each other: header lines after the first are skipped. The
-components of a heterogeneous job have numbers of their own, and are jobs of their own here.
+The other columns may be left out. With End, a job that ended before it started is left out. Without Eligible a job is
+taken as ready when it was submitted. Without ReqMem a job has no memory. Without User and Account there is one user and
+one group. `TZ=UTC` keeps the hour in which a clock is set back from coming twice. Files of several months may follow
+each other: header lines after the first are skipped. The components of a heterogeneous job have numbers of their own,
+and are jobs of their own here.
 """
 
 import functools
@@ -55,8 +56,8 @@ _A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _INVALID = "INVALID"
 """Slurm's own word for a time that makes no sense, such as an end before the start."""
-_MAY_BE_INVALID = ("Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw")
-_TIMES = {"Submit", "Eligible", "Start"}
+_MAY_BE_INVALID = ("Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw")
+_TIMES = {"Submit", "Eligible", "Start", "End"}
 _OWNERS = {"User", "Account"}
 _MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
 """Columns with about as many different values as there are jobs, so that reading the values one by one takes long."""
@@ -144,14 +145,15 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
         if not header:
             header = next(filter(None, rows), "")
             places, width = _places(path, first + rows.index(header), header.split("|")), header.count("|") + 1
-        is_cut_short = not lines[-1].endswith("\n")
+        if not lines[-1].endswith("\n") and rows[-1] not in {"", header}:
+            log.passed_over["the last line has no line end, so it may be cut short"] += 1
+            rows[-1] = ""
         numbers = [number for number, row in enumerate(rows, first) if row and row != header]
         rows = [rows[number - first] for number in numbers]
         for number, row in zip(numbers, rows, strict=True):
             if row.count("|") != width - 1:
                 wrong = f"expected {width} columns as in the header, found {row.count('|') + 1}"
-                hint = "" if number == numbers[-1] and is_cut_short else f"; a name may hold '|' or a line end: {ASK}"
-                raise BadTrace(f"{path}, line {number}: {wrong}{hint}")
+                raise BadTrace(f"{path}, line {number}: {wrong}; a name may hold '|' or a line end: {ASK}")
         # One split of all is much faster than one of each line.
         texts = "|".join(rows).split("|") if rows else []
         block = _Block(path, numbers, {name: texts[place::width] for name, place in places.items()})
@@ -386,6 +388,12 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
         passed_over=tuple(log.passed_over.items()),
         told=told,
     )
+    stop_s = log.column("End")
+    is_backwards = (stop_s != UNKNOWN) & (start_s != UNKNOWN) & (stop_s < start_s)
+    if is_backwards.any():
+        rule = ("it ended before it started", int(is_backwards.sum()))
+        records = replace(records.only(~is_backwards), passed_over=(*records.passed_over, rule))
+        submitted_s, start_s = submitted_s[~is_backwards], start_s[~is_backwards]
     end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(records.run_s, 0)
     return _last_runs(records, submitted_s, end_s), midnight_s
 
