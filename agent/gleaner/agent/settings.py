@@ -38,6 +38,9 @@ class AgentSettings(FileSettings):
     listed images may run."""
     images_keep_days: float = Field(default=30, ge=0)
     """An image that agents have pulled is removed when it was not used for so long, or when the disk has no room."""
+    images_limit_gib: float = Field(default=200, gt=0)
+    """All images that agents have brought to the node take at most this. Of those that no container uses, the one that
+    was not used for longest goes first."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
     """A job may have so much on the node's disk: its folder and what else it writes. A job with more ends as failed.
     Larger for jobs that write much."""
