@@ -273,6 +273,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     facts["state"] = _state(row) + (f" on {row.node}" if row.node else "")
     unsaved = "" if row.held else detail.unsaved_because
     reasons = {"because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved}
+    reasons["not saved"] = detail.not_saved_because
     facts |= {what: reason for what, reason in reasons.items() if reason}
     facts["runs"] = shlex.join((detail.image, *detail.command))
     if detail.image_id is not None:

@@ -12,7 +12,16 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
-from gleaner.control.models.jobs import AttemptRow, CheckpointRow, EventRow, JobDetail, JobFilter, JobList, JobRow
+from gleaner.control.models.jobs import (
+    NOT_SAVED,
+    AttemptRow,
+    CheckpointRow,
+    EventRow,
+    JobDetail,
+    JobFilter,
+    JobList,
+    JobRow,
+)
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility
 from gleaner.control.queue.claims import OCCUPIED, no_limits
@@ -32,7 +41,8 @@ from gleaner.control.queue.schema import (
     Phase,
     Standing,
 )
-from gleaner.control.states import Outcome, State
+from gleaner.control.queue.transitions import event_name
+from gleaner.control.states import Outcome, State, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +161,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
             "waits_because": None,
             "unsaved_because": _unsaved_because(slices),
+            "not_saved_because": _not_saved_because(events) if row.state is State.RUNNING else None,
             "attempts": slices,
             "events": events,
             "checkpoints": tuple(_checkpoints(db, row)),
@@ -169,6 +180,13 @@ def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
     details = [row.detail for row in slices if row.ending is not None]
     is_lost = bool(details) and details[-1].startswith((*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE))
     return details[-1] if is_lost else None
+
+
+def _not_saved_because(events: Sequence[EventRow]) -> str | None:
+    """Return the reason of the newest failed save, unless a later save has worked or the slice is a new one."""
+    these = {NOT_SAVED, event_name(Transition.CHECKPOINT), event_name(Transition.CLAIM)}
+    last = next((event for event in reversed(events) if event.what in these), None)
+    return last.detail if last is not None and last.what == NOT_SAVED else None
 
 
 def _events(db: Connection, job: int) -> Iterator[EventRow]:
