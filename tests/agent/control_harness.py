@@ -173,6 +173,7 @@ class Control:
             kill_wait_s=kill_wait_s,
             clock=self.clock,
             randomness=Randomness(random.Random(name)),
+            count_writes=self.runtime.writes,
         )
 
     def brief(self, name: str, *, computes_s: float = 1.0, **given: Any) -> Agent:
@@ -238,6 +239,7 @@ def job_spec(
     saves_itself: SelfSave | None = None,
     compute_limit_s: int | None = None,
     most_memory_mib: int | None = None,
+    silent_limit_s: int | None = None,
 ) -> Submission:
     """Return one job that counts."""
     spec = JobSpec(
@@ -249,6 +251,7 @@ def job_spec(
         saves_itself=saves_itself and SelfSaveSpec(**saves_itself.model_dump()),
         compute_limit_s=compute_limit_s,
         most_memory_mib=most_memory_mib,
+        silent_limit_s=silent_limit_s,
     )
     return Submission(job=spec)
 

@@ -6,7 +6,7 @@ The real runtimes have tests of their own (tests/runtime); here it is the agent'
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
@@ -140,6 +140,8 @@ class PretendedRuntime:
         self.remove_takes_s = 0.0
         self.needs_mib: tuple[int, int] | None = None
         """A count and the memory, in MiB, that each process needs to count further."""
+        self.silent_from = 10**9
+        """The count from which no process writes anything more."""
         self.can_save = True
         self.signals: list[str] = []
         self.restores = 0
@@ -268,6 +270,10 @@ class PretendedRuntime:
             self._clock.pause(FREEZES_IN_S)
             (process.spec.folder / "state").write_text(str(process.count))
             process.end(85)
+
+    def writes(self, containers: Collection[ContainerId]) -> Mapping[ContainerId, int]:
+        """Return what each has written: it grows with the count, up to `silent_from`."""
+        return {c: min(self._processes[c].catch_up().count, self.silent_from) for c in containers}
 
     def kill(self, container: ContainerId) -> None:
         if container in self._processes:

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from tests.agent.control_harness import FAR_S, Control
 from tests.privileged import slurm
 
-from gleaner.agent.agent import TICK_S, Agent
+from gleaner.agent.agent import DISK_EVERY_S, TICK_S, Agent
 from gleaner.agent.messages import Deregistration
 from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
@@ -368,6 +368,26 @@ def test_a_job_that_meets_its_memory_limit_continues_from_its_last_save_with_mor
         "memory limit 128 MiB reached; continues from checkpoint 1/1 with 256 MiB",
     ]
     control.in_order(job, 1500)
+
+
+def test_a_job_that_writes_nothing_for_too_long_over_all_its_slices_fails_and_says_so(control: Control) -> None:
+    control.runtime.silent_from = 100  # after a second
+    job = control.submit("100000", silent_limit_s=15)
+    control.live(control.brief("a1", computes_s=10))
+    first = control.job(job)
+    assert (first.job.state, first.last_failure) == (State.SAVED, None)
+    control.live(control.agent("a2", lives_s=FAR_S))
+    detail = control.job(job)
+    assert (detail.job.outcome, detail.job.exit_code) == (Outcome.FAILED, 142)
+    assert detail.failed_because == "silent limit 15 s reached: it has printed and written nothing for so long"
+    computed_s = sum(attempt.compute_s for attempt in detail.attempts)
+    assert 15 <= computed_s <= 15 + 1 + 3 * DISK_EVERY_S
+
+
+def test_a_job_that_writes_now_and_then_reaches_no_silent_limit(control: Control) -> None:
+    job = control.submit("3000", silent_limit_s=10)
+    control.live(control.agent("a1", lives_s=FAR_S))
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
 
 
 def test_a_job_that_has_no_time_left_is_not_restored(control: Control) -> None:

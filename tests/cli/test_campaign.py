@@ -28,6 +28,7 @@ retry_on: [137, 75]
 never_retry_on: 1
 compute_limit: 1.5h
 needs_at_least: 20m
+silent_limit: 30m
 """
 
 
@@ -54,6 +55,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
             never_retry_on=(1,),
             compute_limit_s=5400,
             needs_at_least_s=1200,
+            silent_limit_s=1800,
         ),
         indices=tuple(range(12)),
         group="atlas",
@@ -135,6 +137,7 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\ncompute_limit: 0", "runs.yaml, line 2: compute_limit must be at least 1, found 0"),
         ("image: a\ncompute_limit: 9999d", "runs.yaml, line 2: compute_limit must be at most 315360000, found"),
         ("image: a\ncompute_limit: [1h]", "runs.yaml, line 2: compute_limit must be a single value, found a list"),
+        ("image: a\nsilent_limit: 5", "runs.yaml, line 2: silent_limit must be at least 10, found 5"),
         ("image: a\nneeds_at_least: soon", "runs.yaml, line 2: needs_at_least must be like 90 (in seconds), 30m"),
         ("image: a\nneeds_at_least: 0m", "runs.yaml, line 2: needs_at_least must be at least 1, found 0"),
         ("image: a\ncompute_limit_s: 5", "runs.yaml, line 2: unknown key 'compute_limit_s', did you mean 'compute_li"),

@@ -16,6 +16,7 @@ from tests.runtime.nodes_harness import AGENT, IMAGE, USER, Node, Work, wait_for
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
+from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.runtime.criu_streams import LAYER_PART, PREFIX
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
@@ -474,6 +475,36 @@ def test_a_program_that_ends_after_a_part_of_it_met_the_memory_limit_says_so(nod
     container = work.start(node, PART_TOO_LARGE, "raise SystemExit(1)", memory_mib=50)
     assert node.runtime.wait(container) == 3
     assert not node.runtime.was_out_of_memory(container)
+
+
+SPEAKS = """
+import os, time
+print("ready")
+for what in ("more", "stop"):
+    while not os.path.exists(f"/job/{what}"):
+        time.sleep(0.02)
+    print(what)
+"""
+
+
+@pytest.mark.nodes
+def test_whether_a_job_writes_anything_is_seen_from_outside_and_a_save_is_no_write(
+    pair: tuple[Node, Node], work: Work
+) -> None:
+    container = work.start(pair[0], SPEAKS)
+    work.until("ready")
+    silent = written_bytes([container])[container]
+    saved = work.save(pair[0], container)
+    pair[0].runtime.unpause(container)
+    assert written_bytes([container])[container] == silent
+    work.end(pair[0], container)
+    container = work.restore(pair[1], saved, SPEAKS)
+    silent = written_bytes([container])[container]
+    (work.folder(pair[1]) / "more").touch()
+    work.until("more")
+    assert written_bytes([container])[container] > silent
+    (work.folder(pair[1]) / "stop").touch()
+    assert pair[1].runtime.wait(container) == 0
 
 
 GROWS = """

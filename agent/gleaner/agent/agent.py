@@ -30,7 +30,7 @@ from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.last_saves import LastSaves
-from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit
+from gleaner.agent.job.limits import CountWrites, DiskGuard, end_jobs_at_limit, end_silent_jobs
 from gleaner.agent.messages import (
     AttemptRef,
     ClaimRequest,
@@ -41,6 +41,7 @@ from gleaner.agent.messages import (
     Registration,
     Way,
 )
+from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
 from gleaner.agent.node.leftovers import remove_agents_sockets, remove_containers, remove_folders
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
@@ -104,6 +105,7 @@ class Agent:
     """The time between the agent's planned exit and its end, in seconds."""
     clock: Clock = field(default_factory=SystemClock)
     randomness: Randomness = field(default_factory=Randomness)
+    count_writes: CountWrites = written_bytes
     exit_by_s: float = field(init=False)
     """The planned exit, seconds since the epoch; only ever lowered."""
     _shutdown_grace_s: float = field(init=False)
@@ -505,10 +507,11 @@ class Agent:
             await self.clock.sleep(USAGE_EVERY_S)
 
     async def _watch_disk(self) -> None:
-        """End jobs that take more of the node's disk than they may."""
+        """End jobs that take more of the node's disk than they may, or that write nothing for too long."""
         guard = DiskGuard(self._disk, self.runtime)
         while True:
             await guard.look(self._jobs)
+            await end_silent_jobs(self._jobs, self.count_writes)
             await self.clock.sleep(DISK_EVERY_S)
 
     def _vacate(self, why: str) -> None:

@@ -211,6 +211,8 @@ class Checkpoint(Message):
     chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
     """The chain: checkpoints of a job with the same one may share files. It is named after its first checkpoint, as
     attempt/number, which is this one if it shares none. None if it is not known."""
+    silent_s: Duration = 0.0
+    """The time for which the job had computed without writing anything when it was saved, earlier slices included."""
     has_memory: Flag = True
     """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
 
@@ -262,6 +264,8 @@ class Assignment(Message):
     """The way in which the workload saves itself; None if the agent saves its memory."""
     compute_limit: ComputeLimit | None = None
     """The agent ends the job when this is used up. None: no limit."""
+    silent_limit_s: Duration | None = None
+    """The agent ends the job when it has computed for so long without writing anything. None: no limit."""
     pushed: PushedImage | None = None
     """None: the image is one of the site's, and the node has it or pulls it."""
 

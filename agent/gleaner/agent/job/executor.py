@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import StorageError
@@ -19,6 +19,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import JobContext
 from gleaner.agent.job.job_checkpoints import JobCheckpoints, NewCheckpoint
 from gleaner.agent.job.reporter import Reporter
+from gleaner.agent.job.silence import Silence
 from gleaner.agent.messages import Assignment, ReturnReason, SaveMeasurement, Way
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
@@ -72,6 +73,7 @@ class Executor:
     clean: Callable[[], None]
     """Removes what the job left on the node. Blocks."""
     times: Stopwatch
+    silence: Silence = field(default_factory=Silence)
     forgets_failures: bool = False
     """True if each order to vacate stands alone: earlier failed saves do not count, and the job computes meanwhile."""
     memory_bytes: int = 0
@@ -114,6 +116,7 @@ class Executor:
     def __post_init__(self) -> None:
         self.state = lifecycle.Preparing(self.assignment.saves_itself)
         self._pausing = self.context.clock.lock()
+        self.silence.before_s = self.assignment.checkpoint.silent_s if self.assignment.checkpoint else 0.0
 
     @property
     def assignment(self) -> Assignment:
@@ -378,6 +381,8 @@ class Executor:
                 lambda: self.reporter.mark(paused_s=paused_s),
                 at_the_end=self._is_vacating(),
             )
+            silent_s = self.silence.length_s(self.times.slice().compute_s)
+            new = replace(new, checkpoint=new.checkpoint.model_copy(update={"silent_s": silent_s}))
             self.reporter.record_save(new.checkpoint)
             return new
         except ContainerExited as error:
@@ -431,6 +436,7 @@ class Executor:
             self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
     def _go_on(self, container: ContainerId) -> None:
+        self.silence.forget_count()
         self.times.switch_to(Activity.COMPUTING)
         try:
             self.context.runtime.unpause(container)

@@ -137,6 +137,8 @@ class Limit(Enum):
     """The job has written more than it may, as after SIGXFSZ."""
     COMPUTING = 152
     """The job has computed for as long as it may, as after SIGXCPU."""
+    SILENCE = 142
+    """The job has computed for so long without writing anything, as after SIGALRM."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""End or save jobs that have passed a limit: of their computing time, over all slices, or of the node's disk."""
+"""End or save jobs that have passed a limit: of computing time or silence, over all slices, or of the node's disk."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 
@@ -13,6 +14,9 @@ from gleaner.agent.job.executor import Executor
 from gleaner.agent.messages import Assignment
 from gleaner.agent.node.disk_usage import DiskWatch, InTheWay, TooLarge, Verdict
 from gleaner.agent.runtime.interface import ContainerExited, ContainerId, Runtime, RuntimeFault
+
+CountWrites: TypeAlias = Callable[[Collection[ContainerId]], Mapping[ContainerId, int]]
+"""Return the bytes that the processes of each container have written. A container is left out if nobody knows."""
 
 
 def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.LimitPassed | None:
@@ -36,6 +40,27 @@ def end_jobs_at_limit(jobs: Sequence[Executor]) -> None:
     for job in jobs:
         if job.is_computing and (event := check_compute_limit(job.assignment, job.times.slice().compute_s)) is not None:
             job.feed(event)
+
+
+async def end_silent_jobs(jobs: Sequence[Executor], count_writes: CountWrites) -> None:
+    """End the jobs that have computed for as long as they may without writing anything."""
+    limited = {
+        job.container: job
+        for job in jobs
+        if job.container is not None and job.is_computing and job.assignment.silent_limit_s is not None
+    }
+    if not limited:
+        return
+    writes = await asyncio.to_thread(count_writes, limited)
+    for container, job in limited.items():
+        limit_s = job.assignment.silent_limit_s
+        if job.container != container or not job.is_computing or limit_s is None:
+            continue
+        computed_s = job.times.slice().compute_s
+        job.silence.record_look(writes.get(container), computed_s)
+        if job.silence.length_s(computed_s) >= limit_s:
+            reason = f"silent limit {in_words(limit_s)} reached: it has printed and written nothing for so long"
+            job.feed(lifecycle.LimitPassed(reason, lifecycle.Limit.SILENCE))
 
 
 log = structlog.get_logger()

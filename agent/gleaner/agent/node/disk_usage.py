@@ -6,7 +6,6 @@ and the longer it takes, the more rarely it is made. The reserve is checked each
 """
 
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import TypeAlias
 import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
+from gleaner.agent.node.container_processes import processes_of
 from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, count_disk_use
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime import images
@@ -39,7 +39,6 @@ _WORTH_MIB = 64
 _MOST_OPEN = 100_000
 """The most open files of one container to look at."""
 _IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - where they lie, nothing is put there
-_SCOPE = re.compile(r"/(?:docker-)?([^/\n]+?)(?:\.scope)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,24 +250,13 @@ def deleted_open_files(
     """
     files: dict[ContainerId, dict[tuple[int, int], int]] = {}
     hiding: set[ContainerId] = set()
-    for container, process in _processes(containers, processes):
+    for container, process in processes_of(containers, processes):
         if not _add_deleted_files(process, files.setdefault(container, {})):
             hiding.add(container)
     return {
         container: DiskUse(sum(sizes.values()), len(sizes), container not in hiding)
         for container, sizes in files.items()
     }
-
-
-def _processes(containers: Collection[ContainerId], processes: Path) -> list[tuple[ContainerId, Path]]:
-    sought: Mapping[str, ContainerId] = {str(container): container for container in containers}
-    pairs: list[tuple[ContainerId, Path]] = []
-    for process in processes.iterdir() if sought else ():
-        if process.name.isdigit():
-            with suppress(OSError):
-                names = set(_SCOPE.findall((process / "cgroup").read_text(errors="replace")))
-                pairs += [(container, process) for name, container in sought.items() if name in names]
-    return pairs
 
 
 def _add_deleted_files(process: Path, sizes: dict[tuple[int, int], int]) -> bool:

@@ -22,7 +22,7 @@ MOST_RUNS = 100_000
 TEXTS = frozenset({"name", "image", "group"})
 NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
 CODES = frozenset({"retry_on", "never_retry_on"})
-DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s"}
+DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s", "silent_limit": "silent_limit_s"}
 """The keys that take a duration, and the names under which control takes it, in seconds."""
 KEYS = TEXTS | NUMBERS | CODES | DURATIONS.keys() | {"command", "environment", "indices", "hold", "saves_itself"}
 SELF_SAVE = frozenset({"signal", "exit_code"})

@@ -65,6 +65,9 @@ class SubmitOptions:
     needs_at_least: Annotated[
         str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
     ] = None
+    silent_limit: Annotated[
+        str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
+    ] = None
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None
     array: Annotated[str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")] = None
     saves_itself: Annotated[
@@ -302,7 +305,7 @@ KEYS = {"array": "indices", "env": "environment"}
 PARSERS: dict[str, Callable[[Any], object] | None] = {
     "image": None, "name": None, "cpus": None, "memory_mib": memory_range_mib, "nodes": None, "priority": None,
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
-    "compute_limit": duration_s, "needs_at_least": duration_s, "saves_itself": campaigns.self_save, "group": None,
-    "array": _indices, "env": _environment, "hold": None,
+    "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s,
+    "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment, "hold": None,
 }  # fmt: skip
 """The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

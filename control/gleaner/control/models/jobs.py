@@ -95,6 +95,8 @@ class JobSpec(Shape):
     """The seconds for which the job may compute, all slices together; None: no limit."""
     needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
     """The seconds that an agent must have left to be given the job; None: any agent will do."""
+    silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
+    """The seconds for which the job may compute without printing or writing anything; None: no limit."""
     saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
@@ -249,6 +251,7 @@ class JobDetail(Reply):
     counted_s: float = 0.0
     """The seconds computed that count against such a limit: all but what was lost since a last checkpoint."""
     needs_at_least_s: int | None = None
+    silent_limit_s: int | None = None
     failed_because: str | None = None
     """The reason why the job has failed, in one line; None if it has not."""
     last_failure: str | None = None

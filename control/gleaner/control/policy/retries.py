@@ -26,17 +26,21 @@ _MEANINGS = {
 """The usual meanings of exit codes: those of a shell, and 128 and the number of the signal that ended the program."""
 
 
-def cause(exit_code: int, reason: str = "", *, is_limit: bool = False) -> str:
+_AT_A_LIMIT = frozenset({142, 152, 153})
+"""The exit codes that agents give jobs that they have ended at a limit (`agent.job.lifecycle.Limit`)."""
+
+
+def cause(exit_code: int, reason: str = "", *, out_of_memory: bool = False) -> str:
     """Return why the program failed, in one line. `reason`: what the agent says; it says all if it was a limit.
 
     >>> cause(3), cause(127, "exec: no such file")
     ('exit code 3', 'exit code 127: exec: no such file')
     >>> cause(139)
     "exit code 139: SIGSEGV, an access to memory that is not the program's"
-    >>> cause(137, "memory limit 512 MiB reached", is_limit=True)
+    >>> cause(137, "memory limit 512 MiB reached", out_of_memory=True)
     'memory limit 512 MiB reached'
     """
-    if is_limit and reason:
+    if reason and (out_of_memory or exit_code in _AT_A_LIMIT):
         return reason
     meaning = reason or _MEANINGS.get(exit_code, "")
     return f"exit code {exit_code}: {meaning}" if meaning else f"exit code {exit_code}"

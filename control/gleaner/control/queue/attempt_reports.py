@@ -162,7 +162,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
 
 
 def _cause(report: Completed) -> str:
-    return retries.cause(report.exit_code, report.reason, is_limit=report.out_of_memory or not report.may_retry)
+    return retries.cause(report.exit_code, report.reason, out_of_memory=report.out_of_memory)
 
 
 def _output(report: Completed) -> dict[str, Any]:

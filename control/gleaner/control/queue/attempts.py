@@ -189,6 +189,7 @@ def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | Non
             "has_memory": checkpoint.has_memory,
             "kind": kind,
             "chain": checkpoint.chain,
+            "silent_s": checkpoint.silent_s,
         },
     )
     rows = db.execute(_NAMED, {"job_": job}).all()

@@ -139,12 +139,14 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             CHECKPOINT.c.log_lines,
             CHECKPOINT.c.open_lines,
             CHECKPOINT.c.has_memory,
+            CHECKPOINT.c.silent_s,
             SPEC.c.name,
             SPEC.c.image,
             SPEC.c.command,
             SPEC.c.environment,
             SPEC.c.saves_itself,
             SPEC.c.compute_limit_s,
+            SPEC.c.silent_limit_s,
             SPEC.c.image_id,
             STORED_IMAGE.c.digest.label("image_digest"),
         )
@@ -342,6 +344,7 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
             log_lines=row.log_lines,
             open_lines=row.open_lines or {},
             has_memory=row.has_memory,
+            silent_s=row.silent_s,
         )
     pushed = None
     if row.image_id is not None:
@@ -361,5 +364,6 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
         compute_limit=None
         if row.compute_limit_s is None
         else ComputeLimit(limit_s=row.compute_limit_s, left_s=max(0.0, row.compute_limit_s - counted_s)),
+        silent_limit_s=row.silent_limit_s,
         pushed=pushed,
     )

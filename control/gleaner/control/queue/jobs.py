@@ -88,6 +88,7 @@ def submit(
         never_retry_on=spec.never_retry_on,
         compute_limit_s=spec.compute_limit_s,
         most_memory_mib=most_memory_mib,
+        silent_limit_s=spec.silent_limit_s,
         image_id=images.pushed_id(db, group, spec.image),
     )
     common: dict[str, Any] = {

@@ -140,6 +140,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             SPEC.c.never_retry_on,
             SPEC.c.compute_limit_s,
             SPEC.c.most_memory_mib,
+            SPEC.c.silent_limit_s,
             JOB.c.retries,
             JOB.c.failures,
             JOB.c.output_bytes,

@@ -124,6 +124,7 @@ SPEC = _table(
     Column("compute_limit_s", Integer),
     # A job that has met its memory limit gets more, up to this. None: no more than at first.
     Column("most_memory_mib", Integer),
+    Column("silent_limit_s", Integer),
     # The id of the image that the group had pushed under the name `image` at the submission. All slices of the job use
     # this very image. None: `image` is a name that the nodes know.
     Column("image_id", String),
@@ -289,6 +290,7 @@ CHECKPOINT = _table(
     Column(
         "kind", Integer, ForeignKey("kind.id", name="kind_known")
     ),  # The kind of the node that saved it, as far as it is known.
+    not_null("silent_s", Float, server_default="0"),  # The time that the job had computed without a write.
     Column("chain", Text),  # The checkpoint may share files with those of the same chain. None: nothing is known.
     CheckConstraint("size_bytes >= 0 AND log_lines >= 0", "counts"),
     ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),

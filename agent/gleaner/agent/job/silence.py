@@ -1,0 +1,39 @@
+"""The time for which a job has computed without writing anything, over its slices."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Silence:
+    """One job's silence. Times are those that the job has computed in this slice, in seconds."""
+
+    before_s: float = 0.0
+    """The silence at the end of the slice before."""
+    _since_s: float = 0.0
+    _written_bytes: int | None = None
+
+    def record_look(self, written_bytes: int | None, computed_s: float) -> None:
+        """Record how much the job's processes have written by now. None: nobody knows, so it counts as a write.
+
+        The first look shows nothing: the count before it is not known.
+
+        >>> silence = Silence(before_s=100.0)
+        >>> for computed_s, written_bytes in ((2.0, 5), (4.0, 5), (6.0, 5)):
+        ...     silence.record_look(written_bytes, computed_s)
+        >>> silence.length_s(8.0)
+        108.0
+        >>> silence.record_look(6, 10.0)
+        >>> silence.length_s(13.0)
+        3.0
+        """
+        if written_bytes is None or self._written_bytes not in (None, written_bytes):
+            self.before_s, self._since_s = 0.0, computed_s
+        self._written_bytes = written_bytes
+
+    def forget_count(self) -> None:
+        """Take the next look for the first: a save may have written in the job's name."""
+        self._written_bytes = None
+
+    def length_s(self, computed_s: float) -> float:
+        """Return the length of the silence."""
+        return self.before_s + computed_s - self._since_s
