@@ -148,6 +148,8 @@ def conclude(
     }
     write(summary, "summary.json")
     show(runs, loads, late, summary)
+    console.print(f"look at it within a minute: {cluster.web_address()}")
+    console.print("(later: `deploy/cluster.sh exec -u gleaner head glean web` prints a new code)")
     return 0 if all(run["identical"] and not run["doubts"] for run in runs) else 1
 
 

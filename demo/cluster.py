@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -215,6 +216,12 @@ def api(method: str, path: str, body: object = None) -> Any:
     if answer.is_error:
         raise ClusterError(f"{method} {path}: {answer.status_code}: {answer.text[:500]}")
     return answer.json() if answer.content else None
+
+
+def web_address() -> str:
+    """Return the address of control's page as this machine reaches it, with a code that is good for a minute."""
+    code = api("POST", "/web-codes")["code"]
+    return f"{_client().base_url.copy_with(path='/web/sign-in')}#{quote(code, safe='')}"
 
 
 def log_of(job: int) -> list[str]:

@@ -190,7 +190,7 @@ def test_a_metrics_token_reads_the_metrics_and_nothing_else(harness: ApiHarness)
 
 def remove_old_rows(harness: ApiHarness) -> None:
     state = harness.state
-    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, harness.now_s)
+    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, state.settings.history, harness.now_s)
 
 
 @pytest.mark.slow

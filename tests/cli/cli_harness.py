@@ -36,6 +36,7 @@ from gleaner.agent.messages import (
 from gleaner.control.api.app import create_app
 from gleaner.control.cli import app
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.loops import JOIN_S
 from gleaner.control.queue import agents, attempt_reports, claims, logs
 from gleaner.control.queue.database import transaction
 from gleaner.control.web.app import with_pages
@@ -155,7 +156,13 @@ class Service:
 
     def start(self) -> None:
         """Listen; the port stays the same over restarts."""
-        config = uvicorn.Config(with_pages(create_app(self.state)), host="127.0.0.1", port=self.port, log_level="error")
+        config = uvicorn.Config(
+            with_pages(create_app(self.state)),
+            host="127.0.0.1",
+            port=self.port,
+            log_level="error",
+            timeout_graceful_shutdown=JOIN_S,
+        )
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()

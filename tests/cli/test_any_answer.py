@@ -70,6 +70,17 @@ OWNERS = {
         }
     ],
 }  # fmt: skip
+REPORT: dict[str, Any] = {
+    "month": "2026-10", "begin_s": 1.5e9, "end_s": 1.6e9, "seen_h": 1.5, "regular_node_h": 1.0, "agents_node_h": 2.0,
+    "idle_node_h": 3.0, "idle_without_node_h": 5.0, "unusable_node_h": 0.0, "harvested_core_h": 7.0,
+    "saving_core_h": 0.5, "restoring_core_h": 0.25, "lost_core_h": 0.125, "energy_kwh": 1.5, "group": None,
+    "rows": [
+        {
+            "group": "atlas", "user": "alice", "slices": 3, "harvested_core_h": 7.0, "saving_core_h": 0.5,
+            "restoring_core_h": 0.25, "lost_core_h": 0.125,
+        }
+    ],
+}  # fmt: skip
 TOKEN = {
     "id": "t", "role": "user", "name": "alice", "group": "atlas", "manager": False, "issued_s": 1.5e9,
     "expires_s": 1.9e9, "revoked_s": None,
@@ -92,6 +103,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Any]] = {
     "nodes": (("nodes",), NODES),
     "drain": (("drain", "n1", "--dry-run"), DRAIN),
     "owners": (("owners",), OWNERS),
+    "report": (("report", "--month", "2026-10"), REPORT),
     "explain": (("explain", "1"), DECISION),
     "tokens": (("token", "list"), [TOKEN]),
     "images": (("image", "list"), [IMAGE]),

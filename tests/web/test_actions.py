@@ -171,3 +171,19 @@ def test_a_wrong_campaign_is_refused_with_its_line_and_nothing_is_lost(
     assert said in shown.text
     assert status == 403 or text.strip() in unescape(shown.answer.text)
     assert harness.admin.get("/v1/jobs").json()["total"] == 0
+
+
+def test_a_job_that_has_ended_is_run_again_as_a_new_job(harness: ApiHarness) -> None:
+    harness.user.submit(spec={"cpus": 2, "environment": {"SEED": "{index}"}, "retries": 5, "priority": 3}, indices=[4])
+    browser = browser_of(harness, harness.user)
+    assert browser.send("/web/jobs/1/rerun").status == 409  # it has not ended
+    assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
+    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2"
+    old, new = (harness.user.get(f"/v1/jobs/{job}").json() for job in (1, 2))
+    same = ("image", "command", "environment", "retries", "saves_itself", "compute_limit_s", "needs_at_least_s")
+    assert [new[name] for name in same] == [old[name] for name in same]
+    for name in ("name", "group", "cpus", "memory_mib", "priority"):
+        assert new["job"][name] == old["job"][name]
+    assert (new["environment"], new["job"]["state"], new["job"]["campaign"]) == ({"SEED": "4"}, "New", None)
+    stranger = browser_of(harness, harness.caller("user", "carol", "cms"))
+    assert stranger.send("/web/jobs/1/rerun").status == 403

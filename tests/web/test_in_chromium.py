@@ -1,6 +1,9 @@
 """The page in a browser: signing in by a code, every page for everybody's eyes, an act, and a restart of control."""
 
+import os
+import re
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -9,10 +12,13 @@ from tests import chromium
 from tests.cli.cli_harness import CliHarness, Service
 from tests.cli.conftest import admin, service
 from tests.slurm.records import node, seen
+from tests.web.made_history import MadeHistory
 
 __all__ = ["admin", "service"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
+TAKES_PICTURES = os.environ.get("GLEANER_TESTS") == "pictures"
+DOCS = Path(__file__).parents[2] / "docs"
 LATEST_MS = 60_000
 """An event that takes longer never comes; the browser waits for each."""
 TOO_WIDE = """[...document.querySelectorAll("body *")]
@@ -20,7 +26,7 @@ TOO_WIDE = """[...document.querySelectorAll("body *")]
     .map(each => each.outerHTML.slice(0, 100))"""
 """The elements that a narrow window does not show as a whole, but for those that scroll by themselves."""
 PAGES = ("", "/campaigns", "/campaigns/1", "/jobs", "/jobs/1", "/jobs/1/log", "/nodes", "/nodes/node1", "/agents",
-         "/entitlements", "/drains", "/submit", "/jobs/99")  # fmt: skip
+         "/entitlements", "/report", "/timeline", "/drains", "/submit", "/jobs/99")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,48 @@ def test_a_person_looks_at_everything_and_acts(browser: Browser, admin: CliHarne
         tab.page.get_by_role("button", name="Sign out").click()
         expect(tab.page.get_by_role("heading", name="Sign in")).to_be_visible()
         tab.page.context.close()
+
+
+def test_a_past_is_drawn_and_a_click_leads_to_what_was_there(
+    browser: Browser, admin: CliHarness, service: Service
+) -> None:
+    """With GLEANER_TESTS=pictures it takes the pictures in docs/."""
+    made = MadeHistory(nodes=16, hours=30, jobs=300, now_s=admin.state.clock())
+    made.write(admin.state.engine)
+    nodes, ours = made.slurm()
+    admin.state.cluster = seen(admin.state.clock(), *nodes, jobs=ours)
+    home = f"http://127.0.0.1:{service.port}/web"
+    for scheme in ("light", "dark"):
+        tab = Tab(browser, scheme=scheme)
+        tab.page.goto(admin.good("web").strip())
+        tab.page.wait_for_url(home)
+        for path, name in (("", "overview"), ("/timeline?length=6h", "timeline"), ("/report", "report")):
+            tab.page.goto(home + path)
+            expect(tab.page.locator("#main svg").first).to_be_visible()
+            found = Axe().run(tab.page)
+            assert found.violations_count == 0, f"{path}, {scheme}: {found.generate_report()}"
+            if TAKES_PICTURES and scheme == "light":
+                tab.page.screenshot(path=DOCS / f"web-{name}.png")
+        tab.page.goto(f"{home}/timeline")
+        stripe = tab.page.locator("#stripes a rect").first
+        stripe.click(position={"x": 5, "y": 5})  # an hour ago
+        tab.page.wait_for_url(re.compile(r"/web/(jobs/\d+|nodes/node1)$"))
+        assert tab.complaints == []
+        tab.page.context.close()
+
+
+def test_a_page_hears_of_a_new_job_at_once(browser: Browser, admin: CliHarness, service: Service) -> None:
+    tab = Tab(browser)
+    tab.page.goto(admin.good("web").strip())
+    with tab.page.expect_response(lambda answer: answer.url.endswith("/web/events")):
+        tab.page.get_by_role("link", name="Jobs", exact=True).click()
+    expect(tab.page.get_by_text("No job matches.")).to_be_visible()
+    # Only news can show the job: nothing asks by the clock any more.
+    tab.page.evaluate("document.getElementById('live').setAttribute('hx-trigger', 'news from:body')")
+    tab.page.evaluate("htmx.process(document.getElementById('live'))")
+    admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--name", "fresh", "--", "run")
+    expect(tab.page.get_by_role("row", name="fresh")).to_be_visible(timeout=LATEST_MS)
+    tab.page.context.close()
 
 
 def test_a_job_is_cancelled_and_a_restart_of_control_and_the_end_of_a_token_are_said(

@@ -6,9 +6,13 @@ from hypothesis import strategies as st
 from gleaner.control.models.jobs import AttemptRow, JobDetail, JobRow
 from gleaner.control.models.nodes import NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
+from gleaner.control.policy.node_time import PARTS, BandStep
+from gleaner.control.queue.node_time import NodeSlice, NodeUses
 from gleaner.control.states import State
+from gleaner.control.web.band_chart import band_chart
 from gleaner.control.web.listing import ListSearch, listing
 from gleaner.control.web.slice_chart import WIDTH, slice_chart
+from gleaner.control.web.timeline_chart import timeline_chart
 
 NODE = NodeRow(
     name="n0", cpus=8, memory_mib=16, state="idle", idle=True, regular=False, agent=None, failures=0,
@@ -85,3 +89,84 @@ def test_a_chart_shows_what_each_slice_was_spent_on() -> None:
         [("restore", 750.0, 20.0), ("compute", 850.0, 30.0)],
     ]
     assert slice_chart(_detail(), now_s=0.0) is None
+
+
+def _step(begin_s: float, **core_s: float) -> BandStep:
+    parts = dict.fromkeys(PARTS, 0.0) | core_s
+    return BandStep(begin_s, begin_s + 60, **parts)
+
+
+def test_a_band_is_as_high_as_the_most_cores_and_its_parts_lie_on_each_other() -> None:
+    chart = band_chart([_step(0, regular=480.0, idle=120.0), _step(60, harvested=300.0), _step(120)], now_s=1000)
+    assert chart is not None
+    assert (chart.most_cores, len(chart.columns)) == (10, 3)
+    shapes = {layer.part: layer.path for layer in chart.layers if layer.path}
+    assert shapes == {
+        "regular": "M0.0 40.00h333.3v160.00h-333.3z",
+        "harvested": "M333.3 100.00h333.3v100.00h-333.3z",
+        "idle": "M0.0 0.00h333.3v40.00h-333.3z",
+    }
+    assert [layer.share for layer in chart.layers if layer.path] == [480 / 900, 300 / 900, 120 / 900]
+    assert band_chart([_step(0)], now_s=60) is None
+
+
+def test_a_step_that_is_not_over_is_measured_by_what_has_passed_of_it() -> None:
+    chart = band_chart([_step(0, idle=600.0), _step(60, idle=100.0)], now_s=70)
+    assert chart is not None
+    assert chart.most_cores == 10
+    assert chart.layers[PARTS.index("idle")].path.count("v200.00") == 2
+
+
+def _slice(node: str, claimed_s: float, ended_s: float | None, **spent: float) -> NodeSlice:
+    times = {"restore_s": 0.0, "save_s": 0.0, "lost_s": 0.0} | spent
+    return NodeSlice(node=node, job=1, group="g", claimed_s=claimed_s, ended_s=ended_s, **times)
+
+
+def test_a_timeline_shows_looks_and_on_them_slices_with_their_restores_and_saves() -> None:
+    looks = [NodeUses(0, ("n1", "n2"), "ri"), NodeUses(500, ("n1", "n2"), "ah")]
+    slices = [
+        _slice("n1", 600, 800, restore_s=50, save_s=100), _slice("n2", 900, None), _slice("gone", 0, 5),
+        _slice("n2", 100, 200, lost_s=90),
+    ]  # fmt: skip
+    chart = timeline_chart(
+        ("n1", "n2"), looks, slices, begin_s=0, end_s=1000, look_s=500, now_s=950, ends_s=(-5, 250, 1200)
+    )
+    assert (chart.stripe_height, chart.height, chart.ends) == (18, 36, (250,))
+    assert chart.paths == {
+        "regular": "M0 9h500", "unused": "M500 9h100M800 9h150", "restoring": "M600 9h50",
+        "harvested": "M650 9h50M500 27h450",
+        "saving": "M700 9h100", "idle": "M0 27h100M200 27h300", "lost": "M100 27h100",
+    }  # fmt: skip
+    assert chart.stripes[1].shares == {"idle": 0.4, "lost": 0.1, "harvested": 0.45}  # nothing of what is to come
+
+
+@given(
+    slices=st.lists(
+        st.builds(
+            _slice, st.sampled_from(["n1", "n2"]), SECONDS, st.none() | SECONDS,
+            restore_s=SECONDS, save_s=SECONDS, lost_s=SECONDS,
+        )
+    ),
+    now_s=SECONDS, begin_s=SECONDS,
+)  # fmt: skip
+def test_whatever_clocks_say_a_stripe_is_as_long_as_the_picture(
+    slices: list[NodeSlice], now_s: float, begin_s: float
+) -> None:
+    chart = timeline_chart(
+        ("n1", "n2"),
+        (NodeUses(10, ("n1",), "r"),),
+        slices,
+        begin_s=begin_s,
+        end_s=begin_s + 600,
+        look_s=60,
+        now_s=now_s,
+    )
+    for stripe in chart.stripes:
+        assert sum(stripe.shares.values()) <= 1 + 1e-9
+
+
+def test_a_picture_with_too_many_pieces_has_fewer_points() -> None:
+    names = tuple(f"n{number}" for number in range(400))
+    looks = [NodeUses(second, names, ("ri"[second % 2]) * len(names)) for second in range(1000)]
+    chart = timeline_chart(names, looks, (), begin_s=0, end_s=1000, look_s=1, now_s=2000)
+    assert sum(map(len, chart.paths.values())) < 1_000_000

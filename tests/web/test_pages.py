@@ -28,7 +28,17 @@ from gleaner.control.states import State
 from gleaner.control.web import rendering
 from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT, Places
 
-PAGES = ("/web", "/web/campaigns", "/web/jobs", "/web/nodes", "/web/agents", "/web/entitlements", "/web/submit")
+PAGES = (
+    "/web",
+    "/web/campaigns",
+    "/web/jobs",
+    "/web/nodes",
+    "/web/agents",
+    "/web/entitlements",
+    "/web/report",
+    "/web/timeline",
+    "/web/submit",
+)
 STATIC = Path(rendering.__file__).parent / "static"
 
 
@@ -178,7 +188,7 @@ def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word() -> 
             inside -= 1
 
     async def crowd() -> HTTPException:
-        places, go = Places(), asyncio.Event()
+        places, go = Places(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT), asyncio.Event()
         waiting = [asyncio.create_task(make_page(places, go)) for _ in range(PAGES_WAIT)]
         await asyncio.sleep(0)  # each task runs until it waits
         with pytest.raises(HTTPException) as refused:

@@ -153,6 +153,16 @@ class RateSettings(_Table):
         return RateRules(self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
+class HistorySettings(_Table):
+    """`[history]`: the history of node time, from which the page and `glean report` are made."""
+
+    keep_days: int = Field(default=1100, ge=40)
+    """Hours of node time are kept this long. Ten minutes are kept for 16 days, minutes for two."""
+    watts_per_core: float | None = Field(default=None, gt=0, le=MOST)
+    """The power that a core takes while it computes, over what it takes while it is idle. With it, the report estimates
+    the energy that jobs have taken."""
+
+
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 
@@ -478,6 +488,7 @@ class Settings(FileSettings):
     queue: QueueSettings = QueueSettings()
     rounds: RoundSettings = RoundSettings()
     rates: RateSettings = RateSettings()
+    history: HistorySettings = HistorySettings()
     groups: GroupSettings = GroupSettings()
     entitlements: EntitlementSettings = EntitlementSettings()
     migration: MigrationSettings = MigrationSettings()

@@ -17,6 +17,7 @@ from gleaner.control.api import (
     nodes,
     owners,
     problems,
+    report,
     tokens,
     web_codes,
 )
@@ -47,7 +48,7 @@ def create_app(state: ControlState) -> FastAPI:
     app.add_middleware(Audit, state=state, file=app.state.audit_file)
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, tokens):
+    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, report, tokens):
         app.include_router(noun.router)
     for noun in (web_codes, health, metrics):
         app.include_router(noun.router)

@@ -21,6 +21,7 @@ from gleaner.control.cli import (
     jobs,
     owners,
     render,
+    report,
     results,
     services,
     simulate,
@@ -62,6 +63,7 @@ app.command(rich_help_panel=CLUSTER)(cluster.agents)
 app.command(rich_help_panel=CLUSTER)(cluster.nodes)
 app.command(rich_help_panel=CLUSTER)(owners.owners)
 app.command(rich_help_panel=CLUSTER)(decisions.explain)
+app.command(rich_help_panel=CLUSTER)(report.report)
 app.command(rich_help_panel=ADMIN)(drains.drain)
 app.command(rich_help_panel=ADMIN)(drains.resume)
 app.add_typer(tokens.app, name="token", rich_help_panel=ADMIN)

@@ -54,6 +54,7 @@ from gleaner.control.models.jobs import (
 )
 from gleaner.control.models.nodes import ClusterStatus
 from gleaner.control.models.owners import OwnersStatus
+from gleaner.control.models.report import MonthReport
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
 from gleaner.control.settings import ClientSettings
@@ -287,6 +288,9 @@ class Control:
 
     def owners(self) -> OwnersStatus:
         return self._read("/v1/owners", OwnersStatus)
+
+    def report(self, month: str) -> MonthReport:
+        return self._read("/v1/report", MonthReport, {"month": month})
 
     def health(self) -> Health:
         return self._read("/health", Health)

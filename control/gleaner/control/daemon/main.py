@@ -23,6 +23,7 @@ from gleaner.control.daemon.drains import Drains
 from gleaner.control.daemon.entitlements import Entitlements
 from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.loops import JOIN_S, Loop, LoopThreads
+from gleaner.control.daemon.node_history import NodeHistory
 from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.daemon.report_spool import take_spooled_reports
@@ -122,11 +123,12 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
             partial(remove_garbage, state),
             "checkpoints and tokens could not be removed, it will be tried again",
         ),
+        Loop("node history", settings.rounds.poll_s, NodeHistory(state).step, "the history of node time has a gap"),
         Loop("rebalancer", REBALANCER_S, Rebalancer(state).step, "moves wait for the queue"),
         Loop(
             "retention",
             RETENTION_S,
-            partial(retention.remove_old_rows, state.engine, state.writing, settings.queue),
+            partial(retention.remove_old_rows, state.engine, state.writing, settings.queue, settings.history),
             "what is old could not be removed, it will be tried again",
         ),
     ]

@@ -249,6 +249,12 @@ def expire(db: Connection, name: str, *, now_s: float, losses_until_held: int) -
     return True
 
 
+def nodes_with_jobs(db: Connection) -> frozenset[str]:
+    """Return the nodes whose agents have jobs."""
+    found = select(AGENT.c.node).join(JOB, JOB.c.agent == AGENT.c.name).where(JOB.c.agent.is_not(None)).distinct()
+    return frozenset(db.execute(found).scalars())
+
+
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
     """Give every live agent a full lease: control was away, so it is not the agents that were silent."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)

@@ -216,6 +216,11 @@ def _checkpoints(db: Connection, job: JobRow) -> Iterator[CheckpointRow]:
     return (CheckpointRow(**row) for row in db.execute(found).mappings())
 
 
+def latest_event(db: Connection) -> int:
+    """Return the number of the latest event of any job; 0 if there is none. Every transition makes one."""
+    return db.execute(select(func.max(EVENT.c.id))).scalar_one() or 0
+
+
 def hold_reason(db: Connection, job: int) -> str:
     """Return why the job is held; empty if it is not held."""
     found = db.execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()

@@ -19,11 +19,11 @@ import structlog
 from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select
 
 from gleaner.control.models.tokens import Role
-from gleaner.control.queue import decisions, drains, tokens, web_sessions
+from gleaner.control.queue import decisions, drains, node_time, tokens, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase
-from gleaner.control.settings import QueueSettings
+from gleaner.control.settings import HistorySettings, QueueSettings
 from gleaner.control.states import State
 
 Writing = Callable[[], AbstractContextManager[Connection]]
@@ -83,11 +83,13 @@ class SeenJobs:
     """The other jobs that have a longer log than asked for."""
 
 
-def remove_old_rows(engine: Engine, writing: Writing, settings: QueueSettings, now_s: float) -> None:
+def remove_old_rows(
+    engine: Engine, writing: Writing, settings: QueueSettings, history: HistorySettings, now_s: float
+) -> None:
     """Pass once over all that is not kept for ever. Raises `QueueError`; the next pass tries again what fails."""
     removed: Counter[str] = Counter()
     try:
-        for what, rows in _removals(engine, writing, settings, now_s):
+        for what, rows in _removals(engine, writing, settings, history, now_s):
             removed[what] += rows
             time.sleep(PAUSE_S)
     finally:
@@ -95,7 +97,9 @@ def remove_old_rows(engine: Engine, writing: Writing, settings: QueueSettings, n
             _log.info("removed what is old", **removed)
 
 
-def _removals(engine: Engine, writing: Writing, settings: QueueSettings, now_s: float) -> Iterator[tuple[str, int]]:
+def _removals(
+    engine: Engine, writing: Writing, settings: QueueSettings, history: HistorySettings, now_s: float
+) -> Iterator[tuple[str, int]]:
     """Remove rows, some at a time, and yield after each time the kind of the rows and their number."""
     before_s = now_s - settings.keep_days * DAY_S
     keep, keep_bytes = settings.keep_decisions, settings.keep_decisions_mib * MIB
@@ -107,6 +111,7 @@ def _removals(engine: Engine, writing: Writing, settings: QueueSettings, now_s: 
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("failures", lambda db: remove_failures(db, before_s=before_s)),
+        ("steps", lambda db: node_time.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
     )
     for what, remove in by_age:
         yield from _in_batches(writing, what, remove)

@@ -37,6 +37,7 @@ from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import Blame, NodeHealth
+from gleaner.control.policy.node_time import FIELDS
 from gleaner.control.states import WAITING, Outcome, State
 
 METADATA = MetaData()
@@ -259,6 +260,7 @@ ATTEMPT = _table(
     CheckConstraint("attempt >= 1 AND log_from >= 0", "counts"),
     Index("attempt_live", "job", unique=True, **_where("ending IS NULL")),
     Index("attempt_of_agent", "agent"),
+    Index("attempt_ended", "ended_s"),
     **CHURNED,
 )
 """One claim of one job by one agent."""
@@ -438,6 +440,31 @@ RATE = _table(
     CheckConstraint("boundary_saves >= 0", "saves_count"),
 )
 """The saves, restores and losses that were seen on a node; see `queue.node_rates`."""
+
+
+NODE_TIME = _table(
+    "node_time",
+    Column("step_s", Integer, primary_key=True, autoincrement=False),
+    Column("begin_s", BIG, primary_key=True, autoincrement=False),
+    *(not_null(name, Float) for name in FIELDS),
+)
+"""The sums of node time in one step; see `policy.node_time`."""
+
+NODE_USE = _table(
+    "node_use",
+    Column("step_s", Integer, primary_key=True, autoincrement=False),
+    Column("begin_s", BIG, primary_key=True, autoincrement=False),
+    not_null("content", LargeBinary),
+)
+"""The use of each node in one step: compressed, the letters of the uses, and then a line with each node's name."""
+
+NODE_TIME_MARK = _table(
+    "node_time_mark",
+    Column("id", Integer, primary_key=True),
+    not_null("attempts_s", Float),  # The ends of attempts until then are in the sums.
+    CheckConstraint("id = 1", "only_one"),
+)
+"""The time up to which the history of node time is complete: at most one row."""
 
 
 # Failures of jobs, and what follows from them

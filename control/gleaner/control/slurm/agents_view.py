@@ -1,9 +1,11 @@
 """The part of a snapshot that provisioning sees: the agents' partition, and our agents there. Pure."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from gleaner.control.policy.node_time import Use
 from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError
-from gleaner.control.slurm.snapshot import WAITING, JobPhase, SlurmJob, Snapshot
+from gleaner.control.slurm.snapshot import WAITING, JobPhase, SlurmJob, SlurmNode, Snapshot
 
 _PENDING = WAITING | {"CONFIGURING"}
 """No agent runs while its node is being made ready."""
@@ -38,3 +40,18 @@ def regular_nodes(view: Snapshot) -> frozenset[str]:
     """Return the names of the nodes in an `agents_view` that regular jobs use."""
     ours = {node for agent in view.jobs for node in agent.nodes}
     return frozenset(node.name for node in view.nodes.values() if node.is_used and not node.is_drained) - ours
+
+
+def node_uses(view: Snapshot, *, with_jobs: Collection[str]) -> dict[str, Use]:
+    """Return the use of each node in an `agents_view`. `with_jobs`: the nodes whose agents have jobs."""
+    agents = {node for agent in view.jobs for node in agent.nodes}
+    regular = regular_nodes(view)
+
+    def use(node: SlurmNode) -> Use:
+        if node.name in agents:
+            return Use.HARVESTED if node.name in with_jobs else Use.AGENT
+        if node.name in regular:
+            return Use.REGULAR
+        return Use.IDLE if node.is_idle else Use.UNUSABLE
+
+    return {name: use(node) for name, node in sorted(view.nodes.items())}

@@ -19,7 +19,8 @@ from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.campaign_file import WrongCampaign
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
-from gleaner.control.models.jobs import Change, MigrateRequest
+from gleaner.control.models.jobs import Change, JobDetail, JobSpec, MigrateRequest, Submission
+from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT, Fields
 from gleaner.control.web.rendering import page
 
@@ -56,6 +57,18 @@ def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
     """Save a job now, and let it go on at another node."""
     jobs.migrate(caller, job, _model(MigrateRequest, {"to": fields.get("to") or None}))
     return _to(f"{ROOT}/jobs/{job}")
+
+
+@router.post("/jobs/{job}/rerun")
+def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
+    """Submit a job like one that has ended: what it runs, with the same needs."""
+    detail = jobs.show(caller, job)
+    if detail.job.state is not State.COMPLETE:
+        raise HTTPException(409, f"job {job} has not ended: cancel it first, or let it go on")
+    needs = {name: getattr(detail.job, name) for name in ("name", "cpus", "memory_mib", "priority")}
+    runs = {name: getattr(detail, name) for name in JobSpec.model_fields if name in JobDetail.model_fields}
+    made = jobs.submit(caller, Submission(job=_model(JobSpec, needs | runs), group=detail.job.group))
+    return _to(f"{ROOT}/jobs/{made.jobs[0]}")
 
 
 @router.post("/jobs/{job}/{verb}")

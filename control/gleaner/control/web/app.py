@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gleaner.control.api.audit import Audit
 from gleaner.control.api.instruments import Stopwatch
 from gleaner.control.api.problems import EVERY_ERROR
-from gleaner.control.web import actions, campaigns, entitlements, jobs, nodes, overview, sign_in
+from gleaner.control.web import actions, campaigns, entitlements, jobs, live, nodes, overview, report, sign_in, timeline
 from gleaner.control.web.gate import ROOT, STATIC, PageGate, is_page
 from gleaner.control.web.rendering import problem_page
 
@@ -55,13 +55,14 @@ def _pages(api: FastAPI) -> FastAPI:
     pages.state.control_state = state
     pages.state.meters = meters
     pages.state.sign_in = sign_in.SignIn(state)
+    pages.state.news = live.News(state)
     # The middleware that is added last is the outermost.
     pages.add_middleware(cast(Any, PageGate), state=state, meters=meters)
     pages.add_middleware(cast(Any, Audit), state=state, file=api.state.audit_file)
     pages.add_middleware(cast(Any, Stopwatch), meters=meters)
     for kind in EVERY_ERROR:
         pages.add_exception_handler(kind, _handle)
-    for part in (sign_in, overview, jobs, campaigns, nodes, entitlements, actions):
+    for part in (sign_in, live, overview, jobs, campaigns, nodes, entitlements, report, timeline, actions):
         pages.include_router(part.router)
     pages.mount(STATIC.rstrip("/"), StaticFiles(directory=_STATIC_FILES))
     pages.add_api_route("/", _to_overview, response_class=Response)

@@ -31,12 +31,15 @@ from gleaner.control.web.session import form_token, session_of
 ROOT = "/web"
 SIGN_IN = f"{ROOT}/sign-in"
 STATIC = f"{ROOT}/static/"
+EVENTS = f"{ROOT}/events"
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 LARGEST_FORM_BYTES = 2**20
 PAGES_AT_ONCE = 8
 """The most pages that are answered at once; a page takes one of the threads that answer agents, too."""
 PAGES_WAIT = 256
 """The most pages that are made or wait for a place."""
+STREAMS_AT_ONCE = 128
+"""The most streams of news at once. A page without one asks for itself every while."""
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -47,16 +50,17 @@ def is_page(path: str) -> bool:
 
 
 class Places:
-    """The places of pages that are made now."""
+    """The places of pages that are made now, or of streams."""
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(PAGES_AT_ONCE)
+    def __init__(self, *, at_once: int, at_most: int) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._at_most = at_most
         self._there = 0
 
     @asynccontextmanager
     async def one(self) -> AsyncGenerator[None]:
         """Wait for a place, and keep it. Raises 503 if too many wait."""
-        if self._there >= PAGES_WAIT:
+        if self._there >= self._at_most:
             raise HTTPException(503, "too many pages are asked for at once: try again", {"Retry-After": "2"})
         self._there += 1
         try:
@@ -74,7 +78,8 @@ class PageGate:
         self._state = state
         self._meters = meters
         self._lookups = Strangers()
-        self._places = Places()
+        self._places = Places(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT)
+        self._streams = Places(at_once=STREAMS_AT_ONCE, at_most=STREAMS_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass that may, and answer all others."""
@@ -86,7 +91,7 @@ class PageGate:
             await (answer or self._app)(scope, receive, send)  # a stranger takes no place, however slow
             return
         try:
-            async with self._places.one():
+            async with (self._streams if scope["path"] == EVENTS else self._places).one():
                 await self._app(scope, receive, send)
         except HTTPException as error:
             await problem_page(Request(scope), error)(scope, receive, send)

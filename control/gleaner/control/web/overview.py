@@ -1,17 +1,24 @@
 """The overview: jobs by state, nodes by use, groups beside their targets, and what needs attention."""
 
+import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.control.api import agents, campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.policy.node_time import band
+from gleaner.control.queue import node_time
+from gleaner.control.web.band_chart import RANGES, BandChart, band_chart
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 
 router = APIRouter()
+
+WantedRange = Annotated[Literal["hours", "days", "weeks"], Query(alias="band")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Attention:
 
 
 @router.get(ROOT)
-def overview(request: Request, caller: User) -> Response:
+def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> Response:
     """Return the first page."""
     cluster, status = nodes.cluster(caller), campaigns.status(caller)
     phases: dict[str, int] = {}
@@ -57,8 +64,22 @@ def overview(request: Request, caller: User) -> Response:
         uses=node_uses(cluster.nodes),
         phases=phases,
         groups=_groups(caller),
+        band=_band(caller, wanted),
+        ranges=RANGES,
+        wanted=wanted,
+        round_s=caller.state.settings.rounds.length_s,
         attention=needs_attention(cluster, caller.state.faults.now, held=status.held),
     )
+
+
+def _band(caller: Caller, wanted: str) -> BandChart | None:
+    """Return the nodes' time as a picture. Everybody may see it, as in Slurm."""
+    chosen, now_s = RANGES[wanted], caller.now_s
+    end_s = math.ceil(now_s / chosen.step_s) * chosen.step_s
+    begin_s = end_s - chosen.length_s
+    with caller.reading() as db:
+        times = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=chosen.stored_step_s)
+    return band_chart(band(times, begin_s=begin_s, end_s=end_s, step_s=chosen.step_s), now_s=now_s)
 
 
 def _groups(caller: Caller) -> tuple[GroupUse, ...]:

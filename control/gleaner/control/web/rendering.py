@@ -24,6 +24,7 @@ from gleaner.control.api.problems import answer_to
 from gleaner.control.validation_messages import visible
 from gleaner.control.web.session import form_token, session_of
 
+HOUR_S, DAY_S = 3600.0, 86400.0
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -63,7 +64,14 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    filters: dict[str, Callable[..., Any]] = {"moment": moment, "duration": in_words, "size": size, "count": count}
+    filters: dict[str, Callable[..., Any]] = {
+        "moment": moment,
+        "duration": in_words,
+        "size": size,
+        "count": count,
+        "hours": hours,
+        "instant": instant,
+    }
     untyped = cast(Any, made)  # its types are not known
     untyped.filters.update(filters)
     untyped.globals |= {"link": link, "lines": lines}
@@ -102,6 +110,19 @@ def moment(at_s: float | None) -> Markup | str:
     )
 
 
+def instant(at_s: float, length_s: float) -> str:
+    """Return an instant as a mark of an axis of this length: the shorter it is, the more digits it has.
+
+    A length of 0 asks for all but the seconds.
+    """
+    then = datetime.fromtimestamp(at_s, UTC).astimezone()
+    if not length_s:
+        return then.strftime("%Y-%m-%d %H:%M")
+    if length_s <= HOUR_S:
+        return then.strftime("%H:%M:%S")
+    return then.strftime("%H:%M" if length_s <= DAY_S else "%m-%d %H:%M" if length_s <= 8 * DAY_S else "%m-%d")
+
+
 def count(number: float) -> str:
     """Return a number with its thousands apart.
 
@@ -109,6 +130,15 @@ def count(number: float) -> str:
     '1,234,567'
     """
     return f"{number:,.0f}"
+
+
+def hours(number: float) -> str:
+    """Return a number of hours: the smaller it is, the more digits.
+
+    >>> hours(1234.56), hours(0.0), hours(0.042)
+    ('1,234.6', '0', '0.042')
+    """
+    return f"{number:,.1f}" if abs(number) >= 1 else f"{number:.2g}"
 
 
 def link(path: str, query: Mapping[str, object], **changes: object) -> str:

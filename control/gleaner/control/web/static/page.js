@@ -23,6 +23,7 @@ function countDown() {
 setInterval(countDown, 1000);
 
 const away = document.getElementById("away");
+const sayAway = (isAway) => { away.hidden = !isAway; };
 const isBusy = () => {
   const live = document.getElementById("live");
   const chosen = document.getSelection();
@@ -36,6 +37,47 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 document.addEventListener("htmx:afterRequest", (event) => {
   const { successful, xhr } = event.detail;
   if (successful) began.at = performance.now();
-  away.hidden = successful || (xhr.status >= 400 && xhr.status < 500);
+  sayAway(!successful && !(xhr.status >= 400 && xhr.status < 500));
   if (xhr.status === 403 || xhr.status === 404) location.reload();  // gone meanwhile: the page says so itself
 });
+
+// In the timeline, a click leads to what was there then. Without scripts it leads to the node.
+document.addEventListener("click", (event) => {
+  const stripe = event.target.closest("#stripes a");
+  if (!stripe || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const picture = stripe.ownerSVGElement;
+  const { left, width } = picture.getBoundingClientRect();
+  const at = Number(picture.dataset.beginS) + Number(picture.dataset.lengthS) * (event.clientX - left) / width;
+  const node = stripe.querySelector("title").textContent;
+  location.assign(`/web/timeline/at?${new URLSearchParams({ node, at: Math.floor(at) })}`);
+});
+
+// News: control says that something has changed, and the page asks for itself anew. Only the page in front listens, for
+// a browser has few connections to one host.
+const AWAY_MS = 5000, AGAIN_MS = 30000, PAUSE_MS = 2000;
+const topic = document.getElementById("live")?.dataset.events;
+let source, known, isDue, fails;
+function listen() {
+  if (!topic || source || document.hidden) return;
+  source = new EventSource(topic);
+  source.addEventListener("open", () => { clearTimeout(fails); fails = undefined; sayAway(false); });
+  source.addEventListener("news", (event) => {
+    if (known !== undefined && known !== event.data && !isDue) {
+      isDue = setTimeout(() => { isDue = undefined; htmx.trigger(document.body, "news"); }, PAUSE_MS * Math.random());
+    }
+    known = event.data;
+  });
+  source.addEventListener("error", () => {  // the browser tries again by itself, unless control has refused
+    fails ??= setTimeout(() => sayAway(true), AWAY_MS);
+    if (source?.readyState === EventSource.CLOSED) { leave(); setTimeout(listen, AGAIN_MS); }
+  });
+}
+function leave() {
+  source?.close();
+  clearTimeout(fails);
+  source = fails = undefined;
+}
+document.addEventListener("visibilitychange", () => (document.hidden ? leave() : listen()));
+window.addEventListener("pagehide", leave);
+window.addEventListener("pageshow", listen);

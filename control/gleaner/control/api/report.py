@@ -1,0 +1,80 @@
+"""The report of a month."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query
+
+from gleaner.control.api.access import User
+from gleaner.control.api.problems import documented
+from gleaner.control.models.report import MonthReport, ReportRow
+from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
+from gleaner.control.queue import node_time
+
+router = APIRouter(prefix="/v1/report", tags=["report"])
+
+HOUR_S = 3600.0
+KINDS = ("harvested", "saving", "restoring", "lost")
+
+Month = Annotated[
+    str,
+    Query(
+        pattern=r"^(\d{4}-(0[1-9]|1[0-2]))?$", description="As in 2026-10; this month by default", examples=["2026-10"]
+    ),
+]
+
+
+@router.get("", responses=documented(422))
+def report(caller: User, month: Month = "") -> MonthReport:
+    """Return what became of the nodes' time in a month, and who got what was harvested.
+
+    Everybody may see the nodes' time, and the rows of the own group. Admins see all groups.
+    """
+    now_s = caller.now_s
+    month = month or datetime.fromtimestamp(now_s).astimezone().strftime("%Y-%m")
+    begin_s, month_end_s = month_span(month)
+    end_s = max(begin_s, min(month_end_s, now_s))
+    with caller.reading() as db:
+        seen = node_time.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
+        spent = node_time.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
+    rows = tuple(
+        ReportRow(
+            group=row.group,
+            user=row.submitter,
+            slices=row.slices,
+            harvested_core_h=row.harvested_core_s / HOUR_S,
+            saving_core_h=row.save_core_s / HOUR_S,
+            restoring_core_h=row.restore_core_s / HOUR_S,
+            lost_core_h=row.lost_core_s / HOUR_S,
+        )
+        for row in spent
+    )
+    nodes = sum(seen.values(), NodeTime())
+    sums = {f"{kind}_core_h": sum(getattr(row, f"{kind}_core_h") for row in rows) for kind in KINDS}
+    watts = caller.state.settings.history.watts_per_core
+    return MonthReport(
+        month=month,
+        begin_s=begin_s,
+        end_s=end_s,
+        seen_h=nodes.seen_s / HOUR_S,
+        regular_node_h=nodes.regular_node_s / HOUR_S,
+        agents_node_h=nodes.agent_node_s / HOUR_S,
+        idle_node_h=nodes.idle_node_s / HOUR_S,
+        idle_without_node_h=(nodes.idle_node_s + nodes.agent_node_s) / HOUR_S,
+        unusable_node_h=nodes.unusable_node_s / HOUR_S,
+        energy_kwh=None if watts is None else sum(sums.values()) * watts / 1000,
+        group=caller.group,
+        rows=rows,
+        **sums,
+    )
+
+
+def month_span(month: str) -> tuple[float, float]:
+    """Return the first instant of a month and that of the next one, in the zone of control's machine. Raises 422."""
+    year, number = int(month[:4]), int(month[5:])
+    try:
+        first = datetime(year, number, 1)
+        after = datetime(year + number // 12, number % 12 + 1, 1)
+        return first.timestamp(), after.timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise HTTPException(422, f"month: no calendar has {month}") from error

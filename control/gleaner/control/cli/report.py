@@ -1,0 +1,57 @@
+"""The verb on the report of a month."""
+
+from typing import Annotated
+
+import typer
+
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.models.report import MonthReport
+from gleaner.control.simulation.metrics.tables import Table, number
+
+
+def report(
+    month: Annotated[
+        str, typer.Option(metavar="YYYY-MM", help="The month, as in 2026-10; this month by default.")
+    ] = "",
+    as_json: AsJson = False,
+) -> Answer:
+    """Say what became of the nodes' time in a month, and who got what was harvested.
+
+    Users see the jobs of their group, admins those of all groups.
+    """
+    with connect() as control:
+        found = control.report(month)
+    return Answer(found if as_json else _shown(found), as_json)
+
+
+def _shown(found: MonthReport) -> tuple[Table | str, ...]:
+    """Return tables of the nodes' time and of the jobs' time, in hours."""
+    nodes = (
+        ("regular jobs", found.regular_node_h),
+        ("agents", found.agents_node_h),
+        ("idle", found.idle_node_h),
+        ("idle, had there been no Gleaner", found.idle_without_node_h),
+        ("not usable", found.unusable_node_h),
+    )
+    rows = [(what, number(value)) for what, value in nodes]
+    whose = "all groups" if found.group is None else f"group {found.group}"
+    power = [] if found.energy_kwh is None else [f"energy, an estimate: {found.energy_kwh:,.1f} kWh"]
+    who = Table.of(
+        (*found.rows,),
+        {
+            "GROUP": "group", "USER": "user", "SLICES": "slices", "HARVESTED": lambda row: number(row.harvested_core_h),
+            "SAVING": lambda row: number(row.saving_core_h), "RESTORING": lambda row: number(row.restoring_core_h),
+            "LOST": lambda row: number(row.lost_core_h),
+        },
+        right=("SLICES", "HARVESTED", "SAVING", "RESTORING", "LOST"),
+        title=f"core hours of the jobs of {whose}, of slices that ended in {found.month}",
+    )  # fmt: skip
+    sums = (found.harvested_core_h, found.saving_core_h, found.restoring_core_h, found.lost_core_h)
+    total = ("all", "", f"{sum(row.slices for row in found.rows)}", *(number(value) for value in sums))
+    title = f"node hours in {found.month}; control saw the nodes for {found.seen_h:,.1f} h of it"
+    return (
+        Table(("NODES", "HOURS"), tuple(rows), left=1, title=title),
+        Table(who.columns, (*who.rows, total), left=2, title=who.title),
+        *power,
+    )

@@ -1,0 +1,64 @@
+"""The loop that writes the history of node time, from control's polls of Slurm and from the ends of attempts."""
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.policy.node_time import RESOLUTIONS, of_attempts, of_look
+from gleaner.control.queue import agents, node_time
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.node_time import NodeUses
+from gleaner.control.slurm.agents_view import node_uses
+from gleaner.control.slurm.snapshot import Snapshot
+
+POLLS_UNTIL_UNKNOWN = 3
+"""The nodes' use between two looks is unknown if they are further apart than so many polls."""
+ATTEMPTS_S = 60.0
+"""The ends of attempts are added this often."""
+SETTLED_S = 30.0
+"""An end that is this old is in the database, if it ever will be: no transaction of control lasts longer."""
+
+
+class NodeHistory:
+    """The last look that is in the history, and the time of the next question for attempts."""
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        self._last: Snapshot | None = None
+        self._attempts_at_s = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Add what has happened since the last step."""
+        view = self._state.cluster
+        if view is not None and view is not self._last:
+            self._add_look(view)
+        if not 0 <= self._attempts_at_s - now_s <= ATTEMPTS_S:  # the clock may have been set back
+            self._add_attempts(now_s - SETTLED_S)
+            self._attempts_at_s = now_s + ATTEMPTS_S
+
+    def _add_look(self, view: Snapshot) -> None:
+        """Add the time since the last look. The nodes have had the use that this look shows."""
+        with snapshot(self._state.engine) as db:
+            uses = node_uses(view, with_jobs=agents.nodes_with_jobs(db))
+        longest_s = POLLS_UNTIL_UNKNOWN * self._state.settings.rounds.poll_s
+        begin_s = view.read_s if self._last is None else self._last.read_s
+        if not 0 <= view.read_s - begin_s <= longest_s:
+            begin_s = view.read_s
+        names, letters = tuple(uses), "".join(use.value for use in uses.values())
+        with self._state.writing() as db:
+            for each in RESOLUTIONS:
+                nodes = ((use, view.nodes[name].cpus) for name, use in uses.items())
+                times = of_look(nodes, begin_s=begin_s, end_s=view.read_s, step_s=each.step_s)
+                node_time.add(db, each.step_s, times)
+                begin = int(view.read_s // each.step_s * each.step_s)
+                node_time.record_uses(db, each.step_s, NodeUses(begin, names, letters))
+        self._last = view
+
+    def _add_attempts(self, until_s: float) -> None:
+        """Add the attempts that ended until then, each once. The first time there is only a beginning to record."""
+        with snapshot(self._state.engine) as db:
+            after_s = node_time.mark(db)
+            found = [] if after_s is None else node_time.ended_attempts(db, after_s=after_s, until_s=until_s)
+        if after_s is not None and after_s >= until_s:
+            return
+        with self._state.writing() as db:
+            for each in RESOLUTIONS:
+                node_time.add(db, each.step_s, of_attempts(found, step_s=each.step_s))
+            node_time.set_mark(db, until_s)

@@ -1,0 +1,46 @@
+"""The report of a month: what became of the nodes' time, and who got what was harvested."""
+
+from gleaner.control.models.base import Reply
+
+
+class ReportRow(Reply):
+    """The time of one user's jobs in one group: of their slices that ended in the month. Hours are hours of cores."""
+
+    group: str
+    user: str
+    """Empty for jobs from before users were recorded."""
+    slices: int
+    harvested_core_h: float
+    """Computed, and held by a checkpoint or a result."""
+    saving_core_h: float
+    restoring_core_h: float
+    lost_core_h: float
+    """Computed, and in no checkpoint and no result."""
+
+
+class MonthReport(Reply):
+    """One month, or what has passed of it. Hours of nodes are those that control saw; the rest is unknown."""
+
+    month: str
+    """As in 2026-10."""
+    begin_s: float
+    end_s: float
+    """The end of the month, or now."""
+    seen_h: float
+    """The hours of the month in which control saw the nodes."""
+    regular_node_h: float
+    agents_node_h: float
+    idle_node_h: float
+    idle_without_node_h: float
+    """The idle hours of nodes, had there been no agents: those that were idle, and those that agents had."""
+    unusable_node_h: float
+    """Down, drained or powered off."""
+    harvested_core_h: float
+    saving_core_h: float
+    restoring_core_h: float
+    lost_core_h: float
+    energy_kwh: float | None
+    """An estimate: hours of cores times `[history] watts_per_core`. None: that is not set."""
+    group: str | None
+    """The group whose jobs these are; None for all groups."""
+    rows: tuple[ReportRow, ...]

@@ -1,0 +1,212 @@
+"""Node time: what nodes were used for, in steps of time, added up from looks at the cluster and ends of attempts. Pure.
+
+A look tells the use of each node. Agents have whole nodes, so a node that regular jobs use in part counts as theirs as
+a whole. An attempt tells, once it has ended, how its cores' time was spent. A band puts both together: of the agents'
+time, what no attempt accounts for is unused.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+DAY_S = 24 * 3600
+
+
+class Use(StrEnum):
+    """The use of a node at one look. The values are the letters by which looks are stored."""
+
+    REGULAR = "r"
+    HARVESTED = "h"
+    """An agent is there and has jobs."""
+    AGENT = "a"
+    """An agent is there and has no job."""
+    IDLE = "i"
+    UNUSABLE = "u"
+    UNKNOWN = "-"
+    """Nobody has looked, or there was no such node then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A length of steps in which the history is stored, and the time for which it is kept; None: a setting says it."""
+
+    step_s: int
+    keep_days: int | None
+
+
+RESOLUTIONS = (Resolution(60, 2), Resolution(600, 16), Resolution(3600, None))
+"""The finest first. Each step is a multiple of the one before. A day has 1,440 rows of the first and 24 of the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """The use of nodes in one step, in seconds of nodes (`node_s`) and of cores (`core_s`)."""
+
+    seen_s: float = 0.0
+    """The part of the step in which control knew the nodes' use."""
+    regular_node_s: float = 0.0
+    regular_core_s: float = 0.0
+    agent_node_s: float = 0.0
+    agent_core_s: float = 0.0
+    idle_node_s: float = 0.0
+    idle_core_s: float = 0.0
+    unusable_node_s: float = 0.0
+    unusable_core_s: float = 0.0
+    harvested_core_s: float = 0.0
+    """Computed by jobs and kept: a checkpoint or a result holds it. The program's own failures count, too."""
+    restore_core_s: float = 0.0
+    save_core_s: float = 0.0
+    lost_core_s: float = 0.0
+    """Computed by jobs, and in no checkpoint and no result."""
+
+    def __add__(self, other: "NodeTime") -> "NodeTime":
+        return NodeTime(*(getattr(self, name) + getattr(other, name) for name in FIELDS))
+
+
+FIELDS = tuple(field.name for field in fields(NodeTime))
+_COLUMNS = {
+    Use.REGULAR: "regular",
+    Use.HARVESTED: "agent",
+    Use.AGENT: "agent",
+    Use.IDLE: "idle",
+    Use.UNUSABLE: "unusable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTime:
+    """The time of an attempt that has ended, in seconds, and the cores that it had."""
+
+    claimed_s: float
+    ended_s: float
+    cores: int
+    restore_s: float
+    harvested_s: float
+    lost_s: float
+    save_s: float
+
+
+def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, step_s: int) -> dict[int, NodeTime]:
+    """Return the time of nodes that had these uses and cores from `begin_s` to `end_s`, by the beginning of each step.
+
+    >>> of_look([(Use.IDLE, 8)], begin_s=50, end_s=70, step_s=60)[60].idle_core_s
+    80.0
+    """
+    counted: dict[str, list[int]] = {}
+    for use, cores in nodes:
+        if use in _COLUMNS:
+            found = counted.setdefault(_COLUMNS[use], [0, 0])
+            found[0] += 1
+            found[1] += cores
+    made: dict[int, NodeTime] = {}
+    for begin, part_s in _steps(begin_s, end_s, step_s):
+        amounts = {f"{name}_node_s": nodes * part_s for name, (nodes, _cores) in counted.items()}
+        amounts |= {f"{name}_core_s": cores * part_s for name, (_nodes, cores) in counted.items()}
+        made[begin] = NodeTime(seen_s=part_s, **amounts)
+    return made
+
+
+def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, NodeTime]:
+    """Return the core seconds of attempts, by the beginning of each step.
+
+    An attempt restores first, then computes, and saves at its end. What its agent reports may be longer than the
+    attempt was by control's clock: then it is pressed into that time, and its sum stays.
+    """
+    found: dict[int, list[float]] = {}
+    for attempt in attempts:
+        spent = (attempt.restore_s, attempt.harvested_s, attempt.lost_s, attempt.save_s)
+        lasted_s, all_s = max(0.0, attempt.ended_s - attempt.claimed_s), sum(spent)
+        scale = min(1.0, lasted_s / all_s) if all_s else 1.0
+        at_s = attempt.claimed_s
+        for place, seconds in enumerate(spent):
+            if seconds <= 0:
+                continue
+            if place == len(spent) - 1:
+                at_s = attempt.ended_s - seconds * scale
+            until_s = at_s + seconds * scale
+            whole_s = until_s - at_s
+            for begin, part_s in _steps(at_s, until_s, step_s):
+                amount = seconds * attempt.cores * (part_s / whole_s if whole_s else 1.0)
+                found.setdefault(begin, [0.0] * len(spent))[place] += amount
+            at_s = until_s
+    return {
+        begin: NodeTime(restore_core_s=restore, harvested_core_s=harvested, lost_core_s=lost, save_core_s=save)
+        for begin, (restore, harvested, lost, save) in found.items()
+    }
+
+
+def _steps(begin_s: float, end_s: float, step_s: int) -> Iterable[tuple[int, float]]:
+    """Return the beginning of each step from one instant to another, and the seconds that lie in it; at least one."""
+    first, last = math.floor(begin_s / step_s), math.floor(end_s / step_s)
+    for number in range(first, last + 1):
+        begin = number * step_s
+        part_s = min(end_s, begin + step_s) - max(begin_s, begin)
+        if part_s > 0 or number == first == last:
+            yield begin, max(0.0, part_s)
+
+
+@dataclass(frozen=True, slots=True)
+class BandStep:
+    """One step of a band. All are core seconds."""
+
+    begin_s: float
+    end_s: float
+    regular: float
+    harvested: float
+    saving: float
+    restoring: float
+    lost: float
+    unused: float
+    """An agent had the cores, and no attempt that has ended accounts for them."""
+    idle: float
+    unusable: float
+
+    @property
+    def cores_s(self) -> float:
+        """All core seconds that are known of this step."""
+        return math.fsum(getattr(self, part) for part in PARTS)
+
+
+PARTS = ("regular", "harvested", "saving", "restoring", "lost", "unused", "idle", "unusable")
+"""The parts of a band, from the bottom."""
+
+
+def band(times: Mapping[int, NodeTime], *, begin_s: float, end_s: float, step_s: int) -> tuple[BandStep, ...]:
+    """Return a band with steps of this length. `times` may have any shorter steps; what lies outside is left out."""
+    first = math.floor(begin_s / step_s)
+    sums = [NodeTime()] * max(0, math.ceil(end_s / step_s) - first)
+    for begin, time in times.items():
+        place = begin // step_s - first
+        if 0 <= place < len(sums):
+            sums[place] += time
+    return tuple(
+        band_step(time, begin_s=(first + place) * step_s, end_s=(first + place + 1) * step_s)
+        for place, time in enumerate(sums)
+    )
+
+
+def band_step(time: NodeTime, *, begin_s: float, end_s: float) -> BandStep:
+    """Return the step of a band that this time makes."""
+    used = time.harvested_core_s + time.save_core_s + time.restore_core_s + time.lost_core_s
+    return BandStep(
+        begin_s,
+        end_s,
+        time.regular_core_s,
+        time.harvested_core_s,
+        time.save_core_s,
+        time.restore_core_s,
+        time.lost_core_s,
+        max(0.0, time.agent_core_s - used),
+        time.idle_core_s,
+        time.unusable_core_s,
+    )
+
+
+def finest(*, begin_s: float, now_s: float, steps_at_most: int, end_s: float, keep_days: int) -> int:
+    """Return the shortest step that is still kept from `begin_s` on, and of which there are not too many."""
+    for each in RESOLUTIONS[:-1]:
+        kept_s = (each.keep_days or keep_days) * DAY_S
+        if now_s - begin_s <= kept_s and (end_s - begin_s) / each.step_s <= steps_at_most:
+            return each.step_s
+    return RESOLUTIONS[-1].step_s

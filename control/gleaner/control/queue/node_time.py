@@ -1,0 +1,178 @@
+"""The history of node time: sums in steps of three lengths, and the use of each node in each step.
+
+Only the leader writes here, one transaction a look. What is old goes by `RESOLUTIONS`.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, case, delete, func, insert, select, update
+
+from gleaner.control.models.jobs import Ending
+from gleaner.control.policy.node_time import DAY_S, FIELDS, RESOLUTIONS, AttemptTime, NodeTime
+from gleaner.control.queue.schema import ATTEMPT, JOB, LANE, NODE_TIME, NODE_TIME_MARK, NODE_USE
+
+_GIVEN_UP = ATTEMPT.c.ending.in_([Ending.LOST, Ending.FORGOTTEN, Ending.CANCELLED])
+_UNACCOUNTED_S = ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s - ATTEMPT.c.restore_s - ATTEMPT.c.save_s - ATTEMPT.c.counted_s
+_REST_S = case((_GIVEN_UP, _UNACCOUNTED_S), else_=ATTEMPT.c.compute_s - ATTEMPT.c.counted_s)
+LOST_S = case((_REST_S > 0, _REST_S), else_=0.0)
+"""The time that an attempt has computed in vain. One that was given up has not said how long it computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUses:
+    """The use of each node in one step: a letter of `Use` for each name, in the same order."""
+
+    begin_s: int
+    names: tuple[str, ...]
+    letters: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlice:
+    """One slice on a node, and the time that it has lost. `ended_s` is None while it goes on."""
+
+    node: str
+    job: int
+    group: str
+    claimed_s: float
+    ended_s: float | None
+    restore_s: float
+    save_s: float
+    lost_s: float
+
+
+def add(db: Connection, step_s: int, times: Mapping[int, NodeTime]) -> None:
+    """Add these sums to the steps that begin then."""
+    for begin_s, time in sorted(times.items()):
+        this = and_(NODE_TIME.c.step_s == step_s, NODE_TIME.c.begin_s == begin_s)
+        more = {name: getattr(time, name) for name in FIELDS}
+        grown = {name: NODE_TIME.c[name] + amount for name, amount in more.items() if amount}
+        if not db.execute(update(NODE_TIME).where(this).values(grown or {"seen_s": NODE_TIME.c.seen_s})).rowcount:
+            db.execute(insert(NODE_TIME), {"step_s": step_s, "begin_s": begin_s} | more)
+
+
+def times(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> dict[int, NodeTime]:
+    """Return the sums of all steps of this length that begin in this time."""
+    rows = select(*(NODE_TIME.c[name] for name in ("begin_s", *FIELDS))).where(
+        NODE_TIME.c.step_s == step_s, NODE_TIME.c.begin_s >= begin_s, NODE_TIME.c.begin_s < end_s
+    )
+    return {row[0]: NodeTime(*row[1:]) for row in db.execute(rows)}
+
+
+def record_uses(db: Connection, step_s: int, uses: NodeUses) -> None:
+    """Record the use of each node in a step; the last look at it counts."""
+    this = and_(NODE_USE.c.step_s == step_s, NODE_USE.c.begin_s == uses.begin_s)
+    content = zlib.compress("\n".join((uses.letters, *uses.names)).encode())
+    if not db.execute(update(NODE_USE).where(this).values(content=content)).rowcount:
+        db.execute(insert(NODE_USE), {"step_s": step_s, "begin_s": uses.begin_s, "content": content})
+
+
+def node_uses(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> list[NodeUses]:
+    """Return the use of each node in all steps of this length that begin in this time, in order."""
+    rows = (
+        select(NODE_USE.c.begin_s, NODE_USE.c.content)
+        .where(NODE_USE.c.step_s == step_s, NODE_USE.c.begin_s >= begin_s, NODE_USE.c.begin_s < end_s)
+        .order_by(NODE_USE.c.begin_s)
+    )
+    found: list[NodeUses] = []
+    known: tuple[str, tuple[str, ...]] = ("", ())
+    for begin, content in db.execute(rows):
+        letters, _, text = zlib.decompress(content).decode().partition("\n")
+        if text != known[0]:  # the cluster seldom changes, so thousands of steps share one tuple
+            known = (text, tuple(text.split("\n")))
+        found.append(NodeUses(begin, known[1], letters))
+    return found
+
+
+def mark(db: Connection) -> float | None:
+    """Return the time until which the ends of attempts are in the sums; None before the first."""
+    return db.execute(select(NODE_TIME_MARK.c.attempts_s)).scalar_one_or_none()
+
+
+def set_mark(db: Connection, attempts_s: float) -> None:
+    """Record the time until which the ends of attempts are in the sums."""
+    if not db.execute(update(NODE_TIME_MARK).values(attempts_s=attempts_s)).rowcount:
+        db.execute(insert(NODE_TIME_MARK), {"id": 1, "attempts_s": attempts_s})
+
+
+def ended_attempts(db: Connection, *, after_s: float, until_s: float) -> list[AttemptTime]:
+    """Return the time of all attempts that ended after the one instant and until the other."""
+    rows = (
+        select(
+            ATTEMPT.c.claimed_s,
+            ATTEMPT.c.ended_s,
+            LANE.c.cpus,
+            ATTEMPT.c.restore_s,
+            ATTEMPT.c.counted_s,
+            LOST_S,
+            ATTEMPT.c.save_s,
+        )
+        .select_from(_WITH_CORES)
+        .where(ATTEMPT.c.ended_s > after_s, ATTEMPT.c.ended_s <= until_s)
+    )
+    return [AttemptTime(*row) for row in db.execute(rows)]
+
+
+_WITH_CORES = ATTEMPT.join(JOB, JOB.c.id == ATTEMPT.c.job).join(LANE, LANE.c.id == JOB.c.lane)
+
+
+def spent(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> Sequence[Any]:
+    """Return a row for each group and user: the attempts that ended in this time, and the core seconds they spent."""
+    by = (JOB.c.group, JOB.c.submitter)
+    sums = {
+        "harvested": ATTEMPT.c.counted_s,
+        "restore": ATTEMPT.c.restore_s,
+        "save": ATTEMPT.c.save_s,
+        "lost": LOST_S,
+    }
+    rows = (
+        select(
+            *by,
+            func.count().label("slices"),
+            *(func.sum(LANE.c.cpus * seconds).label(f"{name}_core_s") for name, seconds in sums.items()),
+        )
+        .select_from(_WITH_CORES)
+        .where(ATTEMPT.c.ended_s >= begin_s, ATTEMPT.c.ended_s < end_s)
+        .group_by(*by)
+        .order_by(*by)
+    )
+    return db.execute(rows if group is None else rows.where(JOB.c.group == group)).all()
+
+
+def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:
+    """Remove steps that are older than is kept of their length. Return how many."""
+    removed = 0
+    for each in RESOLUTIONS:
+        before_s = now_s - (each.keep_days or keep_days) * DAY_S
+        for table in (NODE_TIME, NODE_USE):
+            old = delete(table).where(table.c.step_s == each.step_s, table.c.begin_s < before_s)
+            removed += db.execute(old).rowcount
+    return removed
+
+
+def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> list[NodeSlice]:
+    """Return slices of which some part lies between the two instants, those that go on included. They have no order."""
+    columns = (ATTEMPT.c.node, ATTEMPT.c.job, JOB.c.group, ATTEMPT.c.claimed_s, ATTEMPT.c.ended_s)
+    some = select(*columns, ATTEMPT.c.restore_s, ATTEMPT.c.save_s, LOST_S.label("lost_s")).join(
+        JOB, JOB.c.id == ATTEMPT.c.job
+    )
+    ended = some.where(ATTEMPT.c.ended_s >= begin_s, ATTEMPT.c.claimed_s < end_s).limit(at_most)
+    running = some.where(ATTEMPT.c.ending.is_(None), ATTEMPT.c.claimed_s < end_s).limit(at_most)
+    found = [NodeSlice(*row[:-1], lost_s=row.lost_s) for row in db.execute(ended)]
+    return found + [NodeSlice(*row[:-1], lost_s=0.0) for row in db.execute(running)]
+
+
+def job_at(db: Connection, *, node: str, at_s: float, group: str | None) -> int | None:
+    """Return a job that ran on that node then, the latest claimed; of this group, or of any if None."""
+    then = and_(ATTEMPT.c.node == node, ATTEMPT.c.claimed_s <= at_s)
+    some = select(ATTEMPT.c.job).join(JOB, JOB.c.id == ATTEMPT.c.job).order_by(ATTEMPT.c.claimed_s.desc()).limit(1)
+    if group is not None:
+        some = some.where(JOB.c.group == group)
+    for when in (and_(ATTEMPT.c.ended_s >= at_s, ATTEMPT.c.ended_s < at_s + DAY_S), ATTEMPT.c.ending.is_(None)):
+        job: int | None = db.execute(some.where(then, when)).scalar_one_or_none()
+        if job is not None:
+            return job
+    return None

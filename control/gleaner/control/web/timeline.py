@@ -1,0 +1,130 @@
+"""The timeline: the use of each node and the slices on it, and the way from a place in the picture to its job."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+
+from gleaner.control.api.access import Caller, User
+from gleaner.control.models.base import MAX_ID
+from gleaner.control.models.searches import ROWS_A_PAGE
+from gleaner.control.policy.node_time import finest
+from gleaner.control.policy.provisioning import boundary
+from gleaner.control.queue import node_time
+from gleaner.control.settings import RoundSettings
+from gleaner.control.web.gate import ROOT
+from gleaner.control.web.listing import ListSearch
+from gleaner.control.web.rendering import page
+from gleaner.control.web.timeline_chart import WIDTH, TimelineChart, timeline_chart
+
+router = APIRouter(prefix=f"{ROOT}/timeline")
+
+NODES_AT_MOST = 1000
+"""The most nodes that are drawn; a search finds others."""
+SLICES_AT_MOST = 20_000
+"""The most slices that are drawn one by one. Of more, only the use of the nodes is drawn."""
+STEPS_AT_MOST = 1010
+"""The most looks that are drawn: a week has so many steps of ten minutes."""
+ENDS_AT_MOST = 400
+LEAST_REFRESH_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A choice of the time that the picture shows."""
+
+    words: str
+    length_s: int
+
+
+LENGTHS = {
+    "10m": Length("10 minutes", 600),
+    "1h": Length("an hour", 3600),
+    "6h": Length("6 hours", 6 * 3600),
+    "1d": Length("a day", 86_400),
+    "1w": Length("a week", 7 * 86_400),
+}
+
+
+class TimelineSearch(ListSearch):
+    """The part of the timeline that is wanted. Without `end` it ends now, and goes on."""
+
+    length: Literal["10m", "1h", "6h", "1d", "1w"] = "1h"
+    end: Annotated[int, Query(ge=0, le=2**40)] | None = None
+
+
+@router.get("")
+def timeline(request: Request, caller: User, wanted: Annotated[TimelineSearch, Query()]) -> Response:
+    """Return the picture of all nodes whose names hold the text."""
+    length_s = LENGTHS[wanted.length].length_s
+    point_s = length_s / WIDTH
+    end_s = float(wanted.end or math.ceil(caller.now_s / point_s) * point_s)
+    chart, found, is_whole = draw(caller, begin_s=end_s - length_s, end_s=end_s, text=wanted.text)
+    return page(
+        request,
+        "timeline.html",
+        chart=chart,
+        found=found,
+        is_whole=is_whole,
+        stripes=chart.stripes[wanted.skipped : wanted.skipped + ROWS_A_PAGE],
+        wanted=wanted,
+        lengths=LENGTHS,
+        length_s=length_s,
+        refresh_s=max(LEAST_REFRESH_S, math.ceil(point_s)),
+        rows_a_page=ROWS_A_PAGE,
+    )
+
+
+@router.get("/at")
+def at_place(
+    caller: User,
+    node: Annotated[str, Query(max_length=63)],
+    at_s: Annotated[int, Query(alias="at", ge=0, le=MAX_ID)],
+) -> Response:
+    """Lead to the job that ran on that node then, if the caller may see one; else to the node."""
+    with caller.reading() as db:
+        job = node_time.job_at(db, node=node, at_s=at_s, group=caller.group)
+    return RedirectResponse(f"{ROOT}/nodes/{node}" if job is None else f"{ROOT}/jobs/{job}", 303)
+
+
+def draw(caller: Caller, *, begin_s: float, end_s: float, text: str) -> tuple[TimelineChart, int, bool]:
+    """Return the picture, the number of nodes that match, and True if each slice is in it."""
+    state, now_s = caller.state, caller.now_s
+    keep_days = state.settings.history.keep_days
+    look_s = finest(begin_s=begin_s, end_s=end_s, now_s=now_s, steps_at_most=STEPS_AT_MOST, keep_days=keep_days)
+    with caller.reading() as db:
+        looks = node_time.node_uses(db, begin_s=begin_s - look_s, end_s=end_s, step_s=look_s)
+        slices = node_time.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST + 1)
+    is_whole = len(slices) <= SLICES_AT_MOST
+    names = {name for look in looks for name in look.names if text.casefold() in name.casefold()}
+    named = sorted(names, key=_by_number)
+    chart = timeline_chart(
+        named[:NODES_AT_MOST],
+        looks,
+        slices if is_whole else (),
+        begin_s=begin_s,
+        end_s=end_s,
+        look_s=look_s,
+        now_s=now_s,
+        ends_s=_shared_ends(state.settings.rounds, begin_s, end_s),
+    )
+    return chart, len(named), is_whole
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts node9 before node10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _shared_ends(rounds: RoundSettings, begin_s: float, end_s: float) -> Sequence[float]:
+    """Return the shared ends in this time; none if there are so many that they would hide the picture."""
+    if not rounds.synchronised or (end_s - begin_s) / rounds.length_s > ENDS_AT_MOST:
+        return ()
+    ends = [boundary(begin_s, length_s=rounds.length_s, origin_s=rounds.origin_s)]
+    while ends[-1] <= end_s:
+        ends.append(ends[-1] + rounds.length_s)
+    return ends[:-1]

@@ -1,0 +1,138 @@
+"""Nodes against time as a picture: a stripe for each node, made no finer than the picture is wide. Pure.
+
+Each point of a stripe has one letter of `Use`, or of what a slice does then. Whoever is drawn later covers the others:
+looks at the cluster first, then slices, and on top restores and saves, which are short.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gleaner.control.policy.node_time import Use
+from gleaner.control.queue.node_time import NodeSlice, NodeUses
+
+WIDTH = 1000
+"""Of the picture, in its own units: the most points that a stripe has."""
+RUNS_AT_MOST = 50_000
+"""The most pieces of one colour that are drawn, with some 12 bytes each. A picture with more has fewer points."""
+LOST, RESTORE, SAVE = "l", "R", "S"
+PARTS: Mapping[str, str] = {
+    Use.REGULAR: "regular",
+    Use.HARVESTED: "harvested",
+    SAVE: "saving",
+    RESTORE: "restoring",
+    LOST: "lost",
+    Use.AGENT: "unused",
+    Use.IDLE: "idle",
+    Use.UNUSABLE: "unusable",
+}
+"""The parts of the picture by their letters; their names are those of the style sheet."""
+HEIGHTS = ((40, 18), (200, 8))
+"""The height of a node's stripe where there are at most so many nodes."""
+LEAST_HEIGHT = 3
+_RUN = re.compile(rb"(.)\1*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """One node's stripe: its place from the top, and the part of the time for which it did each thing."""
+
+    node: str
+    top: int
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineChart:
+    """The picture: for each part one path of pieces, each of a stripe's height; and the places of shared ends."""
+
+    begin_s: float
+    end_s: float
+    stripe_height: int
+    paths: Mapping[str, str]
+    stripes: tuple[Stripe, ...]
+    ends: tuple[float, ...]
+
+    @property
+    def height(self) -> int:
+        """The height of the picture."""
+        return self.stripe_height * len(self.stripes)
+
+
+def timeline_chart(
+    names: Sequence[str],
+    looks: Sequence[NodeUses],
+    slices: Iterable[NodeSlice],
+    *,
+    begin_s: float,
+    end_s: float,
+    look_s: float,
+    now_s: float,
+    ends_s: Iterable[float] = (),
+) -> TimelineChart:
+    """Return the picture of these nodes between two instants. A look holds for `look_s`; nothing is drawn after now."""
+    height = next((height for most, height in HEIGHTS if len(names) <= most), LEAST_HEIGHT)
+    drawn = list(slices)
+    points = WIDTH
+    while True:
+        stripes = _stripes(names, looks, drawn, points=points, begin_s=begin_s, end_s=end_s, look_s=look_s, now_s=now_s)
+        runs = [[(found.start(), found.end(), found[1]) for found in _RUN.finditer(stripe)] for stripe in stripes]
+        if points == 1 or sum(map(len, runs)) <= RUNS_AT_MOST:
+            break
+        points //= 2
+    shapes: dict[str, list[str]] = {letter: [] for letter in PARTS}
+    made: list[Stripe] = []
+    scale = WIDTH / points
+    for place, (name, pieces) in enumerate(zip(names, runs, strict=True)):
+        middle = place * height + height / 2
+        shares: dict[str, float] = {}
+        for begin, end, letter in pieces:
+            what = letter.decode()
+            if what in shapes:
+                shapes[what].append(f"M{begin * scale:g} {middle:g}h{(end - begin) * scale:g}")
+                shares[PARTS[what]] = shares.get(PARTS[what], 0.0) + (end - begin) / points
+        made.append(Stripe(name, place * height, shares))
+    places = (round(WIDTH * (at_s - begin_s) / (end_s - begin_s), 1) for at_s in ends_s if begin_s <= at_s <= end_s)
+    paths = {PARTS[letter]: "".join(pieces) for letter, pieces in shapes.items() if pieces}
+    return TimelineChart(begin_s, end_s, height, paths, tuple(made), tuple(places))
+
+
+def _stripes(
+    names: Sequence[str],
+    looks: Sequence[NodeUses],
+    slices: Sequence[NodeSlice],
+    *,
+    points: int,
+    begin_s: float,
+    end_s: float,
+    look_s: float,
+    now_s: float,
+) -> list[bytearray]:
+    """Return the letters of each node's points."""
+    stripes = [bytearray(Use.UNKNOWN.value.encode() * points) for _ in names]
+    place_of = {name: place for place, name in enumerate(names)}
+    per_s = points / (end_s - begin_s)
+    last = int(min(points, max(0.0, (now_s - begin_s) * per_s)))  # nothing is known of what is to come
+
+    def draw(stripe: bytearray, letter: str, from_s: float, until_s: float) -> None:
+        begin = max(0, int((from_s - begin_s) * per_s))
+        end = min(last, max(begin + 1, round((until_s - begin_s) * per_s)))
+        if begin < end and until_s > begin_s:
+            stripe[begin:end] = letter.encode() * (end - begin)
+
+    for look in looks:
+        for name, letter in zip(look.names, look.letters, strict=True):
+            if name in place_of:
+                draw(stripes[place_of[name]], letter, look.begin_s, look.begin_s + look_s)
+    for each in slices:
+        if each.node in place_of:
+            until_s = now_s if each.ended_s is None else each.ended_s
+            draw(stripes[place_of[each.node]], LOST if each.lost_s > 0 else Use.HARVESTED, each.claimed_s, until_s)
+    for each in slices:
+        if each.node in place_of:
+            stripe = stripes[place_of[each.node]]
+            if each.restore_s > 0:
+                draw(stripe, RESTORE, each.claimed_s, each.claimed_s + each.restore_s)
+            if each.save_s > 0 and each.ended_s is not None:
+                draw(stripe, SAVE, each.ended_s - each.save_s, each.ended_s)
+    return stripes

@@ -1,0 +1,82 @@
+"""The stored history of node time, on each database."""
+
+import pytest
+from tests.queue.queue_harness import SPENT, QueueHarness
+
+from gleaner.agent.messages import Returned, ReturnReason, Slice
+from gleaner.control.policy.node_time import DAY_S, NodeTime
+from gleaner.control.queue import agents, attempt_reports, jobs, node_time
+from gleaner.control.queue.node_time import NodeUses
+
+
+def _ended(harness: QueueHarness) -> None:
+    """Two jobs of atlas and one of cms: saved, returned with work that is in no checkpoint, and lost."""
+    for group in ("atlas", "atlas", "cms"):
+        harness.submit(group=group, cpus=4)
+    first, second, third = harness.claim(harness.agent("a"), most=3)
+    harness.now_s += 100
+    harness.record_save(first.job, first.attempt, spent=SPENT)
+    in_vain = Returned(why=ReturnReason.TOO_LATE, detail="", slice=Slice(started_s=1, restore_s=5, compute_s=40))
+    harness.do(attempt_reports.record_return, second.job, second.attempt, in_vain, now_s=harness.now_s)
+    harness.record_checkpoint(third.job, third.attempt)
+    harness.now_s += 1000
+    harness.do(agents.expire, "a", now_s=harness.now_s, losses_until_held=3)
+    harness.do(agents.close_silent, "a", now_s=harness.now_s, losses_until_held=3, reason="gone")
+
+
+def test_each_slice_counts_as_harvested_or_lost_for_who_submitted_it(harness: QueueHarness) -> None:
+    _ended(harness)
+    rows = harness.look(node_time.spent, begin_s=0, end_s=9e9, group=None)
+    atlas, cms = rows
+    assert (atlas.group, atlas.slices, cms.group, cms.slices) == ("atlas", 2, "cms", 1)
+    assert (atlas.harvested_core_s, atlas.lost_core_s) == (4 * 30, 4 * 40)
+    assert (atlas.restore_core_s, atlas.save_core_s) == (4 * (2 + 5), 4 * 3)
+    assert (cms.harvested_core_s, cms.lost_core_s) == (4 * 30, 4 * (1100 - 30 - 2 - 3))  # lost after its checkpoint
+    assert [row.group for row in harness.look(node_time.spent, begin_s=0, end_s=9e9, group="cms")] == ["cms"]
+    assert harness.look(node_time.spent, begin_s=0, end_s=1100, group=None) == []  # all ended at that instant or later
+
+
+def test_the_loop_and_the_report_count_the_same(harness: QueueHarness) -> None:
+    _ended(harness)
+    found = harness.look(node_time.ended_attempts, after_s=0, until_s=9e9)
+    rows = harness.look(node_time.spent, begin_s=0, end_s=9e9, group=None)
+    for name, kind in (("harvested_s", "harvested"), ("lost_s", "lost"), ("restore_s", "restore"), ("save_s", "save")):
+        by_sql = sum(getattr(row, f"{kind}_core_s") for row in rows)
+        assert sum(each.cores * getattr(each, name) for each in found) == pytest.approx(by_sql)
+    assert harness.look(node_time.ended_attempts, after_s=harness.now_s, until_s=9e9) == []
+
+
+def test_a_cancelled_slice_is_lost(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim_one(harness.agent("a"))
+    harness.now_s += 50
+    harness.do(jobs.cancel, job, now_s=harness.now_s)
+    (row,) = harness.look(node_time.spent, begin_s=0, end_s=9e9, group=None)
+    assert (row.harvested_core_s, row.lost_core_s) == (0, 50)
+
+
+def test_sums_grow_and_are_read_by_their_step(harness: QueueHarness) -> None:
+    harness.do(node_time.add, 60, {120: NodeTime(idle_core_s=5), 180: NodeTime(seen_s=60)})
+    harness.do(node_time.add, 60, {120: NodeTime(idle_core_s=2, lost_core_s=1), 240: NodeTime()})
+    harness.do(node_time.add, 600, {0: NodeTime(idle_core_s=9)})
+    found = harness.look(node_time.times, begin_s=120, end_s=240, step_s=60)
+    assert found == {120: NodeTime(idle_core_s=7, lost_core_s=1), 180: NodeTime(seen_s=60)}
+
+
+def test_the_last_look_at_a_step_counts(harness: QueueHarness) -> None:
+    for letters in ("ri", "hu"):
+        harness.do(node_time.record_uses, 60, NodeUses(60, ("n1", "n2"), letters))
+    harness.do(node_time.record_uses, 60, NodeUses(120, ("n1", "n3"), "ii"))
+    found = harness.look(node_time.node_uses, begin_s=0, end_s=1000, step_s=60)
+    assert found == [NodeUses(60, ("n1", "n2"), "hu"), NodeUses(120, ("n1", "n3"), "ii")]
+
+
+def test_each_length_of_steps_is_kept_for_its_own_time(harness: QueueHarness) -> None:
+    now_s = 1000 * DAY_S
+    for step_s in (60, 600, 3600):
+        for days in (1, 3, 20, 500):
+            harness.do(node_time.add, step_s, {now_s - days * DAY_S: NodeTime(seen_s=1)})
+            harness.do(node_time.record_uses, step_s, NodeUses(now_s - days * DAY_S, ("n1",), "i"))
+    assert harness.do(node_time.remove_old, now_s=now_s, keep_days=400) == 2 * (3 + 2 + 1)
+    left = {step: len(harness.look(node_time.times, begin_s=0, end_s=now_s, step_s=step)) for step in (60, 600, 3600)}
+    assert left == {60: 1, 600: 2, 3600: 3}
