@@ -5,14 +5,14 @@ The rows are written as the loops would have written them, without the loops: a 
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from sqlalchemy import Engine, insert
 
 from gleaner.control.models.jobs import Ending
-from gleaner.control.policy.node_time import RESOLUTIONS, AttemptTime, Use, of_attempts, of_look
+from gleaner.control.policy.node_time import FIELDS, RESOLUTIONS, AttemptTime, NodeTime, Use, of_attempts, of_look
 from gleaner.control.queue import node_time
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.node_time import NodeUses
@@ -174,11 +174,17 @@ class MadeHistory:
             for row in self.rows["attempt"] if row["ended_s"] is not None
         ]  # fmt: skip
         node_time.add(db, step_s, of_attempts(ended, step_s=step_s))
-        sums: dict[int, Any] = {}
+        counted: dict[tuple[int, Use], float] = {}
         for _node, begin_s, end_s, use in self.spans:
-            for begin, time in of_look([(use, CORES)], begin_s=begin_s, end_s=end_s, step_s=step_s).items():
-                part = replace(time, seen_s=time.seen_s / self.nodes)  # each node is a part of one look
-                sums[begin] = sums[begin] + part if begin in sums else part
+            for begin in range(int(begin_s // step_s) * step_s, int(end_s) + 1, step_s):
+                part_s = max(0.0, min(end_s, begin + step_s) - max(begin_s, begin))
+                counted[begin, use] = counted.get((begin, use), 0.0) + part_s
+        sums: dict[int, NodeTime] = {}
+        for (begin, use), seconds in counted.items():
+            of_one = of_look([(use, CORES)], begin_s=0, end_s=1, step_s=1)[0]
+            amounts = {name: getattr(of_one, name) * seconds for name in FIELDS}
+            part = NodeTime(**amounts | {"seen_s": seconds / self.nodes})  # each node is a part of one look
+            sums[begin] = sums[begin] + part if begin in sums else part
         node_time.add(db, step_s, sums)
         for uses in self._uses(step_s):
             node_time.record_uses(db, step_s, uses)

@@ -9,8 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import pairwise
 
 DAY_S = 24 * 3600
+_ROUNDING = 1e-6
+"""A smaller rest of core seconds is an error of rounding."""
 
 
 class Use(StrEnum):
@@ -113,27 +116,64 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
     An attempt restores first, then computes, and saves at its end. What its agent reports may be longer than the
     attempt was by control's clock: then it is pressed into that time, and its sum stays.
     """
-    found: dict[int, list[float]] = {}
+    sums = tuple(_Spread(step_s) for _ in range(4))
     for attempt in attempts:
         spent = (attempt.restore_s, attempt.harvested_s, attempt.lost_s, attempt.save_s)
         lasted_s, all_s = max(0.0, attempt.ended_s - attempt.claimed_s), sum(spent)
         scale = min(1.0, lasted_s / all_s) if all_s else 1.0
         at_s = attempt.claimed_s
-        for place, seconds in enumerate(spent):
-            if seconds <= 0:
-                continue
-            if place == len(spent) - 1:
-                at_s = attempt.ended_s - seconds * scale
-            until_s = at_s + seconds * scale
-            whole_s = until_s - at_s
-            for begin, part_s in _steps(at_s, until_s, step_s):
-                amount = seconds * attempt.cores * (part_s / whole_s if whole_s else 1.0)
-                found.setdefault(begin, [0.0] * len(spent))[place] += amount
-            at_s = until_s
+        for place, (seconds, spread) in enumerate(zip(spent, sums, strict=True)):
+            if seconds > 0:
+                if place == len(spent) - 1:
+                    at_s = attempt.ended_s - seconds * scale
+                spread.add(seconds * attempt.cores, begin_s=at_s, end_s=at_s + seconds * scale)
+                at_s += seconds * scale
+    restore, harvested, lost, save = (spread.by_step() for spread in sums)
     return {
-        begin: NodeTime(restore_core_s=restore, harvested_core_s=harvested, lost_core_s=lost, save_core_s=save)
-        for begin, (restore, harvested, lost, save) in found.items()
+        begin: NodeTime(
+            restore_core_s=restore.get(begin, 0.0),
+            harvested_core_s=harvested.get(begin, 0.0),
+            lost_core_s=lost.get(begin, 0.0),
+            save_core_s=save.get(begin, 0.0),
+        )
+        for begin in {*restore, *harvested, *lost, *save}
     }
+
+
+class _Spread:
+    """Amounts that are spread evenly over their time, by steps.
+
+    Ten thousand slices end at one shared end, after an hour or more. So an amount costs the same however many steps it
+    covers: only its first and its last step are written, and where the steps between begin and end.
+    """
+
+    def __init__(self, step_s: int) -> None:
+        self._step_s = step_s
+        self._edges: dict[int, float] = {}
+        self._changes: dict[int, float] = {}
+
+    def add(self, amount: float, *, begin_s: float, end_s: float) -> None:
+        """Spread this amount over this time."""
+        step_s, edges, changes = self._step_s, self._edges, self._changes
+        first, last = math.floor(begin_s / step_s), math.floor(end_s / step_s)
+        if first == last:
+            edges[first] = edges.get(first, 0.0) + amount
+            return
+        per_s = amount / (end_s - begin_s)
+        edges[first] = edges.get(first, 0.0) + per_s * ((first + 1) * step_s - begin_s)
+        edges[last] = edges.get(last, 0.0) + per_s * (end_s - last * step_s)
+        changes[first + 1] = changes.get(first + 1, 0.0) + per_s * step_s
+        changes[last] = changes.get(last, 0.0) - per_s * step_s
+
+    def by_step(self) -> dict[int, float]:
+        """Return the sum in each step, by its beginning."""
+        found, level, places = dict(self._edges), 0.0, sorted(self._changes)
+        for place, after in pairwise(places):
+            level += self._changes[place]
+            if level > _ROUNDING:
+                for each in range(place, after):
+                    found[each] = found.get(each, 0.0) + level
+        return {place * self._step_s: amount for place, amount in found.items()}
 
 
 def _steps(begin_s: float, end_s: float, step_s: int) -> Iterable[tuple[int, float]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, select, update
 
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_time import DAY_S, FIELDS, RESOLUTIONS, AttemptTime, NodeTime
@@ -44,14 +44,19 @@ class NodeSlice:
     lost_s: float
 
 
+_GROW = (
+    update(NODE_TIME)
+    .where(NODE_TIME.c.step_s == bindparam("step_s_"), NODE_TIME.c.begin_s == bindparam("begin_s_"))
+    .values({name: NODE_TIME.c[name] + bindparam(f"{name}_") for name in FIELDS})
+)
+
+
 def add(db: Connection, step_s: int, times: Mapping[int, NodeTime]) -> None:
     """Add these sums to the steps that begin then."""
     for begin_s, time in sorted(times.items()):
-        this = and_(NODE_TIME.c.step_s == step_s, NODE_TIME.c.begin_s == begin_s)
-        more = {name: getattr(time, name) for name in FIELDS}
-        grown = {name: NODE_TIME.c[name] + amount for name, amount in more.items() if amount}
-        if not db.execute(update(NODE_TIME).where(this).values(grown or {"seen_s": NODE_TIME.c.seen_s})).rowcount:
-            db.execute(insert(NODE_TIME), {"step_s": step_s, "begin_s": begin_s} | more)
+        row = {"step_s": step_s, "begin_s": begin_s} | {name: getattr(time, name) for name in FIELDS}
+        if not db.execute(_GROW, {f"{name}_": value for name, value in row.items()}).rowcount:
+            db.execute(insert(NODE_TIME), row)
 
 
 def times(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> dict[int, NodeTime]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
@@ -88,7 +89,7 @@ def at_place(
     """Lead to the job that ran on that node then, if the caller may see one; else to the node."""
     with caller.reading() as db:
         job = node_time.job_at(db, node=node, at_s=at_s, group=caller.group)
-    return RedirectResponse(f"{ROOT}/nodes/{node}" if job is None else f"{ROOT}/jobs/{job}", 303)
+    return RedirectResponse(f"{ROOT}/nodes/{quote(node, safe='')}" if job is None else f"{ROOT}/jobs/{job}", 303)
 
 
 def draw(caller: Caller, *, begin_s: float, end_s: float, text: str) -> tuple[TimelineChart, int, bool]:
