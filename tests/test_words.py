@@ -66,7 +66,7 @@ RETIRED_HARNESSES = _listed(
 
 VERBS = _listed(
     """
-    append ask cancel charge claim close complete conclude count end ensure expect expire forget give hold issue
+    add append ask cancel charge claim close complete conclude count end ensure expect expire forget give hold issue
     judge keep learn limit lose make move open pause publish put record register release remove renew reopen resign
     revive revoke rotate set submit take trim try vacate wake withdraw
     """

@@ -110,7 +110,7 @@ def sinfo(words: list[str]) -> int:
             cpus, allocated = ("6/0/0/6", "4000") if node in busy else ("0/6/0/6", "0")
             state = "allocated" if node in busy else states.get(node, "idle")
             told: dict[str, object] = {
-                "NodeHost": node,
+                "NodeList": node,
                 "StateLong": state,
                 "CPUsState": cpus,
                 "Memory": "4000",

@@ -94,7 +94,7 @@ def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, s
     """Return the time of nodes that had these uses and cores from `begin_s` to `end_s`, by the beginning of each step.
 
     >>> of_look([(Use.IDLE, 8)], begin_s=50, end_s=70, step_s=60)[60].idle_core_s
-    80.0
+    80
     """
     counted: dict[str, list[int]] = {}
     for use, cores in nodes:

@@ -18,7 +18,7 @@ from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 UNSET = frozenset({"", "(null)", "N/A"})
 """The words by which Slurm says that a field has no value."""
 
-NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem", "Features", "PartitionName")
+NODE_FIELDS = ("NodeList", "StateLong", "CPUsState", "Memory", "AllocMem", "Features", "PartitionName")
 """The fields for `sinfo --Node --Format`, which prints one row for each partition that a node is in."""
 JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
