@@ -6,8 +6,8 @@ import pytest
 
 from gleaner.agent.common.quantities import memory_mib
 from gleaner.control.campaigns import campaign_file
-from gleaner.control.campaigns.campaign_file import WrongCampaign
 from gleaner.control.campaigns.wrong_keys import INSTEAD
+from gleaner.control.input_errors import InputError
 from gleaner.control.models.jobs import JobSpec, SelfSaveSpec, Submission
 
 GOOD = """\
@@ -33,7 +33,7 @@ silent_limit: 30m
 
 
 def complaint(text: str) -> str:
-    with pytest.raises(WrongCampaign) as refused:
+    with pytest.raises(InputError) as refused:
         campaign_file.submission(campaign_file.parse(text, "runs.yaml"))
     assert "\n" not in str(refused.value)
     return str(refused.value)
@@ -234,10 +234,10 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "huge").write_bytes(b"#" * (campaign_file.MOST_BYTES + 1))
     for name, said in [
-        ("none.yaml", "No such file"),
+        ("none.yaml", "no such file"),
         ("binary", "not UTF-8"),
         ("huge", "larger than 4 MiB"),
         (".", "Is a dir"),
     ]:
-        with pytest.raises(WrongCampaign, match=said):
+        with pytest.raises(InputError, match=said):
             campaign_file.read(tmp_path / name)

@@ -161,7 +161,7 @@ def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
         (["--image", "a", "--array", "1,1", "--", "run"], "--array names 1 twice"),
         (["--image", "a", "run", "--events", "3"], "No such option: --events"),
         ([], "say what to submit: a campaign file, or --image IMAGE -- COMMAND"),
-        (["none.yaml"], "none.yaml: No such file or directory"),
+        (["none.yaml"], "none.yaml: no such file"),
         (["--", "run", "it"], "say what to submit"),
         (["--", "true"], "say what to submit: --image IMAGE is missing before -- true"),
         (["--", "true " * 1000], "say what to submit: --image IMAGE is missing before -- 'true true"),

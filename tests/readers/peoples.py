@@ -11,10 +11,10 @@ from tests.readers.reader import Reader, at
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.api.image_uploads import architecture_of
 from gleaner.control.campaigns import campaign_file
-from gleaner.control.campaigns.campaign_file import WrongCampaign
 from gleaner.control.cli import image_archive, unpack
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import Failure
+from gleaner.control.input_errors import InputError
 from gleaner.control.models.images import ImagePush
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.simulation.errors import SimulationError
@@ -81,13 +81,13 @@ PEOPLES = (
     Reader(
         "a scenario",
         lambda content, folder: read_scenario(at(folder, content), ()),
-        (SimulationError,),
+        (InputError,),
         (SCENARIO,),
         (MANY_DIGITS,),
     ),
     Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
-    Reader("a campaign file", campaign, (WrongCampaign,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
-    Reader("the settings", settings_file, (Failure,), (SETTINGS,), (MANY_DIGITS, b"\r")),
+    Reader("a campaign file", campaign, (InputError,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
+    Reader("the settings", settings_file, (InputError,), (SETTINGS,), (MANY_DIGITS, b"\r")),
     Reader(
         "an image to push",
         archived_image,

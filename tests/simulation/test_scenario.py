@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gleaner.control.cli.simulate_options import seconds
+from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.run import cases, machine_name, prepare, run, run_all
@@ -44,7 +45,7 @@ def read(folder: Path, text: str, *options: Option) -> Scenario:
 
 def refusal(folder: Path, text: str, *options: Option) -> str:
     """The line, with the file's folder left out."""
-    with pytest.raises(BadScenario) as refused:
+    with pytest.raises(InputError) as refused:
         read(folder, text, *options)
     said = str(refused.value)
     assert "\n" not in said
@@ -120,37 +121,37 @@ def test_classes_of_nodes_are_a_machine(tmp_path: Path) -> None:
         ("[machine]\nnodes = 4\ncoers = 2", "line 3: [machine] unknown key 'coers', did you mean 'cores'? "),
         ("[scheduler]\nkind = 'easy'\n[schedular]", "line 3: unknown key 'schedular', did you mean 'scheduler'? "),
         ("[scheduler.sfs]\ntarget = {}", "line 2: [scheduler.sfs] unknown key 'target', did you mean 'targets'? "),
-        ("[scheduler]\nkind = 'best'", "line 2: scheduler.kind must be 'fcfs', 'easy'"),
-        ("[machine]\nnodes = 0", "line 2: machine.nodes must be at least 1, found 0"),
-        ("[machine]\nnodes = 4\nprocessors = 4", "line 1: machine: processors is a pool without nodes"),
-        ("[machine]\ncores = 4", "line 1: machine: cores and allocation say nothing without nodes"),
-        ("[agents]\nlength_s = 60\nshortest_slice_s = 90", "line 1: agents: shortest_slice_s is more than length_s"),
+        ("[scheduler]\nkind = 'best'", "line 2: [scheduler] kind must be 'fcfs', 'easy'"),
+        ("[machine]\nnodes = 0", "line 2: [machine] nodes must be at least 1, found 0"),
+        ("[machine]\nnodes = 4\nprocessors = 4", "line 1: [machine]: processors is a pool without nodes"),
+        ("[machine]\ncores = 4", "line 1: [machine]: cores and allocation say nothing without nodes"),
+        ("[agents]\nlength_s = 60\nshortest_slice_s = 90", "line 1: [agents]: shortest_slice_s is more than length_s"),
         ("[agents]\nlength_s = 60\nsave.constant_s = 60", "agents would compute nothing: "),
         (
             "[scheduler.omfs.percent]\natlas = 60\nbelle = 60",
-            "line 1: scheduler.omfs: entitlements are 120 % in sum; they go from 0 to 100",
+            "line 1: [scheduler] omfs: entitlements are 120 % in sum; they go from 0 to 100",
         ),
-        ("[measure]\nbegin_s = 9\nend_s = 9", "line 1: measure: end_s must be after begin_s"),
+        ("[measure]\nbegin_s = 9\nend_s = 9", "line 1: [measure]: end_s must be after begin_s"),
         ("[workload.synthetic]\nsource = 'drawn'", "so it needs a trace whose jobs are drawn"),
         ("[workload]\ntrace = 'x'\n[workload.synthetic]\njobs = 5", "both a trace and synthetic jobs (distributions)"),
-        ("[workload.synthetic]\njobs = -5", "line 2: workload.synthetic.jobs must be at least 1, found -5"),
-        ("[workload.synthetic]\njobs = 1000000000", "line 2: workload.synthetic.jobs must be at most 100000000, found"),
-        ("[agents]\nlength_s = inf", "line 2: agents.length_s must be a finite number, found inf"),
-        ("[agents]\nagents_at_most = 10000000000", "agents.agents_at_most must be at most 1000000000, found 1000"),
-        ("[agents.queue]\nwork_s = nan", "line 2: agents.queue.work_s must be a finite number, found nan"),
-        ("[scheduler.priority]\nper_unit = nan", "line 2: scheduler.priority.per_unit must be a finite number, found"),
+        ("[workload.synthetic]\njobs = -5", "line 2: [workload] synthetic.jobs must be at least 1, found -5"),
+        ("[workload.synthetic]\njobs = 1000000000", "line 2: [workload] synthetic.jobs must be at most 100000000"),
+        ("[agents]\nlength_s = inf", "line 2: [agents] length_s must be a finite number, found inf"),
+        ("[agents]\nagents_at_most = 10000000000", "[agents] agents_at_most must be at most 1000000000, found 1000"),
+        ("[agents.queue]\nwork_s = nan", "line 2: [agents] queue.work_s must be a finite number, found nan"),
+        ("[scheduler.priority]\nper_unit = nan", "line 2: [scheduler] priority.per_unit must be a finite number"),
         (
             "[workload.synthetic]\nsizes = { kind = 'unifrom' }",
-            "line 2: workload.synthetic.sizes: kind must be one of 'constant', 'exponential', 'lognormal', 'uniform', "
-            "found 'unifrom'",
+            "line 2: [workload] synthetic.sizes: kind must be one of 'constant', 'exponential', 'lognormal', "
+            "'uniform', found 'unifrom'",
         ),
-        ("[workload]\ntrace = 3", "line 2: workload.trace must be a file's name, found 3"),
+        ("[workload]\ntrace = 3", "line 2: [workload] trace must be a file's name, found 3"),
         (
             "[workload]\nconventions.size = 'given'",
-            "line 2: workload.conventions.size must be 'requested' or 'allocated', found 'given'",
+            "line 2: [workload] conventions.size must be 'requested' or 'allocated', found 'given'",
         ),
         ("kind = 'easy'\n[scheduler", "not valid TOML: "),
-        ("scheduler = 3", "line 1: scheduler must be a valid dictionary"),
+        ("scheduler = 3", "line 1: [scheduler] must be a valid dictionary"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
@@ -168,7 +169,7 @@ def test_costs_without_agents_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_scenario_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadScenario, match=r"nowhere\.toml: no such scenario file"):
+    with pytest.raises(InputError, match=r"nowhere\.toml: no such scenario file"):
         read_scenario(Path("nowhere.toml"), ())
 
 

@@ -6,6 +6,7 @@ as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's 
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_range_mib
 from gleaner.control.campaigns.wrong_keys import INSTEAD
+from gleaner.control.input_errors import InputError, at_line, complaint, read_text, unknown_key
 from gleaner.control.models.jobs import JobSpec, Submission
-from gleaner.control.validation_messages import complaint, one_line, unknown_key
 
 MOST_BYTES = 4 * 1024 * 1024
 MOST_RUNS = 100_000
@@ -28,10 +29,6 @@ KEYS = TEXTS | NUMBERS | CODES | DURATIONS.keys() | {"command", "environment", "
 SELF_SAVE = frozenset({"signal", "exit_code"})
 
 
-class WrongCampaign(Exception):
-    """A mistake in a campaign file or an option, in one line that names the place."""
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     """A value and the place where it was written: `runs.yaml, line 3`, or `--cpus`."""
@@ -41,15 +38,15 @@ class Given:
 
 
 def read(path: Path) -> dict[str, Given]:
-    """Return the keys of a campaign file with their values. Raises `WrongCampaign` that names the line."""
-    try:
+    """Return the keys of a campaign file with their values. Raises `InputError` that names the line."""
+    with suppress(OSError):  # `read_text` says it
         if path.stat().st_size > MOST_BYTES:
-            raise WrongCampaign(f"{path} is larger than 4 MiB; is it a campaign file?")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise WrongCampaign(f"{path}: {error.strerror}; give a campaign file, or --image IMAGE -- COMMAND") from None
-    except UnicodeDecodeError:
-        raise WrongCampaign(f"{path}: not UTF-8 text; is it a campaign file?") from None
+            raise InputError(f"{path} is larger than 4 MiB; is it a campaign file?")
+    text = read_text(
+        path,
+        missing="no such file; give a campaign file, or --image IMAGE -- COMMAND",
+        unreadable="; is it a campaign file?",
+    )
     return parse(text, str(path))
 
 
@@ -59,21 +56,21 @@ def parse(text: str, name: str) -> dict[str, Given]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise WrongCampaign(one_line(f"{name}{line}: not valid YAML: {error.problem}")) from None
+        where = at_line(name, mark.line + 1) if mark else name
+        raise InputError(f"{where}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # PyYAML lets Python's own pass
-        raise WrongCampaign(one_line(f"{name}: not valid YAML: {error}")) from None
+        raise InputError(f"{name}: not valid YAML: {error}") from None
     if not isinstance(root, yaml.MappingNode):
-        raise WrongCampaign(f"{name}: must hold keys with values, for example `image: gleaner/pythia`")
+        raise InputError(f"{name}: must hold keys with values, for example `image: gleaner/pythia`")
     found: dict[str, Given] = {}
     for key_node, value_node in root.value:
         where = _place(name, key_node)
         key = _text(key_node, where, "a key")
         if key not in KEYS:
             said = f"unknown key {key!r}: {INSTEAD[key]}" if key in INSTEAD else unknown_key(key, KEYS)
-            raise WrongCampaign(one_line(f"{where}: {said}"))
+            raise InputError(f"{where}: {said}")
         if key in found:
-            raise WrongCampaign(f"{where}: {key} is given twice")
+            raise InputError(f"{where}: {key} is given twice")
         found[key] = Given(_value(key, value_node, name), where)
     return found
 
@@ -138,12 +135,12 @@ def default_name(image: str) -> str:
 
 
 def submission(given: Mapping[str, Given]) -> Submission:
-    """Return the submission for control. Raises `WrongCampaign` that names the place of the first wrong value."""
+    """Return the submission for control. Raises `InputError` that names the place of the first wrong value."""
     values = {DURATIONS.get(key, key): value.value for key, value in given.items()}
     if isinstance(memory := values.get("memory_mib"), tuple):
         values["memory_mib"], values["most_memory_mib"] = memory
     if "image" not in values:
-        raise WrongCampaign(f"image is missing in {_file(given)}; it names the container image to run")
+        raise InputError(f"image is missing in {_file(given)}; it names the container image to run")
     values.setdefault("name", default_name(str(values["image"])))
     job = {key: value for key, value in values.items() if key in JobSpec.model_fields}
     rest = {key: value for key, value in values.items() if key not in JobSpec.model_fields}
@@ -158,8 +155,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
         where = given[key].where if key in given else ""
         inner = "".join(f" {part}" for part in path[2:]) if key == "saves_itself" else ""
         if not where or where.startswith("--"):
-            raise WrongCampaign(complaint((where or key) + inner, first)) from None
-        raise WrongCampaign(f"{where}: {complaint(key + inner, first)}") from None
+            raise InputError(complaint((where or key) + inner, first)) from None
+        raise InputError(f"{where}: {complaint(key + inner, first)}") from None
 
 
 def _short(text: str) -> str:
@@ -172,7 +169,7 @@ def _file(given: Mapping[str, Given]) -> str:
 
 
 def _place(name: str, node: yaml.Node) -> str:
-    return f"{name}, line {node.start_mark.line + 1}"
+    return at_line(name, node.start_mark.line + 1)
 
 
 def _value(key: str, node: yaml.Node, name: str) -> object:
@@ -183,13 +180,13 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         try:
             return (memory_range_mib if key == "memory_mib" else duration_s)(_text(node, where, key))
         except ValueError as error:
-            raise WrongCampaign(one_line(f"{where}: {key} {error}")) from None
+            raise InputError(f"{where}: {key} {error}") from None
     if key in NUMBERS:
         return _number(node, where, key)
     if key == "hold":
         written = _text(node, where, key)
         if written not in {"true", "false"}:
-            raise WrongCampaign(one_line(f"{where}: hold must be true or false, found {written!r}"))
+            raise InputError(f"{where}: hold must be true or false, found {written!r}")
         return written == "true"
     if key == "command":
         return tuple(_text(item, _place(name, item), "an argument") for item in _items(node, where, key))
@@ -205,13 +202,13 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
 def _number(node: yaml.Node, where: str, what: str) -> int:
     written = _text(node, where, what)
     if not re.fullmatch(r"[-+]?\d{1,18}", written, flags=re.ASCII):
-        raise WrongCampaign(one_line(f"{where}: {what} must be a whole number, found {written!r}"))
+        raise InputError(f"{where}: {what} must be a whole number, found {written!r}")
     return int(written)
 
 
 def _text(node: yaml.Node, where: str, what: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise WrongCampaign(f"{where}: {what} must be a single value, found a {_kind(node)}")
+        raise InputError(f"{where}: {what} must be a single value, found a {_kind(node)}")
     return str(node.value)
 
 
@@ -223,19 +220,19 @@ def _kind(node: yaml.Node) -> str:
 
 def _items(node: yaml.Node, where: str, key: str) -> list[yaml.Node]:
     if not isinstance(node, yaml.SequenceNode):
-        raise WrongCampaign(f"{where}: {key} must be a list like [a, b], found a {_kind(node)}")
+        raise InputError(f"{where}: {key} must be a list like [a, b], found a {_kind(node)}")
     return list(node.value)
 
 
 def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
     if not isinstance(node, yaml.MappingNode):
-        raise WrongCampaign(f"{where}: environment must be keys with values like {{K: V}}, found a {_kind(node)}")
+        raise InputError(f"{where}: environment must be keys with values like {{K: V}}, found a {_kind(node)}")
     pairs: dict[str, str] = {}
     for key_node, value_node in node.value:
         place = _place(name, key_node)
         key = _text(key_node, place, "a variable")
         if key in pairs:
-            raise WrongCampaign(one_line(f"{place}: environment sets {key} twice"))
+            raise InputError(f"{place}: environment sets {key} twice")
         pairs[key] = _text(value_node, place, f"environment {key}")
     return pairs
 
@@ -243,15 +240,15 @@ def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
 def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
     if not isinstance(node, yaml.MappingNode):
         like = "{signal: SIGTERM, exit_code: 85}"
-        raise WrongCampaign(f"{where}: saves_itself must be keys with values like {like}, found a {_kind(node)}")
+        raise InputError(f"{where}: saves_itself must be keys with values like {like}, found a {_kind(node)}")
     found: dict[str, object] = {}
     for key_node, value_node in node.value:
         place = _place(name, key_node)
         key = _text(key_node, place, "a key of saves_itself")
         if key not in SELF_SAVE:
-            raise WrongCampaign(one_line(f"{place}: saves_itself: {unknown_key(key, SELF_SAVE)}"))
+            raise InputError(f"{place}: saves_itself: {unknown_key(key, SELF_SAVE)}")
         if key in found:
-            raise WrongCampaign(f"{place}: saves_itself has {key} twice")
+            raise InputError(f"{place}: saves_itself has {key} twice")
         what = f"saves_itself {key}"
         found[key] = _number(value_node, place, what) if key == "exit_code" else _text(value_node, place, what)
     return found
@@ -263,7 +260,7 @@ def _exit_codes(key: str, node: yaml.Node, name: str) -> tuple[int, ...]:
         return (_number(node, where, key),)
     codes = tuple(_number(item, _place(name, item), "an exit code") for item in _items(node, where, key))
     if not codes:
-        raise WrongCampaign(f"{where}: {key} names no exit code; leave the key out, or name some, as in [75, 137]")
+        raise InputError(f"{where}: {key} names no exit code; leave the key out, or name some, as in [75, 137]")
     return codes
 
 
@@ -275,7 +272,7 @@ def _indices(node: yaml.Node, name: str, where: str) -> tuple[int, ...]:
             )
         return indices(_text(node, where, "indices"))
     except ValueError as error:
-        raise WrongCampaign(one_line(f"{where}: indices {error}")) from None
+        raise InputError(f"{where}: indices {error}") from None
 
 
 def _without_twins(found: Iterable[int]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from gleaner.control.cli import (
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
 from gleaner.control.cli.output import Answer
-from gleaner.control.validation_messages import complaint, one_line
+from gleaner.control.input_errors import InputError, complaint, one_line
 
 app = typer.Typer(
     name="glean",
@@ -122,6 +122,15 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _mistake(error: InputError | ValidationError | UnicodeEncodeError) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object[:60]!r} is no UTF-8 text"
+    if isinstance(error, InputError):
+        return str(error)
+    first = error.errors()[0]  # of an argument that is taken as it is
+    return complaint(".".join(str(part) for part in first["loc"]), first)
+
+
 @cache
 def _command() -> Any:
     """Return all verbs as one command of Click's; to build it takes longer than most verbs."""
@@ -149,12 +158,8 @@ def run(arguments: list[str] | None = None) -> int:
         else:
             sys.stderr.write(said + "\n")
         return error.exit_code
-    except ValidationError as error:  # an argument that is taken as it is
-        first = error.errors()[0]
-        render.remark(complaint(".".join(str(part) for part in first["loc"]), first))
-        return BadInput.exit_code
-    except UnicodeEncodeError as error:
-        render.remark(f"{error.object[:60]!r} is no UTF-8 text")
+    except (InputError, ValidationError, UnicodeEncodeError) as error:
+        render.remark(_mistake(error))
         return BadInput.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

@@ -34,6 +34,7 @@ from gleaner.control.cli.failures import (
     TimedOut,
     Unreachable,
 )
+from gleaner.control.input_errors import one_line
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.base import Problem
 from gleaner.control.models.campaigns import CampaignStatus
@@ -59,7 +60,6 @@ from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
 from gleaner.control.settings import ClientSettings
 from gleaner.control.slurm import munge
-from gleaner.control.validation_messages import one_line
 
 Answered = TypeVar("Answered")
 

@@ -2,19 +2,17 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
-from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
+from gleaner.control.input_errors import InputError, TomlFile, read_toml, table_complaint, toml_line, unknown_key
 from gleaner.control.settings import Settings
-from gleaner.control.validation_messages import complaint, known_keys, one_line, unknown_key
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -23,37 +21,35 @@ TABLES: dict[str, type[BaseModel]] = {
 
 
 def load_settings() -> Settings:
-    """Return the effective settings. Raises `BadInput` that names file or variable, key and what was expected."""
-    path = Settings.file()
-    text, _ = _read(path)
+    """Return the effective settings. Raises `InputError` that names file or variable, key and what was expected."""
+    file = _read(Settings.file())
     variables = _variables(os.environ)
     for (table, _key), variable in variables.items():
         if table not in TABLES:
-            raise BadInput(f"environment variable {variable}: {unknown_key(table, TABLES)}")
+            raise InputError(f"environment variable {variable}: {unknown_key(table, TABLES)}")
     try:
         return Settings()
     except ValidationError as error:
-        raise BadInput(_complaint(error.errors(), path, text, variables)) from error
+        raise InputError(_complaint(error.errors(), file, variables)) from error
     except (SettingsError, RecursionError) as error:
-        raise BadInput(f"environment: {one_line(str(error))}") from error
+        raise InputError(f"environment: {error}") from error
 
 
 def config(as_json: AsJson = False) -> Answer:
     """Print the settings and where each comes from. Passwords are never shown."""
     settings = load_settings()
-    path = Settings.file()
-    _, written = _read(path)
+    file = _read(Settings.file())
     variables = _variables(os.environ)
     rows: list[Setting] = []
     for table in TABLES:
         for key, value in getattr(settings, table).model_dump(mode="json").items():
             origin = "default"
-            if key in written.get(table, {}):
+            if key in file.tables.get(table, {}):
                 origin = "file"
             origin = variables.get((table, key), origin)
             shown = without_password(value) if isinstance(value, str) and "://" in value else value
             rows.append(Setting(table=table, key=key, value=shown, origin=origin))
-    return Answer(Configuration(file=str(path) if path else None, settings=tuple(rows)), as_json)
+    return Answer(Configuration(file=str(file.path) if file.path else None, settings=tuple(rows)), as_json)
 
 
 def without_password(url: str) -> str:
@@ -66,19 +62,12 @@ def without_password(url: str) -> str:
     return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)
 
 
-def _read(path: Path | None) -> tuple[str, Mapping[str, Any]]:
-    if path is None:
-        return "", {}
-    try:
-        text = path.read_bytes().decode("utf-8")  # line ends as they are, as the settings read them
-        return text, tomllib.loads(text)
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such settings file; GLEANER_SETTINGS names it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadInput(f"{path}: {said}; set GLEANER_SETTINGS to a settings file that you may read") from None
-    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
-        raise BadInput(f"{path}: not valid TOML: {one_line(str(error))}") from None
+def _read(path: Path | None) -> TomlFile:
+    return read_toml(
+        path,
+        missing="no such settings file; GLEANER_SETTINGS names it",
+        unreadable="; set GLEANER_SETTINGS to a settings file that you may read",
+    )
 
 
 def _variables(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
@@ -91,40 +80,17 @@ def _variables(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _complaint(
-    errors: list[ErrorDetails], path: Path | None, text: str, variables: Mapping[tuple[str, str], str]
-) -> str:
-    error = errors[0]
-    table, key = (str(part) for part in (*error["loc"], "", "")[:2])
-    variable = variables.get((table, key))
-    line = _line(text, table, key)
-    if variable is not None:
-        where = f"environment variable {variable}"
-    elif path is not None and (line is not None or not any(known == table for known, _ in variables)):
-        where = f"{path}, line {line}" if line is not None else str(path)
+def _complaint(errors: list[ErrorDetails], file: TomlFile, variables: Mapping[tuple[str, str], str]) -> str:
+    """Return one line about the first error, which is in the variable that set the value, in the file, or in a table
+    that variables alone have set."""
+    path = tuple(str(part) for part in errors[0]["loc"])
+    table = path[0] if path else ""
+    own = sorted(variable for (known, _), variable in variables.items() if known == table)
+    if path[:2] in variables:
+        place = f"environment variable {variables[path[0], path[1]]}"
+    elif file.path is not None and (toml_line(file.text, path) is not None or not own):
+        place = file.place(path)
     else:
-        where = "environment variables " + ", ".join(sorted(v for (t, _), v in variables.items() if t == table))
-    *inner, last = [str(part) for part in error["loc"][1:] if part != "[key]"] or [""]
-    if error["type"] == "extra_forbidden":
-        said = unknown_key(last or table, known_keys(Settings, error["loc"][:-1]))
-        said = f"[{'.'.join((table, *inner))}] {said}" if last else said
-    else:
-        said = complaint(f"[{table}] {'.'.join((*inner, last))}".rstrip(), error)
+        place = "environment variables " + ", ".join(own)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return one_line(f"{where}: {said}{more}")
-
-
-def _line(text: str, table: str, key: str) -> int | None:
-    """Return the line of a key, or of its table's head if the whole table is wrong; None if neither line is found."""
-    inside = ""
-    head: int | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[\s*([\w-]+)\s*\]", line):
-            inside = header.group(1)
-            if inside == table:
-                head = number
-            continue
-        here = key if inside == table else table if not inside else ""
-        if here and re.match(rf"\s*[\"']?{re.escape(here)}[\"']?\s*=", line):
-            return number
-    return None if key else head
+    return table_complaint(Settings, errors[0], place=place) + more

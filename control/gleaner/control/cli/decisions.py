@@ -12,12 +12,12 @@ from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
+from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
-from gleaner.control.validation_messages import one_line
 
 Decision = Annotated[
     int, typer.Argument(metavar="DECISION", min=1, help="The decision's number, as `glean why` shows it.")

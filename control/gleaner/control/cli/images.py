@@ -21,9 +21,9 @@ from gleaner.control.cli.failures import BadInput, Conflict, Failure
 from gleaner.control.cli.image_archive import NotAnImage, SavedImage, read
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
+from gleaner.control.input_errors import one_line
 from gleaner.control.models.images import PIECE_BYTES, ImageName, ImagePush, ImageRow, PieceList, dockers_word
 from gleaner.control.simulation.metrics.tables import Table, number
-from gleaner.control.validation_messages import one_line
 
 app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
 

@@ -13,14 +13,14 @@ from typer.core import TyperCommand
 
 from gleaner.agent.common.quantities import duration_s, memory_range_mib
 from gleaner.control.campaigns import campaign_file as campaigns
-from gleaner.control.campaigns.campaign_file import Given, WrongCampaign
+from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.input_errors import complaint, one_line
 from gleaner.control.models.jobs import Change, JobFilter, JobRow, MigrateRequest
 from gleaner.control.states import State
-from gleaner.control.validation_messages import complaint, one_line
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
 Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
@@ -92,15 +92,12 @@ def submit(
     Options override the file. `{index}` in the command and in environment values becomes the job's index.
     """
     given: dict[str, Given] = {}
-    try:
-        if options.image is None:
-            given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
-        elif arguments:
-            given["command"] = Given(tuple(arguments), "the command")
-        given |= options_given(options)
-        wanted = campaigns.submission(given)
-    except WrongCampaign as error:
-        raise BadInput(str(error)) from None
+    if options.image is None:
+        given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
+    elif arguments:
+        given["command"] = Given(tuple(arguments), "the command")
+    given |= options_given(options)
+    wanted = campaigns.submission(given)
     with connect() as control:
         return Answer(control.submit(wanted), as_json)
 

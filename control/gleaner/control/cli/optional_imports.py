@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from gleaner.control.cli.failures import BadInput, Failure
-from gleaner.control.validation_messages import one_line
+from gleaner.control.input_errors import one_line
 
 
 @contextmanager

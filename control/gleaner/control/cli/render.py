@@ -23,6 +23,7 @@ from rich.text import Text
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
 from gleaner.control.cli.output import Answer, Configuration, Fetched
 from gleaner.control.cli.settings_toml import toml
+from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.drains import DrainRow
@@ -30,7 +31,6 @@ from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
-from gleaner.control.validation_messages import one_line, visible
 
 PIPE_WIDTH = 100_000
 """The number of columns when stdout is not a terminal, so that nothing is cut off."""

@@ -9,7 +9,7 @@ from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer
-from gleaner.control.validation_messages import one_line
+from gleaner.control.input_errors import one_line
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
 

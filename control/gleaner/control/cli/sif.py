@@ -23,8 +23,8 @@ from io import BytesIO
 from pathlib import Path
 
 from gleaner.control.cli.image_archive import MOST_BYTES, NotAnImage, Place, SavedImage
+from gleaner.control.input_errors import one_line
 from gleaner.control.models.images import ImageLayer
-from gleaner.control.validation_messages import one_line
 
 MOST_FILES = 1_000_000
 LIST_S = 60.0

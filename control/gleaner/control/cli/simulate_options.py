@@ -12,8 +12,8 @@ import typer
 
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
+from gleaner.control.input_errors import one_line
 from gleaner.control.simulation.settings import DecideAt, Discipline
-from gleaner.control.validation_messages import one_line
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.scenario import Option

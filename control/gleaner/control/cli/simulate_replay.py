@@ -13,9 +13,9 @@ from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.simulate_options import simulation_parts
+from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.simulation.metrics.tables import Table
-from gleaner.control.validation_messages import one_line
 
 SHOWN = 20
 """The most differences that are shown."""

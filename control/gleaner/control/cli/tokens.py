@@ -18,9 +18,9 @@ from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
+from gleaner.control.input_errors import complaint
 from gleaner.control.models.tokens import TokenRequest, TokenRow
 from gleaner.control.simulation.metrics.tables import Table
-from gleaner.control.validation_messages import complaint
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens.")
 

@@ -18,7 +18,7 @@ from gleaner.agent.system import openat
 from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Fetched
-from gleaner.control.validation_messages import one_line
+from gleaner.control.input_errors import one_line
 
 CHUNK_BYTES = 1024 * 1024
 

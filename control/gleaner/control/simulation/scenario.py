@@ -3,22 +3,19 @@
 Options win over the file. An error is one line that names the option, or the file, the line and the key.
 """
 
-import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
+from gleaner.control.input_errors import InputError, read_toml, table_complaint
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
-from gleaner.control.validation_messages import complaint, known_keys, unknown_key
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
@@ -164,8 +161,12 @@ class Option:
 
 
 def read_scenario(path: Path | None, options: Sequence[Option]) -> Scenario:
-    """Return the settings of a file (None: defaults) with the options on top. Raise `BadScenario` for bad settings."""
-    text, tables = _read(path)
+    """Return the settings of a file (None: defaults) with the options on top.
+
+    Raise `InputError` for a mistake in a value, and `BadScenario` for options that need each other.
+    """
+    file = read_toml(path, missing="no such scenario file")
+    tables = file.tables
     if "agents" not in tables:
         _of_agents(options)
     origins: dict[tuple[str, ...], str] = {}
@@ -177,23 +178,11 @@ def read_scenario(path: Path | None, options: Sequence[Option]) -> Scenario:
     try:
         settings = Scenario.model_validate(tables)
     except ValidationError as error:
-        raise BadScenario(_said(error.errors(), path, text, origins)) from None
+        first = error.errors()[0]
+        key = tuple(str(part) for part in first["loc"])
+        place = "" if path is None or key in origins else file.place(key)
+        raise InputError(table_complaint(Scenario, first, place=place, option=origins.get(key, ""))) from None
     return settings if ("workload", "trace") in origins else _beside(settings, path)
-
-
-def _read(path: Path | None) -> tuple[str, Tables]:
-    if path is None:
-        return "", {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, cast("Tables", tomllib.loads(text))
-    except FileNotFoundError:
-        raise BadScenario(f"{path}: no such scenario file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadScenario(f"{path}: {said}") from None
-    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
-        raise BadScenario(f"{path}: not valid TOML: {error}") from None
 
 
 def _put(tables: Tables, key: tuple[str, ...], value: object) -> None:
@@ -236,40 +225,3 @@ def _beside(settings: Scenario, path: Path | None) -> Scenario:
     if path is None or trace is None or trace.is_absolute():
         return settings
     return settings.model_copy(update={"workload": settings.workload.model_copy(update={"trace": path.parent / trace})})
-
-
-def _said(errors: list[ErrorDetails], path: Path | None, text: str, origins: Mapping[tuple[str, ...], str]) -> str:
-    error = errors[0]
-    loc = tuple(str(part) for part in error["loc"] if isinstance(part, str))
-    unknown = unknown_key(loc[-1], known_keys(Scenario, loc[:-1])) if error["type"] == "extra_forbidden" else ""
-    if loc in origins:
-        return f"{origins[loc]}: {unknown}" if unknown else complaint(origins[loc], error)
-    if unknown:
-        said = f"[{'.'.join(loc[:-1])}] {unknown}" if loc[:-1] else unknown
-    else:
-        said = complaint(".".join(loc), error).removeprefix(": ")
-    if path is None:
-        return said
-    line = _line(text, loc)
-    return f"{path}, line {line}: {said}" if line is not None else f"{path}: {said}"
-
-
-def _line(text: str, loc: Sequence[str]) -> int | None:
-    """Return the line of the key, or of the nearest written table around the key; None if there is neither."""
-    found: int | None = None
-    depth = 0
-    header: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), start=1):
-        written: tuple[str, ...] = ()
-        if match := re.match(r"\s*\[{1,2}\s*([^\]]+?)\s*\]", line):
-            written = header = _names(match.group(1))
-        elif match := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
-            written = (*header, *_names(match.group(1)))
-        meets = min(len(written), len(loc))  # a table within the table that is meant counts, too
-        if meets > depth and written[:meets] == tuple(loc[:meets]):
-            found, depth = number, meets
-    return found
-
-
-def _names(dotted: str) -> tuple[str, ...]:
-    return tuple(name.strip().strip("\"'") for name in dotted.split("."))

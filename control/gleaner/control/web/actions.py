@@ -17,7 +17,7 @@ from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.api.jobs import JobPath
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
-from gleaner.control.campaigns.campaign_file import WrongCampaign
+from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
 from gleaner.control.models.jobs import Change, JobDetail, JobSpec, MigrateRequest, Submission
 from gleaner.control.states import State
@@ -105,9 +105,9 @@ def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
     text = fields.get("campaign", "")
     try:
         if len(text) > LONGEST_CAMPAIGN:
-            raise WrongCampaign(f"a campaign on this page has at most {LONGEST_CAMPAIGN:,} letters: use glean submit")
+            raise InputError(f"a campaign on this page has at most {LONGEST_CAMPAIGN:,} letters: use glean submit")
         wanted = campaign_file.submission(campaign_file.parse(text, "the campaign"))
-    except WrongCampaign as error:
+    except InputError as error:
         return page(request, "submit.html", answer_status=422, campaign=text, why=str(error))
     made = jobs.submit(caller, wanted)
     return _to(f"{ROOT}/jobs/{made.jobs[0]}" if made.campaign is None else f"{ROOT}/campaigns/{made.campaign}")

@@ -9,13 +9,13 @@ from fastapi.responses import Response
 from gleaner.control.api import decisions, jobs
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.jobs import JobPath
+from gleaner.control.input_errors import one_line
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.searches import ROWS_A_PAGE, JobSearch
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import logs, searches
 from gleaner.control.states import Outcome, State
-from gleaner.control.validation_messages import one_line
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 from gleaner.control.web.slice_chart import slice_chart

@@ -21,7 +21,7 @@ from gleaner.agent.common.quantities import in_words, size
 from gleaner.control.api.access import Caller
 from gleaner.control.api.health import installed_version
 from gleaner.control.api.problems import answer_to
-from gleaner.control.validation_messages import visible
+from gleaner.control.input_errors import visible
 from gleaner.control.web.session import form_token, session_of
 
 HOUR_S, DAY_S = 3600.0, 86400.0

@@ -1,8 +1,16 @@
-"""Pydantic's complaints in our words: what was expected, what was found, and what the writer may have meant."""
+"""Mistakes in what people write, each in one line: the place, what was expected, and what was found.
+
+Settings, scenarios, campaign files and options all complain through this module.
+"""
 
 import difflib
+import re
+import tomllib
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import get_args
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -14,6 +22,90 @@ RULES = {
     r"[^\x00]": "must not hold NUL characters",
 }
 """The meaning of the patterns in `models.jobs`, by a part of each."""
+
+
+class InputError(Exception):
+    """A mistake in a file, an option or a variable. Its text is one line that names the place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text))
+
+
+@dataclass(frozen=True, slots=True)
+class TomlFile:
+    """A TOML file: its values, and its text, which tells the lines. `path` is None if there is no file."""
+
+    path: Path | None
+    text: str
+    tables: dict[str, Any]
+
+    def place(self, key: Sequence[str]) -> str:
+        """Return the file, and the line of the key or of the nearest table around it if there is one."""
+        line = toml_line(self.text, key)
+        return f"{self.path}" if line is None else at_line(str(self.path), line)
+
+
+def read_text(path: Path, *, missing: str, unreadable: str) -> str:
+    """Return the text of a file, line ends as they are. Raises `InputError` that names the file.
+
+    `missing` follows the name of a file that is not there, and `unreadable` the reason why a file cannot be read.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: {missing}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}{unreadable}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text{unreadable}") from None
+
+
+def read_toml(path: Path | None, *, missing: str, unreadable: str = "") -> TomlFile:
+    """Return a TOML file, or an empty one for None. Raises `InputError` that names the file."""
+    if path is None:
+        return TomlFile(None, "", {})
+    text = read_text(path, missing=missing, unreadable=unreadable)
+    try:
+        return TomlFile(path, text, tomllib.loads(text))
+    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def at_line(name: str, line: int) -> str:
+    """Return the place of a line, counted from 1, in the file that the writer calls `name`."""
+    return f"{name}, line {line}"
+
+
+def toml_line(text: str, key: Sequence[str]) -> int | None:
+    r"""Return the line of a key, or of the nearest table around it that is written; None if there is neither.
+
+    >>> toml_line("[rounds]\nlength_s = 5", ("rounds", "length_s")), toml_line("[rounds]", ("rounds", "length_s"))
+    (2, 1)
+    >>> toml_line("[[a]]\nb = 1\n[[a]]\nb = 2", ("a", "1", "b"))
+    4
+    """
+    found: int | None = None
+    depth = 0
+    header: tuple[str, ...] = ()
+    entries = Counter[tuple[str, ...]]()  # of arrays of tables, by the array's name
+    for number, line in enumerate(text.split("\n"), start=1):
+        written: tuple[str, ...] = ()
+        if match := re.match(r"\s*\[{1,2}\s*([^\]]+?)\s*\]", line):
+            written = header = _names(match.group(1))
+            if line.lstrip().startswith("[["):
+                header = (*written, str(entries[written]))
+                entries[written] += 1
+                written = header
+        elif match := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
+            written = (*header, *_names(match.group(1)))
+        meets = min(len(written), len(key))  # a table within the table that is meant counts, too
+        if meets > depth and written[:meets] == tuple(key[:meets]):
+            found, depth = number, meets
+    return found
+
+
+def _names(dotted: str) -> tuple[str, ...]:
+    return tuple(name.strip().strip("\"'") for name in dotted.split("."))
 
 
 def one_line(text: str) -> str:
@@ -41,6 +133,23 @@ def complaint(name: str, error: ErrorDetails) -> str:
     """
     said = _expectation(error)
     return one_line(f"{name} {said}" if said.startswith(("must ", "is ")) else f"{name}: {said}")
+
+
+def table_complaint(model: type[BaseModel], error: ErrorDetails, *, place: str = "", option: str = "") -> str:
+    """Return one line about a value in the tables that `model` describes.
+
+    `place` is the file and line, or the variable, in which the value was written. `option` is the option that set it,
+    in the place of the key.
+    """
+    path = [str(part) for part in error["loc"] if part != "[key]"]
+    if error["type"] == "extra_forbidden":
+        said = unknown_key(path[-1], known_keys(model, path[:-1]))
+        table = f"[{'.'.join(path[:-1])}] " if path[:-1] else ""
+        said = f"{option}: {said}" if option else f"{table}{said}"
+    else:
+        key = f"[{path[0]}] {'.'.join(path[1:])}".rstrip() if path else ""
+        said = complaint(option or key, error).removeprefix(": ")
+    return one_line(f"{place}: {said}" if place else said)
 
 
 def _expectation(error: ErrorDetails) -> str:
