@@ -46,6 +46,15 @@ def test_an_image_is_pushed_listed_shown_used_and_removed(harness: CliHarness) -
     assert "no image pi:1" in harness.refused("image", "show", "pi:1", code=1)
 
 
+def test_an_oci_layout_is_pushed_from_its_folder(harness: CliHarness) -> None:
+    for name, content in MadeImage().oci_files().items():
+        path = harness.folder / "layout" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    row = json.loads(harness.good("image", "push", "pi:1", "layout", "--json", *FOR))
+    assert row["image_id"] == MadeImage().image_id
+
+
 def test_an_admin_names_the_group(admin: CliHarness, harness: CliHarness) -> None:
     pushed(harness, "pi:1", MadeImage())
     assert "pi:1" in admin.good("image", "list")
@@ -148,8 +157,9 @@ def test_without_docker_podman_saves_it(harness: CliHarness, tmp_path: Path) -> 
     [
         ("gleaner/pi", "pi.tar", "is no name for an image"),
         ("Pi", "pi.tar", "is no name for an image"),
-        ("pi", ".", "is no file"),
-        ("pi", "-o", "is no file"),
+        ("pi", ".", "is no image in a file, no OCI layout"),
+        ("pi", "-o", "is no image in a file, no OCI layout"),
+        ("pi", "half", "No such file or directory"),
         ("pi", "broken.tar", "broken.tar: it cannot be read"),
         ("pi", "two.tar", "two.tar: it holds 2 images"),
         ("pi", "arm.tar", "arm.tar: it is for linux/arm64"),
@@ -161,6 +171,8 @@ def test_bad_input_is_one_line_and_nothing_is_sent(
     files = MadeImage().files()
     saved(harness, MadeImage())
     saved(harness, MadeImage(architecture="arm64"), "arm.tar")
+    (harness.folder / "half").mkdir()
+    (harness.folder / "half" / "index.json").write_text("{}")
     (harness.folder / "broken.tar").write_bytes(b"nothing of the kind" * 100)
     twice = json.loads(files["manifest.json"]) * 2
     (harness.folder / "two.tar").write_bytes(tar(files | {"manifest.json": json.dumps(twice).encode()}))

@@ -1,5 +1,6 @@
 """SIF files become images: the same files, the environment and start of Apptainer, nothing setuid and no device."""
 
+import gzip
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from gleaner.control.cli.image_archive import NotAnImage
 
 BEGINS = 32768
 """The place at which siftool puts the first object."""
+REAL = Path(__file__).parent / "sif"
 
 
 @pytest.fixture
@@ -113,6 +115,30 @@ def test_what_cannot_run_is_refused_in_one_line(root: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("link", "to", "is_there"),
+    [
+        ("bin", "/usr/bin", True),  # as in images of Fedora, and the pusher's own /usr/bin has a shell, too
+        ("bin", "usr/bin", True),
+        ("bin", "../../usr/bin", True),
+        ("bin", "/elsewhere", False),
+        ("usr/bin/sh", "/bin/dash", False),
+        ("usr/bin/sh", "sh", False),
+    ],
+)
+def test_a_link_in_the_image_leads_to_nothing_of_the_pushers_machine(
+    tmp_path: Path, link: str, to: str, is_there: bool
+) -> None:
+    root = tmp_path / "root"
+    made_sif.fill(root, {"usr/bin/true": ""} | ({"usr/bin/sh": ""} if is_there else {}))
+    if link != "bin":
+        (root / "bin").symlink_to("/usr/bin")
+    (root / link).symlink_to(to)
+    (root / "elsewhere").symlink_to(tmp_path)
+    (tmp_path / "sh").write_text("the pusher's own")
+    assert sif.has_file(root, "bin/sh") == is_there
+
+
+@pytest.mark.parametrize(
     ("row", "why"),
     [
         ("32768 FS (Encrypted squashfs/*System/amd64)", "it is encrypted"),
@@ -125,6 +151,27 @@ def test_other_kinds_of_sif_are_refused_by_name(row: str, why: str) -> None:
     """As siftool names them; it makes neither encrypted ones nor OCI-SIFs itself."""
     with pytest.raises(NotAnImage, match=why):
         sif.file_system([row], "amd64")
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "why"),
+    [
+        ("empty", "amd64", "there is no file system in it"),
+        ("one-group", "amd64", "it is for 386"),
+        ("one-group", "386", "it has no /bin/sh"),
+        ("one-group-signed-legacy", "amd64", "it is for 386"),
+        ("one-group-signed-legacy", "386", "unsquashfs cannot read it"),  # its file system is four letters
+        ("one-object-crypt-message", "amd64", "there is no file system in it"),
+        ("one-object-oci-root-index", "amd64", "it is an OCI-SIF"),
+    ],
+)
+def test_files_of_the_formats_own_authors_are_known_for_what_they_are(
+    tmp_path: Path, name: str, architecture: str, why: str
+) -> None:
+    path = tmp_path / f"{name}.sif"
+    path.write_bytes(gzip.decompress((REAL / f"{name}.sif.gz").read_bytes()))
+    assert sif.is_sif(path)
+    assert why in refusal(path, architecture)
 
 
 def test_what_is_too_large_is_refused_before_it_is_unpacked(

@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import structlog
 
@@ -126,17 +127,24 @@ def archive_of(folder: Path, image: str) -> Generator[int | None]:
             with archive.open("rb") as file:
                 yield file.fileno()
         elif (layout / "index.json").is_file():
-            with tempfile.TemporaryFile() as file:
-                with tarfile.open(fileobj=file, mode="w") as tar:
-                    for name in ("oci-layout", "index.json", "blobs"):
-                        tar.add(layout / name, name)
-                file.flush()
-                os.lseek(file.fileno(), 0, os.SEEK_SET)
+            with packed_layout(layout) as file:
                 yield file.fileno()
         else:
             yield None
     except (OSError, tarfile.TarError) as error:
         raise RuntimeFault(f"cannot read the image {layout}: {error}") from error
+
+
+@contextmanager
+def packed_layout(layout: Path) -> Generator[BinaryIO]:
+    """Open an OCI layout in a folder as one archive, in a temporary file. Raises `OSError` or `TarError`."""
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            for name in ("oci-layout", "index.json", "blobs"):
+                tar.add(layout / name, name)
+        file.flush()
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+        yield cast("BinaryIO", file)
 
 
 def image_key(image_id: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import platform
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from gleaner.agent.runtime.images import packed_layout
 from gleaner.control.cli import render, sif
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
@@ -40,7 +42,8 @@ def push(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="A SIF file, an archive of `docker save`, or a name that Docker or Podman knows."
+            metavar="SOURCE",
+            help="A SIF file, an archive of `docker save`, an OCI layout, or a name that Docker or Podman knows.",
         ),
     ],
     group: Group = None,
@@ -142,18 +145,19 @@ def _image(source: str, architecture: str) -> Generator[SavedImage]:
 @contextmanager
 def _archive(path: Path, source: str) -> Generator[BinaryIO]:
     """Open the archive of the image. A name is saved by Docker or Podman first."""
-    if path.is_file():
-        try:
-            with path.open("rb") as file:
-                yield file
-        except OSError as error:
-            raise BadInput(f"{one_line(source)}: {error.strerror}") from error
+    if path.is_file() or (path / "index.json").is_file():
+        with ExitStack() as opened:
+            try:
+                file = opened.enter_context(path.open("rb") if path.is_file() else packed_layout(path))
+            except (OSError, tarfile.TarError) as error:
+                raise BadInput(one_line(f"{source}: {error}")) from error
+            yield file
         return
     program = shutil.which("docker") or shutil.which("podman")
     if program is None or path.exists() or source.startswith("-"):
         raise BadInput(
-            f"{one_line(source)} is no file, and no name that could be saved by Docker or Podman here: give an archive"
-            " of `docker save`"
+            f"{one_line(source)} is no image in a file, no OCI layout, and no name that could be saved by Docker or"
+            " Podman here: give an archive of `docker save`"
         )
     with tempfile.TemporaryFile() as file:
         try:

@@ -33,6 +33,8 @@ _MAGIC, _MAGIC_AT = b"SIF_MAGIC", 32
 _ROW = re.compile(r"\d+\s*\|.*\|(?P<start>\d+)-(?P<end>\d+)\s*\|(?P<what>.+)")
 _MAIN = re.compile(r"FS \((?P<format>[^/]+)/\*System/(?P<architecture>\w+)\)")
 _ENTRY = re.compile(r"(?P<mode>[a-z-][rwxstST-]{9})\s+\S+\s+(?P<size>\d+|\d+,\s*\d+)\s")
+_MOST_LINKS = 40
+"""The most links that Linux follows in one name."""
 _NOT_ALL_ATTRIBUTES = 2
 """The exit code of unsquashfs if all files are there, but not each owner or device: only root could make these."""
 _LISTERS = (("siftool",), ("apptainer", "sif"), ("singularity", "sif"))
@@ -168,8 +170,28 @@ def _limited() -> None:
 def _check_start(root: Path) -> None:
     """Raise `NotAnImage` if what its start needs is missing."""
     for needed, what in (("bin/sh", "which runs its scripts"), (".singularity.d/runscript", "with which it starts")):
-        if not os.path.lexists(root / needed):
+        if not has_file(root, needed):
             raise NotAnImage(f"it has no /{needed}, {what}")
+
+
+def has_file(root: Path, path: str) -> bool:
+    """Return True if a program in the image finds a file at the path. No link leads to a file of this machine."""
+    at: list[str] = []
+    left, links = path.split("/")[::-1], 0
+    while left:
+        step = left.pop()
+        here = root.joinpath(*at, step)
+        if step == "..":
+            at = at[:-1]
+        elif here.is_symlink():
+            target, links = str(here.readlink()), links + 1
+            if links > _MOST_LINKS:
+                return False
+            at = [] if target.startswith("/") else at
+            left += target.split("/")[::-1]
+        elif step not in ("", "."):
+            at.append(step)
+    return root.joinpath(*at).is_file()
 
 
 def _layer(root: Path, path: Path) -> Path:
