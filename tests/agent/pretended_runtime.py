@@ -6,7 +6,7 @@ The real runtimes have tests of their own (tests/runtime); here it is the agent'
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
@@ -14,6 +14,7 @@ from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.interface import (
+    CachedImage,
     CannotCheckpoint,
     CannotRestore,
     ContainerExited,
@@ -144,6 +145,9 @@ class PretendedRuntime:
         self.restores = 0
         self.images: dict[str, bytes] = {}
         """The container images that were loaded, by id; what begins with "no image" is refused."""
+        self.used_s: dict[str, float] = {}
+        self.held_images: set[str] = set()
+        """The images that a container uses."""
         self.loads = 0
         self.has_written = DiskUse()
         """Each of them, apart from its folder."""
@@ -295,5 +299,9 @@ class PretendedRuntime:
     def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         return self.has_written
 
-    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
-        return ()
+    def cached_images(self) -> Sequence[CachedImage]:
+        """The images that were loaded, in the order of their loads; `used_s` has their last uses."""
+        return [CachedImage(name, len(content), self.used_s.get(name, 0)) for name, content in self.images.items()]
+
+    def drop_image(self, name: str) -> bool:
+        return name not in self.held_images and self.images.pop(name, None) is not None

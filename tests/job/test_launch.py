@@ -245,6 +245,33 @@ def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_on
     assert not node.runtime.images
 
 
+def test_a_further_image_takes_the_place_of_the_one_that_was_not_used_for_longest(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    """Each image has six bytes, and there is room for eighteen."""
+    node = Node(tmp_path, storage)
+    node.context = dataclasses.replace(node.context, images_limit_bytes=18)
+    given = [an_image(storage, content) for content in (b"first-", b"second", b"third-", b"fourth", b"fifth-")]
+    names: list[str] = [one["image"] for one in given]
+    for one in given[:3]:
+        assert isinstance(node.launch_job(**one)[0], lifecycle.Started)
+    node.runtime.held_images = {names[0]}
+    node.runtime.used_s = {names[2]: time.time()}  # both others may go, the first does not
+    assert isinstance(node.launch_job(**given[3])[0], lifecycle.Started)
+    assert list(node.runtime.images) == [names[0], names[2], names[3]]
+    node.runtime.held_images = {names[0], names[3]}
+    full, _ = node.launch_job(**given[4])
+    assert isinstance(full, lifecycle.NotStarted)
+    assert full.why is ReturnReason.NODE_FAULT
+    assert full.detail.startswith("there is no room for an image of 5.59e-09 GiB")
+    assert "(images_limit_gib) those in use take" in full.detail
+    large, _ = node.launch_job(**an_image(storage, bytes(19)))
+    assert isinstance(large, lifecycle.NotStarted)
+    assert large.why is ReturnReason.IMAGE_REFUSED
+    assert "all images of a node may take" in large.detail
+    assert list(node.runtime.images) == [names[0], names[2], names[3]]
+
+
 def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
     tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +288,8 @@ def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
     def take_in() -> None:
         waiting.wait()
         digest = given["pushed"]["digest"]
-        images.ensure_image(node.runtime, storage, given["image"], digest, lock=tmp_path / "lock")
+        lock = tmp_path / "lock"
+        images.ensure_image(node.runtime, storage, given["image"], digest, lock=lock, limit_bytes=2**30)
 
     monkeypatch.setattr(node.runtime, "load_image", slowly)
     with ThreadPoolExecutor(4) as agents:

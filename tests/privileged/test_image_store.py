@@ -8,6 +8,7 @@ import os
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,27 +219,90 @@ def test_only_a_plain_file_is_read(settings: Config, tmp_path: Path) -> None:
     os.close(writer)
 
 
+KIB = 2**10
+
+
+def of_size(size: int, letter: bytes, name: str) -> dict[str, bytes]:
+    return saved(tar(file=letter * size), name=name)
+
+
 def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=2500)
-    take(settings, saved(tar(a=b"x" * 1500), name="a:1"), "a:1")
-    with pytest.raises(Hostile, match="larger"):
-        take(settings, saved(tar(b=b"x" * 1500), name="b:1"), "b:1")
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
+    take(settings, of_size(150 * KIB, b"a", "a:1"), "a:1")
+    with pytest.raises(Hostile, match="0 MiB that images may take on this node 0 are free: the others have names"):
+        take(settings, of_size(150 * KIB, b"b", "b:1"), "b:1")
     assert find(settings, "a:1") is not None
     forget(settings, "a:1")
-    take(settings, saved(tar(b=b"x" * 1500), name="b:1"), "b:1")
+    take(settings, of_size(150 * KIB, b"b", "b:1"), "b:1")
 
 
-def test_images_whose_name_means_another_make_room(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=2500)
-    first = take(settings, saved(tar(a=b"x" * 1500), name="a:1"), "a:1")
-    take(settings, saved(tar(b=b"x" * 500), name="a:1"), "a:1")
-    assert find(settings, first) is not None
-    used = take(settings, saved(tar(c=b"x" * 1400), name="a:1"), "a:1")
+def test_an_image_that_grows_when_it_is_unpacked_is_refused(tmp_path: Path) -> None:
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
+    layer = tar(file=bytes(2**20))
+    files = saved(gzip.compress(layer), config=configuration(layer))
+    with pytest.raises(Hostile, match="larger than this node may keep"):
+        take(settings, files)
+    assert kept(settings) == []
+
+
+def unused(settings: Config, image_id: str, age_s: float) -> None:
+    """Let the last use of an image lie so far back."""
+    at_s = time.time() - age_s
+    os.utime(Path(settings.bundles) / "images" / image_id.replace(":", "-") / "size.json", (at_s, at_s))
+
+
+def take_pushed(settings: Config, letter: bytes) -> str:
+    """Take in an image without a name, as a group pushes it."""
+    layer = tar(file=letter * 65 * KIB)
+    files = saved(layer)
+    files["manifest.json"] = files["manifest.json"].replace(b'["a/b:1"]', b"null")
+    return take(settings, files, digest(configuration(layer)))
+
+
+def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes_first(tmp_path: Path) -> None:
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
+    ids = [take_pushed(settings, letter) for letter in (b"a", b"b", b"c")]
+    for image_id, age_s in zip(ids, (2000, 3000, 1000), strict=True):
+        unused(settings, image_id, age_s)
+    assert [image.image_id for image in image_store.unnamed(settings)] == [ids[1], ids[0], ids[2]]
+    Bundle(settings, "job").make({"labels": {}, "image_id": ids[1], "rootfs": "/", "made_s": 1}, {})
+    new = take_pushed(settings, b"d")
+    assert {name.replace("-", ":") for name in kept(settings)} == {ids[1], ids[2], new}
+    assert not image_store.drop(settings, ids[1]), "a container uses it"
+    assert not image_store.drop(settings, new), "it is fresh"
+    assert image_store.drop(settings, ids[2])
+    unused(settings, new, 5000)
+    assert find(settings, new) is not None  # a use
+    with pytest.raises(Hostile, match="the others have names, or are in use"):
+        take(settings, of_size(150 * KIB, b"x", "x:1"), "x:1")
+
+
+def test_an_image_whose_name_means_another_by_now_makes_room(tmp_path: Path) -> None:
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
+    first = take(settings, of_size(100 * KIB, b"a", "a:1"), "a:1")
+    second = take(settings, of_size(60 * KIB, b"b", "a:1"), "a:1")
+    assert not image_store.drop(settings, second), "it has a name"
+    unused(settings, first, 5000)
+    take(settings, of_size(150 * KIB, b"c", "c:1"), "c:1")
     assert find(settings, first) is None
-    Bundle(settings, "job").make({"labels": {}, "image_id": used, "rootfs": "/", "made_s": 1}, {})
-    with pytest.raises(Hostile, match="larger"):
-        take(settings, saved(tar(d=b"x" * 1400), name="a:1"), "a:1")
-    assert find(settings, used) is not None
+    assert find(settings, second) is not None
+
+
+def test_all_files_belong_to_root_and_none_is_setuid(settings: Config) -> None:
+    member = tarfile.TarInfo("su")
+    member.mode, member.uid, member.gid = 0o6755, 1234, 1234
+    closed = tarfile.TarInfo("closed")
+    closed.type, closed.mode = tarfile.DIRTYPE, 0o555
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        archive.addfile(member)
+        archive.addfile(closed)
+    found = find(settings, take(settings, saved(made.getvalue(), tar(closed__file=b"of a later layer"))))
+    assert found is not None
+    facts = (Path(found.rootfs) / "su").stat()
+    assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o7777) == (os.geteuid(), os.getegid(), 0o755)
+    assert (Path(found.rootfs) / "closed").stat().st_mode & 0o777 == 0o555
+    assert (Path(found.rootfs) / "closed" / "file").read_bytes() == b"of a later layer"
 
 
 def test_the_same_image_taken_in_by_many_is_unpacked_once(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,14 @@ def test_the_archive_that_control_stores_is_taken_in_by_its_id(runtime: RuncRunt
     assert found is not None
     assert (Path(found.rootfs) / "bin/pi").read_bytes() == b"3.14159"
     assert image_store.find(helper, "gleaner/pi:latest") is None  # whatever name it had where it was made
-    image_store.forget(helper, image.image_id)
+    (cached,) = runtime.cached_images()
+    assert (cached.name, cached.size_bytes) == (image.image_id, len(b"13.14159"))
+    assert not runtime.drop_image(image.image_id)  # perhaps a job is about to begin with it
+    size = Path(found.rootfs).parent / "size.json"
+    os.utime(size, (1, 1))
+    assert runtime.drop_image(image.image_id)
     assert not runtime.has_image(image.image_id)
+    assert list(runtime.cached_images()) == []
 
 
 def test_what_the_helper_does_not_take_is_refused_and_what_cannot_be_read_is_no_fault_of_the_image(

@@ -14,7 +14,7 @@ from gleaner.agent.node.disk_usage import deleted_open_files
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine
-from gleaner.agent.runtime.images import PulledImages
+from gleaner.agent.runtime.images import PulledImages, prune
 from gleaner.agent.runtime.interface import ContainerId, ImageMissing, ImageRefused
 
 MIB = 2**20
@@ -162,8 +162,10 @@ def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Nod
     runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled_images=tmp_path / "pulled.json")
     held = node.engine.create_container(in_use, ["x"])["Id"]
     try:
-        assert runtime.prune(unused_for_s=600, enough=lambda: True) == []
-        assert runtime.prune(unused_for_s=600, enough=lambda: False) == [old]
+        everything = sum(image.size_bytes for image in runtime.cached_images())
+        assert prune(runtime, unused_for_s=600, enough=lambda left: left <= everything, now_s=time.time()) == []
+        gone = prune(runtime, unused_for_s=600, enough=lambda _: False, now_s=time.time())
+        assert [image.name for image in gone] == [old]
         assert set(record.read()) == {in_use, fresh}
         engine = Engine(f"unix://{node.root}/run/docker.sock")
         for name in (in_use, replaced, fresh, loaded):

@@ -141,8 +141,15 @@ class Agent:
         self._probe = StorageProbe(self.storage, f"agents/{self.name}/probe", self.clock)
         settings = self.settings
         limits = DiskLimits(settings.disk_mib_per_job, settings.inodes_per_job, settings.disk_reserve_mib)
-        keep_s = settings.images_keep_days * 86_400
-        self._disk = DiskWatch(self.runtime, settings.work, limits, images_keep_s=keep_s, clock=self.clock)
+        images_limit_bytes = int(settings.images_limit_gib * 2**30)
+        self._disk = DiskWatch(
+            self.runtime,
+            settings.work,
+            limits,
+            images_keep_s=settings.images_keep_days * 86_400,
+            images_limit_bytes=images_limit_bytes,
+            clock=self.clock,
+        )
         self._context = AgentContext(
             agent=self.name,
             slurm_job=self.slurm_job,
@@ -161,6 +168,7 @@ class Agent:
             hard_stop_s=lambda: self._last_exit_s - self._shutdown_grace_s,
             images_allowed=settings.images_allowed,
             images_pushed=settings.images_pushed,
+            images_limit_bytes=images_limit_bytes,
             limits=limits,
         )
 

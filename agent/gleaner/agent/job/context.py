@@ -52,4 +52,6 @@ class AgentContext(JobContext):
     images_allowed: tuple[str, ...] = ("*",)
     images_pushed: bool = True
     """True if jobs may run the images that their groups have pushed."""
+    images_limit_bytes: int = 200 * 2**30
+    """All images that agents have brought to the node may take so much."""
     limits: DiskLimits = field(default_factory=DiskLimits)

@@ -57,7 +57,14 @@ def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.No
         return None
     lock = context.work / "pushed-images.lock"
     try:
-        images.ensure_image(context.runtime, context.storage, assignment.image, assignment.pushed.digest, lock=lock)
+        images.ensure_image(
+            context.runtime,
+            context.storage,
+            assignment.image,
+            assignment.pushed.digest,
+            lock=lock,
+            limit_bytes=context.images_limit_bytes,
+        )
     except ImageMissing as error:
         return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{assignment.pushed.name}: {error}")
     except ImageRefused as error:

@@ -19,6 +19,7 @@ import structlog
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, count_disk_use
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
+from gleaner.agent.runtime import images
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
 log = structlog.get_logger()
@@ -32,8 +33,6 @@ _REMOVED_WITHIN_S = 20.0
 _SHARE = 20
 """After a count that took t seconds, wait this many times t: counting costs at most 5 % of the time."""
 _LEAST_FREE_INODES = 0.02
-_FRESH_S = 600.0
-"""An image that was used more recently always stays: perhaps a job is about to begin with it."""
 _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
 """Ending a job that takes less gains nothing."""
@@ -137,6 +136,7 @@ class DiskWatch:
     work: Path
     limits: DiskLimits
     images_keep_s: float
+    images_limit_bytes: int = 200 * 2**30
     clock: Clock = field(default_factory=SystemClock)
     room: Room | None = None
     """The room at the last look."""
@@ -157,10 +157,12 @@ class DiskWatch:
     def look(self, jobs: Mapping[ContainerId, Path]) -> dict[ContainerId, Verdict]:
         """Return verdicts on jobs that must end or be saved; `jobs` has their folders. Blocks for a limited time."""
         self.room = room([self.work, *self._places()])
-        if self.is_short and self._prune(_FRESH_S, enough=self._has_room):
+        if self.is_short and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
             self.room = room([self.work, *self._places()])
         if self._last_prune_s is None:
-            self._prune(self.images_keep_s, enough=lambda: False)
+            self._prune(images.FRESH_S, enough=lambda left_bytes: left_bytes <= self.images_limit_bytes)
+            self._last_prune_s = None
+            self._prune(self.images_keep_s, enough=lambda _: False)
         if not self._is_due():
             return {}
         began_s = self.clock.monotonic_s()
@@ -217,18 +219,18 @@ class DiskWatch:
         fullest = room([self.work, *self._places()])
         return fullest is not None and not fullest.is_short(self.limits.reserve_mib * _MIB)
 
-    def _prune(self, unused_for_s: float, *, enough: Callable[[], bool]) -> bool:
+    def _prune(self, unused_for_s: float, *, enough: Callable[[int], bool]) -> bool:
         """Remove unused images, at most once a minute, and by age once for each agent; return True if any went."""
         if self._last_prune_s is not None and self.clock.monotonic_s() - self._last_prune_s < _PRUNE_EVERY_S:
             return False
         self._last_prune_s = self.clock.monotonic_s()
         try:
-            removed = self.runtime.prune(unused_for_s=unused_for_s, enough=enough)
+            removed = images.prune(self.runtime, unused_for_s=unused_for_s, enough=enough, now_s=self.clock.now_s())
         except RuntimeFault as error:
             self._say("cannot remove unused images", str(error))
             return False
         if removed:
-            log.info("removed images that nobody uses", images=list(removed))
+            log.info("removed images that nobody uses", images=[image.name for image in removed])
         return bool(removed)
 
     def _say(self, what: str, reason: str) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from gleaner.agent.runtime.interface import (
     KILLED,
     LABEL_AGENT,
     LABEL_END,
+    CachedImage,
     CannotCheckpoint,
     CannotRestore,
     CannotStart,
@@ -162,6 +163,8 @@ class DockerRuntime:
         return True
 
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
+        if self._pulled_images is not None:  # before it comes: an agent that is killed meanwhile leaves no other trace
+            self._pulled_images.record_pull(image_id, image_id, now_s=time.time())
         with translate_errors(f"cannot load the image {image_id}"):
             engine = Engine(self._url, patience_s=_PULL_PATIENCE_S)
             try:
@@ -171,8 +174,6 @@ class DockerRuntime:
                     raise ImageRefused(f"Docker does not take the image {image_id}: {why_not}")
             finally:
                 engine.close()
-        if self._pulled_images is not None:
-            self._pulled_images.record_pull(image_id, image_id, now_s=time.time())
 
     def image_id(self, container: ContainerId) -> str:
         with translate_errors(f"cannot look at {container[:12]}"), reading_answer():
@@ -333,25 +334,33 @@ class DockerRuntime:
             finally:
                 engine.close()
 
-    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
-        removed: list[str] = []
+    def cached_images(self) -> Sequence[CachedImage]:
+        images: list[CachedImage] = []
         if self._pulled_images is None:
-            return removed
-        with translate_errors("cannot remove an image"):
-            for image, pulled in self._pulled_images.by_last_use():
-                if pulled.used_s > time.time() - unused_for_s or enough():
-                    break
+            return images
+        with translate_errors("cannot look at images"):
+            for name, pulled in self._pulled_images.by_last_use():
                 try:
-                    # If the name means another image by now, somebody else has brought that one.
-                    if self._engine.image_id(image) == pulled.image_id:
-                        self._engine.remove_image(image)
-                        removed.append(image)
+                    image_id, size_bytes = self._engine.image_facts(name)
                 except docker.errors.NotFound:
-                    pass
-                except docker.errors.APIError:  # a container uses it
-                    continue
-                self._pulled_images.forget(image)
-        return removed
+                    image_id, size_bytes = "", 0
+                if image_id == pulled.image_id:
+                    images.append(CachedImage(name, size_bytes, pulled.used_s))
+                else:  # it is gone, or somebody else has brought another one under its name
+                    self._pulled_images.forget(name)
+        return images
+
+    def drop_image(self, name: str) -> bool:
+        with translate_errors("cannot remove an image"):
+            try:
+                self._engine.remove_image(name)
+            except docker.errors.NotFound:
+                pass
+            except docker.errors.APIError:  # a container uses it
+                return False
+        if self._pulled_images is not None:
+            self._pulled_images.forget(name)
+        return True
 
     def _marks(self, spec: ContainerSpec, *, restored: bool) -> Mapping[str, Any]:
         """Return the arguments by which the shim knows a container as ours."""

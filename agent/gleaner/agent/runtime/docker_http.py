@@ -136,6 +136,12 @@ class Engine:
         return answer
 
     @reading_answer()
+    def image_facts(self, image: str) -> tuple[str, int]:
+        """Return the id and the size in bytes of the image that has this name now."""
+        answer: Mapping[str, Any] = self._api.inspect_image(image)
+        return str(answer["Id"]), int(answer["Size"])
+
+    @reading_answer()
     def remove_image(self, image: str) -> None:
         """Take this name from an image, and remove an image without a name. Refused while a container uses it."""
         self._api.remove_image(image)

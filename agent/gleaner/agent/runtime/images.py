@@ -21,7 +21,7 @@ import re
 import tarfile
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -31,7 +31,7 @@ from typing import BinaryIO, cast
 import structlog
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
-from gleaner.agent.runtime.interface import ImageMissing, Runtime, RuntimeFault
+from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, Runtime, RuntimeFault
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import json_of
 
@@ -40,6 +40,8 @@ log = structlog.get_logger()
 EVERYTHING = "*"
 IMAGE_PART = "image.tar"
 """The part of a stored image's archive: what `docker load` reads."""
+FRESH_S = 600.0
+"""An image that was used more recently always stays: perhaps a job is about to begin with it."""
 _DOCKER_HUB, _ITS_OWN = "docker.io", "library/"
 _ID = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 _PATIENCE_S = 1800.0
@@ -156,11 +158,52 @@ def image_key(image_id: str) -> str:
     return f"images/{image_id.removeprefix('sha256:')}"
 
 
-def ensure_image(runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lock: Path) -> None:
+def prune(
+    runtime: Runtime, *, unused_for_s: float, enough: Callable[[int], bool], now_s: float
+) -> Sequence[CachedImage]:
+    """Remove images that nobody has used for so long, until `enough`, and return them.
+
+    `enough` is told the bytes that the remaining ones take. The image that was not used for longest goes first. An
+    image that a container uses stays.
+    """
+    removed: list[CachedImage] = []
+    images = runtime.cached_images()
+    left_bytes = sum(image.size_bytes for image in images)
+    for image in images:
+        if image.used_s > now_s - unused_for_s or enough(left_bytes):
+            break
+        if runtime.drop_image(image.name):
+            removed.append(image)
+            left_bytes -= image.size_bytes
+    return removed
+
+
+def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: float) -> None:
+    """Remove unused images until a further one of this size does not pass the limit of all.
+
+    Raises `ImageRefused` if it alone is too large, and `RuntimeFault` if the others are in use.
+    """
+    if size_bytes > limit_bytes:
+        raise ImageRefused(
+            f"it takes {size_bytes / 2**30:.3g} GiB, and all images of a node may take {limit_bytes / 2**30:.3g} GiB"
+            " (images_limit_gib)"
+        )
+    prune(runtime, unused_for_s=FRESH_S, enough=lambda left: left + size_bytes <= limit_bytes, now_s=now_s)
+    left_bytes = sum(image.size_bytes for image in runtime.cached_images())
+    if left_bytes + size_bytes > limit_bytes:
+        raise RuntimeFault(
+            f"there is no room for an image of {size_bytes / 2**30:.3g} GiB: of the {limit_bytes / 2**30:.3g} GiB that"
+            f" images may take here (images_limit_gib) those in use take {left_bytes / 2**30:.3g} GiB"
+        )
+
+
+def ensure_image(
+    runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lock: Path, limit_bytes: int
+) -> None:
     """Load the image from the storage unless the node has it. `digest` is the digest of its archive's manifest.
 
-    Raises `ImageMissing` if the storage does not have it whole, `ImageRefused` if the runtime refuses it,
-    `StorageError` or `RuntimeFault`.
+    All images of the node take at most `limit_bytes` then. Raises `ImageMissing` if the storage does not have the image
+    whole, `ImageRefused` if the runtime refuses it or it is too large, `StorageError` or `RuntimeFault`.
     """
     if runtime.has_image(image_id):
         return
@@ -171,6 +214,8 @@ def ensure_image(runtime: Runtime, storage: Storage, image_id: str, digest: str,
             archive = storage.open(image_key(image_id), digest)
             if IMAGE_PART not in archive.parts:
                 raise ArchiveBroken(f"{image_key(image_id)} has no part {IMAGE_PART}")
+            size_bytes = archive.parts[IMAGE_PART].size_bytes
+            make_room(runtime, size_bytes, limit_bytes=limit_bytes, now_s=time.time())
             runtime.load_image(image_id, archive.read(IMAGE_PART))
         except ArchiveBroken as error:
             raise ImageMissing(f"the pushed image {image_id} is not whole in the storage: {error}") from error

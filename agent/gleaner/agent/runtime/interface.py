@@ -5,7 +5,7 @@ a storage draft as parts; the job's folder is the agent's own affair (`checkpoin
 the container.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol
@@ -110,6 +110,17 @@ class Usage:
 
     memory_bytes: int
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CachedImage:
+    """A container image that agents have brought to this node: it can be brought again."""
+
+    name: str
+    """Its name, or its id if a group has pushed it."""
+    size_bytes: int
+    used_s: float
+    """The last time at which a job began with it."""
 
 
 class Runtime(Protocol):
@@ -221,9 +232,10 @@ class Runtime(Protocol):
         """
         ...
 
-    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
-        """Remove images that agents have brought and nobody has used for so long, until `enough`. Return their names.
+    def cached_images(self) -> Sequence[CachedImage]:
+        """Return the images that agents have brought here, the one that was not used for longest first."""
+        ...
 
-        The image that was not used for longest goes first. An image that a container uses stays.
-        """
+    def drop_image(self, name: str) -> bool:
+        """Remove an image that agents have brought here. Return False if it stays, for example for a container."""
         ...

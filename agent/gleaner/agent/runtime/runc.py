@@ -9,7 +9,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
     LABEL_AGENT,
+    CachedImage,
     CannotCheckpoint,
     CannotRestore,
     CannotStart,
@@ -250,9 +251,15 @@ class RuncRuntime:
                 return DiskUse()
         return DiskUse(int(size_bytes), int(inodes), bool(is_whole))
 
-    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
-        """Remove nothing: the helper has a limit of its own for images (`most_image_bytes`)."""
-        return ()
+    def cached_images(self) -> Sequence[CachedImage]:
+        """Return the images that groups have pushed; those with a name are an admin's affair (`most_image_bytes`)."""
+        with translate_errors("cannot list images"):
+            images = self._helper.ask("images").fields["images"]
+            return [CachedImage(str(name), int(size_bytes), float(used_s)) for name, size_bytes, used_s in images]
+
+    def drop_image(self, name: str) -> bool:
+        with translate_errors(f"cannot remove the image {name}"):
+            return bool(self._helper.ask("drop", image=name).fields["dropped"])
 
     @contextlib.contextmanager
     def _create_or_import(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[None]:

@@ -73,13 +73,24 @@ def unpack(source: Source, target: int, policy: Policy) -> None:
 
     Bytes after the archive's end are not read: call `finish` or `skip` of the source.
     """
+    unpack_all([source], target, policy)
+
+
+def unpack_all(sources: Iterable[Source], target: int, policy: Policy) -> None:
+    """Unpack archives, each over those before it, as `unpack` does it.
+
+    The modes of folders are set when there is no further archive: a folder that nobody may write to takes in the files
+    of a later one.
+    """
     unpacking = _Unpacking(target, policy)
-    stream = cast("IO[bytes]", source)
-    kind = ShortMember if policy.has_owners else tarfile.TarInfo
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=kind) as archive:
-        while (member := archive.next()) is not None:
-            vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
-            unpacking.put(archive, member)
+    kind = ShortMember if policy.is_overlaid else tarfile.TarInfo
+    for source in sources:
+        unpacking.begin()
+        stream = cast("IO[bytes]", source)
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=kind) as archive:
+            while (member := archive.next()) is not None:
+                vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
+                unpacking.put(archive, member)
     unpacking.settle_folders()
 
 
@@ -93,13 +104,17 @@ class _Facts(NamedTuple):
 
 
 class _Unpacking:
-    """One archive on its way into a folder."""
+    """Archives on their way into a folder."""
 
     def __init__(self, target: int, policy: Policy) -> None:
         self._target = target
         self._policy = policy
         self._folders: dict[Names, _Facts] = {}
         self._new: set[Names] = set()
+
+    def begin(self) -> None:
+        """Begin with a further archive: nothing in it is there yet."""
+        self._new.clear()
 
     def put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self._policy.limit.take_file()

@@ -4,12 +4,15 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import ctypes
 import os
+import signal
 import struct
 
 from ...system import openat
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CLONE_NEWNS = 0x00020000
+_CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x04000000, 0x08000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MOUNT_SETATTR = 442  # the same number on every architecture
@@ -24,6 +27,17 @@ _libc.splice.restype = ctypes.c_ssize_t
 def become_subreaper() -> None:
     """Adopt all descendants that lose their parent, so that we hear of their end."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def own_namespaces() -> None:
+    """Leave the machine's mounts, network and messages between processes to others."""
+    _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWNET), "unshare")
+
+
+def gain_no_rights() -> None:
+    """Let no program give this process further rights, and end it when its parent ends."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def own_mounts() -> None:

@@ -1,9 +1,14 @@
 """The container images that a node has, each unpacked once, by the digest of its configuration (Docker Engine's id).
 
 A container image comes as one file that the agent (or an admin) has opened: the archive of `docker save`, or an OCI
-layout as an archive. Root opens no path, and trusts nothing in the file. The configuration's digest is the image's id,
-and the configuration names the digest of each layer's content. An image counts only when
-every layer has its digest. It is unpacked beside its place and renamed there, so that half an image never counts.
+layout as an archive. Root opens no path, and reads nothing of the file but the configuration, as plain JSON. All the
+rest is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is the image's
+id, and the configuration names the digest of each layer's content. An image counts only when every layer has its
+digest. It is unpacked beside its place and renamed there, so that half an image never counts. All its files belong to
+root in the end, and none is setuid.
+
+An image without a name is one that a group has pushed, and that can be imported again: it is removed when room is
+needed, the one that was not used for longest first, unless a container uses it.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -17,17 +22,23 @@ import os
 import stat
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from ...system import atomic, openat, tar_unpack
-from ...system.tar_policy import MALFORMED, Hostile, Policy, ShortMember, SizeLimit, steps
-from ..common import bundle, config, linux, mounts
+from ...system import atomic, openat, tar_unpack, untrusted
+from ...system.tar_policy import MALFORMED, MOST_STEPS, Hostile, Policy, ShortMember, SizeLimit, steps
+from ..common import bundle, config, confined, linux, mounts
 from ..common.request import is_image_id
 
 _PART = ".part-"
-_NAMES = "names.json"
+_NAMES, _SIZE = "names.json", "size.json"
+_WITHIN_S = 3500
+"""The time in which an image must be read; whoever waits for it waits a little longer."""
+_LARGEST_FILE = 2**40
+_FRESH_S = 600.0
+"""An image that was used so recently is not removed: perhaps a container is about to be made."""
 _LONGEST_JSON = 16 * 2**20
 _MOST_LAYERS = 512
 _DEEPEST_INDEX = 3
@@ -47,12 +58,13 @@ class Image(NamedTuple):
 
 
 def find(settings: config.Config, name: str) -> Image | None:
-    """Return the image of this name or id; None if this node lacks it."""
+    """Return the image of this name or id; None if this node lacks it. That counts as a use of it."""
     image_id = name if is_image_id(name) else _names(settings).get(full_name(name), "")
     if not is_image_id(image_id):
         return None
     path = os.path.join(_folder(settings), image_id.replace(":", "-"))
     try:
+        os.utime(os.path.join(path, _SIZE))
         with open(os.path.join(path, "config.json"), "rb") as file:
             return Image(image_id, os.path.join(path, "rootfs"), json.load(file))
     except FileNotFoundError:
@@ -79,42 +91,79 @@ def import_image(settings: config.Config, descriptor: int, name: str) -> str:
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Hostile("an image must be handed over as one plain file")
-    try:
-        with _lock(settings) as folder, _Archive(descriptor) as archive:
-            parts = archive.image(full_name(name))
-            image_id = f"sha256:{hashlib.sha256(parts.config).hexdigest()}"
-            place = os.path.join(folder, image_id.replace(":", "-"))
-            if not os.path.exists(place):
-                if _stored_bytes(folder) > settings.most_image_bytes // 2:
-                    _remove_unnamed(settings, folder)
-                _unpack(archive, parts, folder, place, SizeLimit(settings.most_image_bytes - _stored_bytes(folder)))
+    with _lock(settings) as folder:
+        facts = _confined(folder, lambda _: _facts(descriptor, name), descriptor)
+        size_bytes, raw_config = int.from_bytes(facts[:8], "big"), facts[8:]
+        image_id = f"sha256:{hashlib.sha256(raw_config).hexdigest()}"
+        place = os.path.join(folder, image_id.replace(":", "-"))
+        if not os.path.exists(place):
+            _make_room(settings, folder, size_bytes)
+            _unpack(_Source(descriptor, name, raw_config), folder, place, settings.most_image_bytes)
+        if not is_image_id(name):
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
-            return image_id
-    except MALFORMED as error:
-        raise Hostile(f"it cannot be read: {error}") from error
+        return image_id
+
+
+class StoredImage(NamedTuple):
+    """An image without a name, that is removed when room is needed."""
+
+    image_id: str
+    size_bytes: int
+    used_s: float
+
+
+def unnamed(settings: config.Config) -> list[StoredImage]:
+    """Return the images without a name, the one that was not used for longest first."""
+    named = set(_names(settings).values())
+    stored = [one for one in _stored(_folder(settings)) if one.image_id not in named]
+    return sorted(stored, key=lambda image: image.used_s)
+
+
+def drop(settings: config.Config, image_id: str) -> bool:
+    """Remove an image without a name. Return False if it is used, or not there."""
+    with _lock(settings) as folder:
+        if image_id not in {one.image_id for one in _unneeded(settings)}:
+            return False
+        _remove(folder, image_id.replace(":", "-"))
+        return True
 
 
 def forget(settings: config.Config, name: str) -> None:
     """Remove an image's name, and the image if it has no other name. Remove the containers that use it first."""
     with _lock(settings) as folder:
         names = _names(settings)
-        image_id = names.pop(full_name(name), None)
+        image_id = name if is_image_id(name) else names.pop(full_name(name), None)
         _write(os.path.join(folder, _NAMES), names)
         if image_id is not None and image_id not in names.values():
             _remove(folder, image_id.replace(":", "-"))
 
 
-def _remove_unnamed(settings: config.Config, folder: str) -> None:
-    """Remove images without a name that no container uses; they can be imported again."""
-    in_use = {*_names(settings).values(), *(about["image_id"] for _, about in bundle.with_facts(settings))}
-    for name in os.listdir(folder):
-        if name.startswith("sha256-") and name.replace("-", ":") not in in_use:
-            _remove(folder, name)
+def _make_room(settings: config.Config, folder: str, size_bytes: int) -> None:
+    """Remove unneeded images until there is room for so many bytes. Raises `Hostile`."""
+    free_bytes = settings.most_image_bytes - _stored_bytes(folder)
+    for image in _unneeded(settings):
+        if free_bytes >= size_bytes:
+            return
+        _remove(folder, image.image_id.replace(":", "-"))
+        free_bytes += image.size_bytes
+    if free_bytes < size_bytes:
+        raise Hostile(
+            f"it takes {size_bytes // 2**20} MiB, and of the {settings.most_image_bytes // 2**20} MiB that images may"
+            f" take on this node {max(free_bytes, 0) // 2**20} are free: the others have names, or are in use"
+        )
+
+
+def _unneeded(settings: config.Config) -> list[StoredImage]:
+    """Return the images without a name that no container uses, nor one that is about to be made, as in `unnamed`."""
+    used = {about["image_id"] for _, about in bundle.with_facts(settings)}
+    before_s = time.time() - _FRESH_S
+    return [one for one in unnamed(settings) if one.image_id not in used and one.used_s < before_s]
 
 
 def _remove(folder: str, name: str) -> None:
     trash = tempfile.mkdtemp(prefix=_PART, dir=folder)
-    os.rename(os.path.join(folder, name), os.path.join(trash, "image"))
+    with suppress(FileNotFoundError):
+        os.rename(os.path.join(folder, name), os.path.join(trash, "image"))
     mounts.remove_tree(trash)
 
 
@@ -123,6 +172,14 @@ class _ImageParts(NamedTuple):
 
     config: bytes
     layers: list[str]
+
+
+class _Source(NamedTuple):
+    """An archive, the name of the image in it that is wanted, and that image's configuration, which is known."""
+
+    descriptor: int
+    name: str
+    config: bytes
 
 
 class _Archive:
@@ -154,6 +211,10 @@ class _Archive:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+    def size_bytes(self, name: str) -> int:
+        """Return the size of one of the archive's files; 0 if it is not there."""
+        return self._places.get(name, (0, 0))[1]
 
     def open(self, name: str) -> IO[bytes]:
         """Open one of the archive's files. Raises `Hostile` if it is not there."""
@@ -219,24 +280,63 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
 
 
-def _unpack(archive: _Archive, parts: _ImageParts, folder: str, place: str, limit: SizeLimit) -> None:
-    content: dict[str, Any] = json.loads(parts.config)
-    diffs = content["rootfs"]["diff_ids"]
-    if content.get("architecture", _architecture()) != _architecture():
-        raise Hostile(f"it is for {str(content['architecture'])[:20]}, and this node is {_architecture()}")
-    if len(diffs) != len(parts.layers) or len(diffs) > _MOST_LAYERS:
-        raise Hostile(f"it has {len(parts.layers)} layers and names {len(diffs)}")
+def _confined(folder: str, function: Callable[[int], bytes], source: int, at: str | None = None) -> bytes:
+    """Call the function with a folder, by default an empty one, in a process without rights. Raises `Hostile`."""
+    target = at or tempfile.mkdtemp(prefix=_PART, dir=folder)
+    try:
+        if os.geteuid() == 0:
+            os.chown(target, confined.ACCOUNT, confined.ACCOUNT)
+        with openat.closing_fd(os.open(target, openat.FOLDER)) as opened:
+            return confined.call(
+                lambda: function(opened),
+                folder=opened,
+                source=source,
+                within_s=_WITHIN_S,
+                most_bytes=_LARGEST_FILE,
+                longest=_LONGEST_JSON + 64,
+            )
+    except confined.Failure as error:
+        raise Hostile(str(error)) from error
+    finally:
+        if at is None:
+            mounts.remove_tree(target)
+
+
+def _facts(descriptor: int, name: str) -> bytes:
+    """Return the size of the image's layers in the archive, as 8 bytes, and the configuration."""
+    with _readable(), _Archive(descriptor) as archive:
+        parts = archive.image(full_name(name))
+        return sum(archive.size_bytes(layer) for layer in parts.layers).to_bytes(8, "big") + parts.config
+
+
+@contextmanager
+def _readable() -> Generator[None, None, None]:
+    """Turn the errors of a malformed file into `Hostile`."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise Hostile(f"it cannot be read: {error}") from error
+
+
+def _unpack(source: _Source, folder: str, place: str, most_bytes: int) -> None:
+    with _readable():
+        content: dict[str, Any] = untrusted.json_of(source.config)
+        if content.get("architecture", _architecture()) != _architecture():
+            raise Hostile(f"it is for {str(content['architecture'])[:20]}, and this node is {_architecture()}")
+        diffs: list[Any] = list(content["rootfs"]["diff_ids"])
     part = tempfile.mkdtemp(prefix=_PART, dir=folder)
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
-        with openat.closing_fd(os.open(rootfs, openat.FOLDER)) as target:
-            for name, diff in zip(parts.layers, diffs):  # noqa: B905 - as long as each other, and Python 3.9
-                _unpack_layer(archive, name, diff, target, limit)
-            _make_mount_points(target)
+        most_bytes -= _stored_bytes(folder)
+        answer = _confined(
+            folder, lambda target: _unpack_layers(source, diffs, target, most_bytes), source.descriptor, rootfs
+        )
+        with openat.closing_fd(os.open(rootfs, openat.FOLDER)) as top:
+            _give_to_root(top, SizeLimit(most_bytes))
         with open(os.path.join(part, "config.json"), "wb") as file:
-            file.write(parts.config)
-        _write(os.path.join(part, "size.json"), {"bytes": limit.passed_bytes})
+            file.write(source.config)
+        _write(os.path.join(part, _SIZE), {"bytes": int.from_bytes(answer, "big")})
         linux.sync(part)
         os.rename(part, place)
     except BaseException:
@@ -244,18 +344,54 @@ def _unpack(archive: _Archive, parts: _ImageParts, folder: str, place: str, limi
         raise
 
 
-def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit: SizeLimit) -> None:
-    with archive.open(name) as packed:
-        start = packed.peek(4)[:4]  # type: ignore[attr-defined]
-        if start == b"\x28\xb5\x2f\xfd":
-            raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
-        plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
-        digest = hashlib.sha256()
-        source = tar_unpack.Source(_pass_through(plain, digest.update))
-        tar_unpack.unpack(source, target, Policy(limit, has_owners=True, is_overlaid=True, has_whiteouts=True))
-        source.skip()
-        if f"sha256:{digest.hexdigest()}" != diff:
-            raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
+def _unpack_layers(source: _Source, diffs: list[Any], target: int, most_bytes: int) -> bytes:
+    """Unpack the image into the folder. Return the size of its files, as 8 bytes."""
+    limit = SizeLimit(most_bytes)
+    with _readable(), _Archive(source.descriptor) as archive:
+        parts = archive.image(full_name(source.name))
+        if parts.config != source.config:
+            raise Hostile("it was changed while it was read")
+        if len(diffs) != len(parts.layers) or len(diffs) > _MOST_LAYERS:
+            raise Hostile(f"it has {len(parts.layers)} layers and names {len(diffs)}")
+        policy = Policy(limit, is_overlaid=True, has_whiteouts=True)
+        tar_unpack.unpack_all(_layers(archive, parts.layers, diffs, target), target, policy)
+    return limit.passed_bytes.to_bytes(8, "big")
+
+
+def _layers(archive: _Archive, names: list[str], diffs: list[Any], target: int) -> Iterator[tar_unpack.Source]:
+    """Yield the layers. After each, check its digest; after the last one, make the mount points."""
+    for name, diff in zip(names, diffs):  # noqa: B905 - as long as each other, and Python 3.9
+        with archive.open(name) as packed:
+            start = packed.peek(4)[:4]  # type: ignore[attr-defined]
+            if start == b"\x28\xb5\x2f\xfd":
+                raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
+            plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
+            digest = hashlib.sha256()
+            source = tar_unpack.Source(_pass_through(plain, digest.update))
+            yield source
+            source.skip()
+            if f"sha256:{digest.hexdigest()}" != diff:
+                raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
+    _make_mount_points(target)
+
+
+def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
+    """Make root the owner of all files below a folder that nobody writes to any more. That ends each setuid bit.
+
+    Raises `Hostile` beyond the limit.
+    """
+    if depth > MOST_STEPS:
+        raise Hostile("its folders are too deep")
+    for name in openat.entries(folder):
+        limit.take_file()
+        facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(facts.st_mode):
+            with openat.walk(folder, (name,)) as inside:
+                _give_to_root(inside, limit, depth + 1)
+        else:
+            limit.take(facts.st_size // facts.st_nlink)
+            os.chown(name, os.geteuid(), os.getegid(), dir_fd=folder, follow_symlinks=False)
+    os.fchown(folder, os.geteuid(), os.getegid())
 
 
 def _pass_through(file: IO[bytes] | gzip.GzipFile, hear: Callable[[bytes], None]) -> Iterator[bytes]:
@@ -329,15 +465,23 @@ def _lock(settings: config.Config) -> Generator[str, None, None]:
         yield folder
 
 
-def _stored_bytes(folder: str) -> int:
-    total = 0
+def _stored(folder: str) -> list[StoredImage]:
+    """Return all images."""
+    stored: list[StoredImage] = []
     for name in os.listdir(folder):
         try:
-            with open(os.path.join(folder, name, "size.json"), encoding="utf-8") as file:
-                total += int(json.load(file)["bytes"])
+            with open(os.path.join(folder, name, _SIZE), encoding="utf-8") as file:
+                facts = json.load(file)
+                stored.append(
+                    StoredImage(name.replace("-", ":"), int(facts["bytes"]), os.fstat(file.fileno()).st_mtime)
+                )
         except (FileNotFoundError, NotADirectoryError):
             continue
-    return total
+    return stored
+
+
+def _stored_bytes(folder: str) -> int:
+    return sum(image.size_bytes for image in _stored(folder))
 
 
 def _names(settings: config.Config) -> dict[str, str]:

@@ -142,12 +142,24 @@ class Helper:
                 _import(descriptor or 0, name)
                 image = image_store.find(settings, name)
             return {"image_id": image.id if image else None}, None
+        if do in ("images", "drop"):
+            return self._of_images(uid, message), None
         if do == "signal":
             fields = request.check_fields(message, name=request.is_name, signal=request.is_signal)
             containers.signal(settings, self._bundle(uid, fields["name"]), fields["signal"])
             return {}, None
         container = self._bundle(uid, request.check_fields(message, name=request.is_name)["name"])
         return self._of_container(do, container, descriptor, connection)
+
+    def _of_images(self, uid: int, message: ipc.Message) -> dict[str, Any]:
+        """Answer a request about the images that groups have pushed, which agents alone bring and remove."""
+        if uid != self._settings.agent_uid:
+            raise request.Refused(f"{message['do']}: only agents bring and remove images")
+        if message["do"] == "images":
+            request.check_fields(message)
+            return {"images": [list(image) for image in image_store.unnamed(self._settings)]}
+        image_id = request.check_fields(message, image=request.is_image_id)["image"]
+        return {"dropped": image_store.drop(self._settings, image_id)}
 
     def _users(self, do: str) -> UserJobs:
         if self._user_jobs is None:

@@ -1,0 +1,109 @@
+"""Run a function in a child process that has none of root's rights.
+
+A user's file is read so: whatever it does to the code that reads it, the child has an account of its own without any
+capability, sees one folder and no other, has no network, starts no program, and has limits of time and of bytes. It
+says its answer through a pipe.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from ...system import openat, untrusted
+from . import linux
+
+ACCOUNT = 2_000_000_000
+"""A uid and gid that nobody has: systemd, user namespaces and directories of accounts keep away from it."""
+_GOOD, _BAD = b"+", b"-"
+_LONGEST_ERROR = 2000
+_MOST_FILES = 64
+
+
+class Failure(Exception):
+    """The function raised an error, or the child was ended; one line."""
+
+
+def call(
+    function: Callable[[], bytes], *, folder: int, source: int, within_s: int, most_bytes: int, longest: int
+) -> bytes:
+    """Return what the function returns. `folder` and `source` are the only descriptors that it has.
+
+    The child may write files of at most `most_bytes` each, into the folder alone, which must be `ACCOUNT`'s. Nothing of
+    the child is left at the end. A caller that is not root has no rights to give up; the limits hold for it, too.
+    Raises `Failure`.
+    """
+    hear, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become(function, folder=folder, source=source, say=say, within_s=within_s, most_bytes=most_bytes)
+    os.close(say)
+    try:
+        with openat.closing_fd(hear):
+            answer = _read(hear, longest, time.monotonic() + within_s)
+    finally:
+        os.kill(child, signal.SIGKILL)  # it is not waited for yet, so the number is still its own
+        os.waitpid(child, 0)
+    if not answer.startswith(_GOOD):
+        line = " ".join(untrusted.text_of(answer[1:]).split())
+        raise Failure(line or f"it takes too much memory, or more than {within_s} s")
+    return answer[1:]
+
+
+def _read(pipe: int, longest: int, until_s: float) -> bytes:
+    """Return all that comes; nothing if it comes too late or is too long."""
+    content = b""
+    ready = select.poll()
+    ready.register(pipe, select.POLLIN)
+    while ready.poll(max(0.0, until_s - time.monotonic()) * 1000):
+        chunk = os.read(pipe, openat.CHUNK_BYTES)
+        content += chunk
+        if not chunk:
+            return content
+        if len(content) > longest:
+            break
+    return b""
+
+
+def _become(
+    function: Callable[[], bytes], *, folder: int, source: int, say: int, within_s: int, most_bytes: int
+) -> NoReturn:
+    try:
+        try:
+            if os.geteuid() == 0:
+                _give_up_rights(folder, (folder, source, say))
+            for what, most in (
+                (resource.RLIMIT_CPU, within_s),
+                (resource.RLIMIT_FSIZE, most_bytes),
+                (resource.RLIMIT_NOFILE, _MOST_FILES),
+                (resource.RLIMIT_NPROC, 0),
+                (resource.RLIMIT_CORE, 0),
+            ):
+                _, hard = resource.getrlimit(what)
+                least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+                resource.setrlimit(what, (least, least))
+            answer = _GOOD + function()
+        except Exception as error:
+            answer = _BAD + (str(error) or type(error).__name__)[:_LONGEST_ERROR].encode("utf-8", "replace")
+        openat.write_all(say, answer)
+    finally:
+        os._exit(0)
+
+
+def _give_up_rights(folder: int, needed: tuple[int, ...]) -> None:
+    """Leave only the folder and the needed descriptors to this process, and take all other rights from it."""
+    linux.own_namespaces()
+    os.fchdir(folder)
+    os.chroot(".")
+    bounds = [-1, *sorted(needed), 2**20]
+    for before, after in zip(bounds, bounds[1:]):  # noqa: B905, RUF007 - Python 3.9
+        os.closerange(before + 1, after)
+    os.setgroups([])
+    os.setresgid(ACCOUNT, ACCOUNT, ACCOUNT)
+    os.setresuid(ACCOUNT, ACCOUNT, ACCOUNT)
+    linux.gain_no_rights()
