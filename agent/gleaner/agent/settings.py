@@ -39,8 +39,8 @@ class AgentSettings(FileSettings):
     images_keep_days: float = Field(default=30, ge=0)
     """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     images_limit_gib: float = Field(default=200, gt=0)
-    """The most that all images that agents have brought to the node may take. Of the images that no container uses, the
-    least recently used one is removed first."""
+    """The most that all images that agents have brought to the node take together. When one more needs room, the one
+    that was not used for the longest time is removed first. An image that a container uses stays."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
     """The most that a job may have on the node's disk: its folder and all other files that it writes. A job with more
     ends as failed. Larger for jobs that write much."""
