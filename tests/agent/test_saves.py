@@ -20,6 +20,7 @@ from gleaner.agent.job import job_checkpoints
 from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.messages import Checkpointed, Message, SelfSave, Way
 from gleaner.agent.privileged.shim import criu_call
+from gleaner.control.models.jobs import JobDetail
 from gleaner.control.queue import agents, jobs
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import Outcome, State
@@ -217,6 +218,29 @@ def test_a_job_that_cannot_be_saved_is_held_with_the_reason_after_two_slices(con
     assert detail.unsaved_because == "cannot be saved: it has a POSIX message queue (mq_open): use a pipe"
     assert [attempt.detail for attempt in detail.attempts] == [detail.unsaved_because] * 2
     assert detail.events[-1].detail == f"{detail.unsaved_because}; found 2 times, on on-a1, on-a2"
+
+
+def test_a_held_job_that_cannot_be_saved_says_so_at_once_and_goes_on(control: Control) -> None:
+    control.runtime.unsavable = "it has a POSIX message queue (mq_open): use a pipe"
+    job = control.submit("100000")
+
+    def hold() -> None:
+        with transaction(control.state.engine) as db:
+            jobs.hold(db, job, reason="by alice", now_s=control.now_s)
+
+    control.once_it_counts(hold)
+    seen: list[JobDetail] = []
+    agent = control.agent("a1", lives_s=FAR_S)
+
+    def end() -> None:
+        seen.append(control.job(job))
+        control.end_soon(agent)
+
+    control.once(lambda: control.job(job).not_saved_because, end)
+    control.live(agent)
+    assert [(detail.job.state, detail.not_saved_because) for detail in seen] == [
+        (State.RUNNING, "cannot be saved: it has a POSIX message queue (mq_open): use a pipe")
+    ]
 
 
 def test_a_job_whose_saves_hang_in_slices_of_a_minute_is_held_with_the_reason(control: Control) -> None:

@@ -171,7 +171,7 @@ CASES = {
     "help": Case(
         tuple(
             f"{verb} --help"
-            for verb in ("submit", "simulate run", "simulate compare", "simulate tune", "simulate validate")
+            for verb in ("submit", "check", "simulate run", "simulate compare", "simulate tune", "simulate validate")
         )
     ),
     "scenario_errors": wrong(

@@ -165,8 +165,9 @@ class QueueHarness:
             self.now_s += LONGEST_ELSEWHERE_S
             self.record_heartbeat(agent)
 
-    def record_heartbeat(self, agent: str, *named: tuple[int, int]) -> Orders:
-        told = Heartbeat(attempts=tuple(AttemptRef(job=job, attempt=attempt) for job, attempt in named))
+    def record_heartbeat(self, agent: str, *named: tuple[int, int], unsaved: str = "") -> Orders:
+        refs = (AttemptRef(job=job, attempt=attempt, unsaved=unsaved) for job, attempt in named)
+        told = Heartbeat(attempts=tuple(refs))
         return self.do(agents.record_heartbeat, agent, told, lease_s=LEASE_S, now_s=self.now_s)
 
     def record_deregistration(self, agent: str, **more: Any) -> float | None:

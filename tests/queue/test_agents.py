@@ -6,6 +6,7 @@ import pytest
 from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Order, ReturnReason
+from gleaner.control.models.jobs import NOT_SAVED
 from gleaner.control.queue import agents, node_health, queries, tokens
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.states import Outcome, State
@@ -34,6 +35,28 @@ def test_a_job_held_while_it_runs_is_saved_and_then_waits_for_its_release(harnes
     assert harness.look(queries.hold_reason, job) == "by alice"
     harness.release(job)
     assert [each.job for each in harness.claim("a")] == [job]
+
+
+def test_a_failed_save_is_said_once_while_the_job_goes_on_and_no_more_after_one_that_works(
+    harness: QueueHarness,
+) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    for reason in ("save failed: a fault", "cannot be saved: a queue", "cannot be saved: a queue"):
+        harness.record_heartbeat("a", (job, 1), unsaved=reason)
+    told = [event.detail for event in harness.detail(job).events if event.what == NOT_SAVED]
+    assert told == ["save failed: a fault", "cannot be saved: a queue"]
+    assert harness.detail(job).not_saved_because == "cannot be saved: a queue"
+    harness.record_checkpoint(job, 1)
+    assert harness.detail(job).not_saved_because is None
+
+
+def test_of_an_attempt_that_is_not_current_no_failed_save_is_recorded(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.cancel(job)
+    harness.record_heartbeat("a", (job, 1), (99, 1), unsaved="cannot be saved: a queue")
+    assert NOT_SAVED not in harness.events(job)
 
 
 def test_a_farewell_returns_what_is_left_and_tells_the_shared_end_once(harness: QueueHarness) -> None:

@@ -1,10 +1,12 @@
 """A job that no node can save, for a reason in its own program, is held soon, and its owner reads what to do."""
 
+import json
+import re
 import subprocess
 from collections.abc import Iterator
 
 import pytest
-from demo import cluster
+from demo import cluster, reference
 from tests.real_cluster import cluster_harness
 from tests.real_cluster.test_own_image import DOCKER
 
@@ -58,6 +60,28 @@ def job(image: str) -> Iterator[int]:
     told = cluster.glean("submit", "--group", "physics", "--image", image, "--memory-mib", "200", after=(QUEUE,))
     yield told["jobs"][0]
     cluster.glean("cancel", str(told["jobs"][0]))
+
+
+def checked(*words: str) -> tuple[int, dict[str, str]]:
+    """Return the exit code and the answer of `glean check`."""
+    script = 'glean check --group physics --json --after 3 "$@" >/tmp/checked; echo $?; cat /tmp/checked'
+    code, _, told = cluster.run(
+        "head", "sh", "-c", script, "sh", *words, user=cluster.SERVICE_USER, timeout_s=600
+    ).partition("\n")
+    return int(code), json.loads(told)
+
+
+def test_a_check_says_so_and_why_long_before_the_end_of_the_slice(image: str) -> None:
+    code, told = checked("--memory-mib", "200", image, "--", QUEUE)
+    assert (code, told["verdict"]) == (1, "no")
+    assert told["reason"].startswith(REASON)
+
+
+def test_a_check_of_a_program_that_can_be_saved_says_how_it_went(quiet: None) -> None:
+    long = ("--seed", "1", "--events", "100000", "--process", "zmumu", "--out", ".")
+    code, told = checked("--memory-mib", "400", reference.IMAGE, "--", *long)
+    assert (code, told["verdict"]) == (0, "yes")
+    assert re.fullmatch(r"saved on node\d in .* s \(.*\), restored on node\d in .* s, saved again", told["reason"])
 
 
 def test_it_is_held_after_two_nodes_have_said_so_and_the_hold_says_why(job: int) -> None:

@@ -23,7 +23,7 @@ SAME_NAMES = {name: name for name in PROGRAMS}
 HEAD = os.environ.get("GLEANER_TEST_HEAD", "head")
 ENGINE = os.environ.get("GLEANER_TEST_ENGINE", "unix:///run/gleaner/docker.sock")
 DOCKER = f"{'/usr/bin/docker' if Path('/usr/bin/docker').exists() else 'docker'} -H {ENGINE}"
-AGENT = ("sh", "-c", "trap 'kill $!; exit 0' TERM USR1; sleep 300 & wait", "agent")
+AGENT = ("sh", "-c", "exec sleep 300", "agent")
 """An agent that does nothing until it is told to end."""
 
 

@@ -433,7 +433,10 @@ class Agent:
             # A job that was returned is not named, else control would think that it lives.
             jobs = [job for job in self._jobs if not job.is_given_up]
             heartbeat = Heartbeat(
-                attempts=tuple(AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt) for s in jobs),
+                attempts=tuple(
+                    AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt, unsaved=s.unsaved_because)
+                    for s in jobs
+                ),
                 clock_ahead_s=least_ahead_s(self._exchanges) if self._exchanges else None,
             )
             sent_s = self.clock.now_s()

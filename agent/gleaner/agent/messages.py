@@ -277,6 +277,8 @@ class AttemptRef(Message):
 
     job: JobNumber
     attempt: AttemptNumber
+    unsaved: Text = ""
+    """Why the latest save failed, in a heartbeat: a `ReturnReason` and its detail. Empty: none did."""
 
 
 class Heartbeat(VersionedMessage):

@@ -153,6 +153,12 @@ class Executor:
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
 
     @property
+    def unsaved_because(self) -> str:
+        """Why its saves fail, as it would be reported at the agent's end; empty if the latest one worked."""
+        state = self.state
+        return lifecycle.unsaved_line(state) if isinstance(state, lifecycle.Running | lifecycle.Saving) else ""
+
+    @property
     def is_given_up(self) -> bool:
         """True if the report says that the job could not be stored in time."""
         return isinstance(self.state, lifecycle.Ended) and self.state.late

@@ -432,6 +432,18 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             raise Unexpected(f"{event} in {task}")
 
 
+def unsaved_line(task: Running | Saving) -> str:
+    """Return why saves have failed since the last checkpoint, in the words of a return; empty if none has.
+
+    >>> unsaved_line(Running("c1", failure=SaveFailed("it has a POSIX message queue", lasts=True)))
+    'cannot be saved: it has a POSIX message queue'
+    """
+    if task.failure is None:
+        return ""
+    why = ReturnReason.UNSAVABLE if task.failure.lasts else ReturnReason.SAVE_FAILED
+    return f"{why}: {task.failure.detail}"
+
+
 def _failure_to_report(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
     """Return the first failure, but the later one if that alone is permanent."""
     return then if first is None or (then.lasts and not first.lasts) else first

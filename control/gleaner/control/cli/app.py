@@ -12,6 +12,7 @@ import typer.main
 from pydantic import ValidationError
 
 from gleaner.control.cli import (
+    check,
     cluster,
     config,
     decisions,
@@ -40,6 +41,7 @@ app = typer.Typer(
     help="Run containerised jobs on the idle node time of a Slurm cluster.",
 )
 app.command(cls=jobs.SubmitCommand, rich_help_panel=JOBS)(jobs.submit)
+app.command(rich_help_panel=JOBS)(check.check)
 app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(rich_help_panel=JOBS)(jobs.show)
 app.command(rich_help_panel=JOBS)(decisions.why)
@@ -139,7 +141,7 @@ def run(arguments: list[str] | None = None) -> int:
         said = _plain(error.format_message())
         if not said.startswith("Usage:"):
             command = one_line(getattr(getattr(error, "ctx", None), "command_path", "glean"))
-            if command.endswith(" submit") and said.startswith("No such option"):
+            if command.endswith((" submit", " check")) and said.startswith("No such option"):
                 said += "; the options of what the job runs go after --"
             render.remark(f"{said} (see {command} --help)")
         else:

@@ -70,6 +70,8 @@ def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
         said = f"{name} is {row.state} and waits: {detail.waits_because}.{unsaved}"
         return said + (f" {_said(last, name)}" if last else "")
     slice_ = detail.attempts[-1]
+    if detail.not_saved_because:
+        unsaved += f" It could not be saved so far: {detail.not_saved_because}."
     said = f"{name} runs on {row.node} since {moment(slice_.claimed_s)}.{unsaved}"
     if last is None:
         return f"{said} It fitted what an agent there had free, and nothing about it is recorded."

@@ -13,6 +13,7 @@ Usage: glean COMMAND ...
   Run containerised jobs on the idle node time of a Slurm cluster.
 
 First steps:
+  glean check IMAGE -- COMMAND           See whether a program can be saved here.
   glean submit --image IMAGE -- COMMAND  Submit one job.
   glean submit FILE                      Submit the jobs of a campaign file.
   glean status                           See how your jobs stand.

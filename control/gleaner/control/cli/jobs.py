@@ -94,7 +94,7 @@ def submit(
             given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
         elif arguments:
             given["command"] = Given(tuple(arguments), "the command")
-        given |= _given(options)
+        given |= options_given(options)
         wanted = campaigns.submission(given)
     except WrongCampaign as error:
         raise BadInput(str(error)) from None
@@ -267,7 +267,7 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def _given(options: SubmitOptions) -> dict[str, Given]:
+def options_given(options: SubmitOptions) -> dict[str, Given]:
     """Return the options that were given, by their keys in a campaign file. Raises `BadInput`."""
     found: dict[str, Given] = {}
     for name, parse in PARSERS.items():

@@ -274,7 +274,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     unsaved = "" if row.held else detail.unsaved_because
     reasons = {
         "because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved,
-        "last failure": detail.last_failure,
+        "not saved": detail.not_saved_because, "last failure": detail.last_failure,
     }  # fmt: skip
     facts |= {what: reason for what, reason in reasons.items() if reason}
     facts["runs"] = shlex.join((detail.image, *detail.command))

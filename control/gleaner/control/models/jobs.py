@@ -210,6 +210,10 @@ class AttemptRow(Reply):
     save_s: float
 
 
+NOT_SAVED = "not saved"
+"""The event of a save that failed while its attempt goes on."""
+
+
 class EventRow(Reply):
     """Something that happened to a job."""
 
@@ -253,6 +257,8 @@ class JobDetail(Reply):
     failures: int
     unsaved_because: str | None = None
     """The reason why the newest slice to end could not be saved, in one line; None if it was, or did not need to be."""
+    not_saved_because: str | None = None
+    """The reason why the slice that runs could not be saved so far, in one line; None if no save of it has failed."""
     waits_because: str | None
     """The reason why the job does not run now, in one line; None unless the job waits."""
     attempts: tuple[AttemptRow, ...]

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
 from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration
-from gleaner.control.models.jobs import Ending
+from gleaner.control.models.jobs import NOT_SAVED, Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import QUICK_S
 from gleaner.control.policy.node_rates import RateRules
@@ -14,7 +14,8 @@ from gleaner.control.queue import compatibility, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, MIGRATION, Phase
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, Phase
+from gleaner.control.queue.transitions import record
 
 _RAN = or_(
     ATTEMPT.c.ending.in_([Ending.SAVED, Ending.SUCCEEDED]),
@@ -95,8 +96,23 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
         _order(db, name, each, known.get((each.job, each.attempt)), vacate=alive.vacate, now_s=now_s)
         for each in beat.attempts
     )
+    for each, order in zip(beat.attempts, orders, strict=True):
+        if each.unsaved and order is not Order.DROP:
+            _record_failed_save(db, each, now_s=now_s)
     _take_unnamed(db, name, beat.attempts, before_s=now_s - lease_s, now_s=now_s)
     return Orders(orders=orders, vacate=alive.vacate, now_s=now_s)
+
+
+def _record_failed_save(db: Connection, ref: AttemptRef, *, now_s: float) -> None:
+    """Record why a save failed, once: its owner need not wait for the end of the slice to read it."""
+    told = (
+        select(EVENT.c.detail)
+        .where(EVENT.c.job == ref.job, EVENT.c.attempt == ref.attempt, EVENT.c.what == NOT_SAVED)
+        .order_by(EVENT.c.id.desc())
+        .limit(1)
+    )
+    if db.execute(told).scalar_one_or_none() != ref.unsaved:
+        record(db, ref.job, NOT_SAVED, now_s=now_s, attempt=ref.attempt, detail=ref.unsaved)
 
 
 def node_of(db: Connection, name: str) -> str:

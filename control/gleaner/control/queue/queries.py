@@ -13,6 +13,7 @@ from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.jobs import (
+    NOT_SAVED,
     AttemptRow,
     CheckpointRow,
     Ending,
@@ -41,7 +42,8 @@ from gleaner.control.queue.schema import (
     Phase,
     Standing,
 )
-from gleaner.control.states import Outcome, State
+from gleaner.control.queue.transitions import event_name
+from gleaner.control.states import Outcome, State, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             "last_failure": _last_failure(row, slices),
             "waits_because": None,
             "unsaved_because": _unsaved_because(slices),
+            "not_saved_because": _not_saved_because(events) if row.state is State.RUNNING else None,
             "attempts": slices,
             "events": events,
             "checkpoints": tuple(_checkpoints(db, row)),
@@ -187,6 +190,13 @@ def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
     details = [row.detail for row in slices if row.ending is not None]
     is_lost = bool(details) and details[-1].startswith((*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE))
     return details[-1] if is_lost else None
+
+
+def _not_saved_because(events: Sequence[EventRow]) -> str | None:
+    """Return the reason of the newest failed save, unless a later save has worked or the slice is a new one."""
+    these = {NOT_SAVED, event_name(Transition.CHECKPOINT), event_name(Transition.CLAIM)}
+    last = next((event for event in reversed(events) if event.what in these), None)
+    return last.detail if last is not None and last.what == NOT_SAVED else None
 
 
 def _events(db: Connection, job: int) -> Iterator[EventRow]:

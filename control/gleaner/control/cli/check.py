@@ -1,0 +1,259 @@
+"""`glean check`: a job of the program is saved, restored and saved again by the agents here, and then cancelled.
+
+`next_step` decides from what control knows of the job; `_watch` does it and looks again.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, assert_never
+
+import typer
+
+from gleaner.agent.common.quantities import duration_s, in_words, size
+from gleaner.agent.messages import ReturnReason
+from gleaner.control.campaigns import campaign_file as campaigns
+from gleaner.control.campaigns.campaign_file import Given, WrongCampaign
+from gleaner.control.cli import render
+from gleaner.control.cli.client import Control, connect
+from gleaner.control.cli.failures import BadInput, Conflict, Failure
+from gleaner.control.cli.jobs import SubmitOptions, options_given
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.cli.watching import patient
+from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
+from gleaner.control.states import Outcome, State
+
+POLL_S = 1.0
+PRIORITY = 1_000_000
+"""The highest: a check takes a minute, and somebody waits for it."""
+FAILED_FOR_S = 60.0
+"""A save that has failed, and has not worked so long after the program was to be saved, is not waited for."""
+LONGER = 3
+"""The program is left alone for so many times longer after it was to be saved before it had started."""
+SPARE_S = 600
+"""The time that a check's job may compute at most, beside ten times `--after`, should nobody cancel it."""
+
+
+class Verdict(StrEnum):
+    """The answer to the question whether the program can be saved here."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The outcome of a check; `reason` is one line."""
+
+    image: str
+    job: int
+    verdict: Verdict
+    reason: str
+
+
+class Act(StrEnum):
+    """The next thing to do with the job."""
+
+    WAIT = "wait"
+    HOLD = "hold"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The end of a check."""
+
+    verdict: Verdict
+    reason: str
+
+
+def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Finding:
+    """Return what to do with the job of a check now.
+
+    `ran_s`: for how long its current slice has run; `after_s`: how long a slice runs before it is saved.
+    """
+    row, slices = detail.job, detail.attempts
+    if again := next((each for each in slices if each.restored_from and _has_gone_on(each)), None):
+        return Finding(Verdict.YES, _told(detail, again))
+    if row.state is State.COMPLETE:
+        return _ended(detail)
+    if row.state is State.RUNNING:
+        due_s = after_s * LONGER ** sum(_is_unstarted(each) for each in slices)
+        if (why := detail.not_saved_because) and (_lasts(why) or ran_s >= due_s + FAILED_FOR_S):
+            return Finding(Verdict.NO, why)
+        return Act.HOLD if ran_s >= due_s and not row.held else Act.WAIT
+    last = slices[-1] if slices else None
+    if detail.unsaved_because is not None and not detail.unsaved_because.startswith(ReturnReason.TOO_LATE):
+        return Finding(Verdict.NO, detail.unsaved_because)
+    if last is not None and last.restored_from and last.detail.startswith(ReturnReason.CANNOT_RESTORE):
+        return Finding(Verdict.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
+    if row.held and (last is None or last.detail.startswith((ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED))):
+        return Finding(Verdict.UNKNOWN, f"it did not start: {detail.waits_because}")
+    return Act.RELEASE if row.held else Act.WAIT
+
+
+def out_of_patience(detail: JobDetail, *, waited_s: float) -> Finding:
+    """Return the end of a check in which nothing has happened for so long."""
+    row, waited = detail.job, in_words(waited_s)
+    if row.state is not State.RUNNING:
+        return Finding(Verdict.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
+    if detail.saves_itself is not None and row.held:
+        how = detail.saves_itself
+        said = f"it got {how.signal}, and has not exited with code {how.exit_code} within {waited}"
+        return Finding(Verdict.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)")
+    return Finding(Verdict.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
+
+
+def _has_gone_on(slice_: AttemptRow) -> bool:
+    return slice_.ending in {Ending.SAVED, Ending.SUCCEEDED}
+
+
+def _is_unstarted(slice_: AttemptRow) -> bool:
+    return slice_.ending == Ending.RETURNED and slice_.detail.startswith(ReturnReason.UNSTARTED)
+
+
+def _lasts(why: str) -> bool:
+    return why.startswith(ReturnReason.UNSAVABLE)
+
+
+def _told(detail: JobDetail, again: AttemptRow) -> str:
+    """Return how saving and restoring went; `again` is the slice that went on from a checkpoint."""
+    first = next(each for each in detail.attempts if each.ending == Ending.SAVED)
+    stored = f" ({size(detail.checkpoints[-1].size_bytes)})" if detail.checkpoints else ""
+    end = "saved again" if again.ending == Ending.SAVED else "ended with exit code 0"
+    saved = f"saved on {first.node} in {first.save_s:.1f} s{stored}"
+    return f"{saved}, restored on {again.node} in {again.restore_s:.1f} s, {end}"
+
+
+def _ended(detail: JobDetail) -> Finding:
+    row = detail.job
+    last = detail.attempts[-1] if detail.attempts else None
+    if row.outcome is Outcome.CANCELLED or last is None:
+        return Finding(Verdict.UNKNOWN, "somebody cancelled its job")
+    said = f"{detail.failed_because}; `glean logs {row.id}` has what it printed"
+    if row.outcome is Outcome.FAILED and last.restored_from:
+        return Finding(Verdict.NO, f"it was saved and restored, and failed then: {said}")
+    if row.outcome is Outcome.FAILED:
+        return Finding(Verdict.UNKNOWN, f"it failed by itself before it was saved: {said}")
+    more = "give it more to do, or save it sooner with --after"
+    return Finding(Verdict.UNKNOWN, f"it ended after {last.compute_s:.1f} s, before it was saved: {more}")
+
+
+def check(
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Container image.")],
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run.")] = None,
+    *,
+    after: Annotated[str, typer.Option(metavar="10s", help="How long it runs before it is saved.")] = "10s",
+    timeout: Annotated[str, typer.Option(metavar="10m", help="Give up when nothing happens for so long.")] = "10m",
+    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
+    saves_itself: Annotated[
+        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the job.")] = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """See whether a program can be saved here: run, save, restore it.
+
+    It runs for some seconds as a job of its own, is saved, restored and saved again; then the job is cancelled. One
+    line says whether it can be saved, or why not and what to do. The exit code is 0 only if it can be saved.
+    """
+    after_s, patience_s = _seconds("--after", after), _seconds("--timeout", timeout)
+    options = SubmitOptions(
+        image=image,
+        name="check",
+        cpus=cpus,
+        memory_mib=memory_mib,
+        priority=PRIORITY,
+        retries=0,
+        compute_limit=f"{10 * after_s + SPARE_S}s",
+        env=env,
+        saves_itself=saves_itself,
+        group=group,
+    )
+    try:
+        given = options_given(options)
+        if command:
+            given["command"] = Given(tuple(command), "the command")
+        wanted = campaigns.submission(given)
+    except WrongCampaign as error:
+        raise BadInput(str(error)) from None
+    with connect() as control:
+        (job,) = control.submit(wanted).jobs
+        try:
+            found = _watch(control, job, after_s=after_s, patience_s=patience_s)
+        finally:
+            with suppress(Failure):  # it has ended by itself, or control is away: then the compute limit ends it
+                control.act(job, "cancel")
+    checked = Checked(image, job, found.verdict, found.reason)
+    return Answer(
+        checked if as_json else in_one_line(checked), as_json, exit_code=int(found.verdict is not Verdict.YES)
+    )
+
+
+def in_one_line(checked: Checked) -> str:
+    """Return the outcome for people.
+
+    >>> in_one_line(Checked("lab:1", 7, Verdict.NO, "cannot be saved: it has a POSIX message queue: use a pipe"))
+    'no: lab:1 cannot be saved here: it has a POSIX message queue: use a pipe'
+    """
+    reason = checked.reason.removeprefix(f"{ReturnReason.UNSAVABLE}: ")
+    match checked.verdict:
+        case Verdict.YES:
+            return f"yes: {checked.image} can be saved here: {reason}"
+        case Verdict.NO:
+            return f"no: {checked.image} cannot be saved here: {reason}"
+        case Verdict.UNKNOWN:
+            return f"not known: {reason}"
+        case _:
+            assert_never(checked.verdict)
+
+
+def _seconds(option: str, text: str) -> int:
+    try:
+        found = duration_s(text)
+    except ValueError as error:
+        raise BadInput(f"{option} {error}") from None
+    if not found:
+        raise BadInput(f"{option} must be at least a second, found {text}")
+    return found
+
+
+def _watch(control: Control, job: int, *, after_s: float, patience_s: float) -> Finding:
+    look: Callable[[], JobDetail] = patient(lambda: control.job(job))
+    standing: object = None
+    since_s = running_s = time.monotonic()
+    while True:
+        detail, now_s = look(), time.monotonic()
+        row = detail.job
+        if standing != (now := (row.state, row.attempt, row.held)):
+            if not (row.state is State.RUNNING and row.held):  # the hold of a slice does not begin it
+                running_s = now_s
+            standing, since_s = now, now_s
+            render.remark(_news(detail))
+        match next_step(detail, ran_s=now_s - running_s, after_s=after_s):
+            case Finding() as found:
+                return found
+            case Act.WAIT if now_s - since_s >= patience_s:
+                return out_of_patience(detail, waited_s=now_s - since_s)
+            case Act.WAIT:
+                pass
+            case Act.HOLD | Act.RELEASE as act:
+                with suppress(Conflict):  # it has ended meanwhile
+                    control.act(job, act)
+        time.sleep(POLL_S)
+
+
+def _news(detail: JobDetail) -> str:
+    """Return how the job of a check stands, in one line."""
+    row = detail.job
+    if row.state is State.RUNNING:
+        return f"job {row.id} is to be saved" if row.held else f"job {row.id} runs on {row.node}"
+    waits = f": {detail.waits_because}" if detail.waits_because else ""
+    return f"job {row.id} is {row.state}{waits}"

@@ -1,0 +1,217 @@
+"""`glean check` says whether a program can be saved here, from what becomes of its job."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.cli.cli_harness import CliHarness
+
+from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, Saved, SelfSave, Slice
+from gleaner.control.cli.check import FAILED_FOR_S, Act, Finding, Verdict, next_step, out_of_patience
+from gleaner.control.models.jobs import NOT_SAVED, AttemptRow, CheckpointRow, Ending, EventRow, JobDetail, JobRow
+from gleaner.control.queue import attempt_reports, queries
+from gleaner.control.queue.database import snapshot, transaction
+from gleaner.control.queue.transitions import record
+from gleaner.control.states import Outcome, State
+
+AFTER_S = 10.0
+QUEUE = "cannot be saved: it has a POSIX message queue (mq_open): use a pipe"
+
+
+def detail(
+    state: State, *slices: AttemptRow, held: bool = False, outcome: Outcome | None = None, **more: Any
+) -> JobDetail:
+    row = JobRow(
+        id=7, name="check", group="atlas", campaign=None, index=None, state=state, outcome=outcome, exit_code=None,
+        held=held, priority=0, cpus=1, memory_mib=512, attempt=len(slices), node=None, submitted_s=1.0, ended_s=None,
+    )  # fmt: skip
+    events: tuple[EventRow, ...] = ()
+    blank: dict[str, Any] = {
+        "image": "lab:1", "command": (), "environment": {}, "retries": 0, "saves_itself": None, "failures": 0,
+        "waits_because": "all agents are busy", "events": events, "checkpoints": (), "output_bytes": None,
+    }  # fmt: skip
+    return JobDetail.model_validate(blank | {"job": row, "attempts": slices} | more)
+
+
+def slice_(ending: Ending | None = None, said: str = "", *, restored: bool = False) -> AttemptRow:
+    return AttemptRow(
+        attempt=1, agent="a", node="node2" if restored else "node1", claimed_s=1.0, ended_s=None, ending=ending,
+        detail=said, started_s=None, restored_from="1/1" if restored else None, restore_s=0.9, compute_s=2.5,
+        save_s=1.2,
+    )  # fmt: skip
+
+
+def step(found: JobDetail, *, ran_s: float = 0.0) -> Act | Finding:
+    return next_step(found, ran_s=ran_s, after_s=AFTER_S)
+
+
+def test_a_job_runs_for_a_while_is_held_until_it_is_saved_and_then_goes_on_to_be_saved_again() -> None:
+    saved = slice_(Ending.SAVED)
+    assert step(detail(State.NEW)) is Act.WAIT
+    assert step(detail(State.RUNNING, slice_()), ran_s=AFTER_S - 1) is Act.WAIT
+    assert step(detail(State.RUNNING, slice_()), ran_s=AFTER_S) is Act.HOLD
+    assert step(detail(State.RUNNING, slice_(), held=True), ran_s=AFTER_S + 1) is Act.WAIT
+    assert step(detail(State.SAVED, saved, held=True)) is Act.RELEASE
+    assert step(detail(State.SAVED, saved)) is Act.WAIT
+    assert step(detail(State.RUNNING, saved, slice_(restored=True)), ran_s=AFTER_S) is Act.HOLD
+    again = detail(
+        State.SAVED, saved, slice_(Ending.SAVED, restored=True), held=True,
+        checkpoints=(CheckpointRow(attempt=2, number=1, size_bytes=85_000_000, published_s=1.0),),
+    )  # fmt: skip
+    how = "saved on node1 in 1.2 s (81.1 MiB), restored on node2 in 0.9 s, saved again"
+    assert step(again) == Finding(Verdict.YES, how)
+
+
+def test_a_program_that_ends_well_after_its_restore_can_be_saved() -> None:
+    ended = slice_(Ending.SUCCEEDED, restored=True)
+    found = step(detail(State.COMPLETE, slice_(Ending.SAVED), ended, outcome=Outcome.SUCCEEDED))
+    assert found == Finding(Verdict.YES, "saved on node1 in 1.2 s, restored on node2 in 0.9 s, ended with exit code 0")
+
+
+def test_a_reason_that_lasts_ends_the_check_at_once_and_one_that_may_pass_after_a_while() -> None:
+    assert step(detail(State.RUNNING, slice_(), held=True, not_saved_because=QUEUE)) == Finding(Verdict.NO, QUEUE)
+    passing = detail(State.RUNNING, slice_(), held=True, not_saved_because="save failed: a TCP connection is open")
+    assert step(passing, ran_s=AFTER_S + FAILED_FOR_S - 1) is Act.WAIT
+    assert step(passing, ran_s=AFTER_S + FAILED_FOR_S) == Finding(Verdict.NO, "save failed: a TCP connection is open")
+    returned = detail(State.NEW, slice_(Ending.RETURNED, QUEUE), held=True, unsaved_because=QUEUE)
+    assert step(returned) == Finding(Verdict.NO, QUEUE)
+
+
+def test_a_program_that_was_to_be_saved_before_it_had_started_is_left_alone_for_longer() -> None:
+    unstarted = slice_(Ending.RETURNED, f"{ReturnReason.UNSTARTED}: the agent was ending")
+    assert step(detail(State.NEW, unstarted, held=True)) is Act.RELEASE
+    assert step(detail(State.RUNNING, unstarted, slice_()), ran_s=2 * AFTER_S) is Act.WAIT
+    assert step(detail(State.RUNNING, unstarted, slice_()), ran_s=3 * AFTER_S) is Act.HOLD
+
+
+def test_a_slice_that_ended_too_early_for_its_save_is_no_answer() -> None:
+    late = f"{ReturnReason.TOO_LATE}: no checkpoint"
+    assert step(detail(State.NEW, slice_(Ending.RETURNED, late), unsaved_because=late)) is Act.WAIT
+
+
+def test_a_checkpoint_that_is_not_restored_is_a_no() -> None:
+    broken = slice_(Ending.RETURNED, f"{ReturnReason.CANNOT_RESTORE}: CRIU failed", restored=True)
+    found = step(detail(State.SAVED, slice_(Ending.SAVED), broken))
+    assert found == Finding(Verdict.NO, "it was saved, and not restored on node2: cannot restore: CRIU failed")
+
+
+@pytest.mark.parametrize(
+    ("slices", "outcome", "verdict", "words"),
+    [
+        ((slice_(Ending.SUCCEEDED),), Outcome.SUCCEEDED, Verdict.UNKNOWN, "it ended after 2.5 s, before it was saved"),
+        ((slice_(Ending.FAILED),), Outcome.FAILED, Verdict.UNKNOWN, "it failed by itself before it was saved: exit"),
+        (
+            (slice_(Ending.SAVED), slice_(Ending.FAILED, restored=True)),
+            Outcome.FAILED,
+            Verdict.NO,
+            "it was saved and restored, and failed then: exit code 3; `glean logs 7` has what it printed",
+        ),
+        ((), Outcome.CANCELLED, Verdict.UNKNOWN, "somebody cancelled its job"),
+    ],
+)
+def test_a_program_that_ends_before_the_answer(
+    slices: tuple[AttemptRow, ...], outcome: Outcome, verdict: Verdict, words: str
+) -> None:
+    found = step(detail(State.COMPLETE, *slices, outcome=outcome, failed_because="exit code 3"))
+    assert isinstance(found, Finding)
+    assert (found.verdict, found.reason[: len(words)]) == (verdict, words)
+
+
+def test_an_image_that_is_not_there_is_no_answer() -> None:
+    missing = slice_(Ending.RETURNED, f"{ReturnReason.IMAGE_MISSING}: lab:1")
+    found = step(detail(State.NEW, missing, held=True, waits_because="held: image missing: lab:1"))
+    assert found == Finding(Verdict.UNKNOWN, "it did not start: held: image missing: lab:1")
+
+
+def test_patience_ends_with_what_is_known() -> None:
+    waits = out_of_patience(detail(State.NEW), waited_s=600)
+    assert waits == Finding(Verdict.UNKNOWN, "no agent took it within 10 min: all agents are busy")
+    deaf = detail(State.RUNNING, slice_(), held=True, saves_itself=SelfSave())
+    assert out_of_patience(deaf, waited_s=600).verdict is Verdict.NO
+    slow = out_of_patience(detail(State.RUNNING, slice_(), held=True), waited_s=60)
+    assert slow == Finding(Verdict.UNKNOWN, "its save has not ended within 1 min")
+
+
+# ── with a real control program ───────────────────────────────────────────────────────────────────────────
+
+
+def until(happened: Callable[[], Any]) -> Any:
+    give_up_s = time.monotonic() + 120
+    while not (found := happened()):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+    return found
+
+
+def seen(harness: CliHarness, job: int) -> JobDetail:
+    with snapshot(harness.state.engine) as db:
+        return queries.job_detail(db, job)
+
+
+def begun(harness: CliHarness) -> "subprocess.Popen[str]":
+    return harness.start("check", "lab:1", "--after", "1", "--json", "--", "simulate", "--seed", "1")
+
+
+def claimed(harness: CliHarness) -> Assignment:
+    (found,) = until(harness.node.claim)
+    return found
+
+
+def save(harness: CliHarness, found: Assignment) -> None:
+    """Save the job when it is held, as its agent does."""
+    until(lambda: seen(harness, found.job).job.held)
+    made = Checkpoint(attempt=found.attempt, number=1, digest=f"sha256:{'0' * 64}", size_bytes=5, log_lines=0)
+    with transaction(harness.state.engine) as db:
+        report = Saved(checkpoint=made, slice=Slice(started_s=time.time(), compute_s=1.0))
+        attempt_reports.record_save(db, found.job, found.attempt, report, now_s=time.time())
+
+
+def answer(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
+    out, err = process.communicate(timeout=120)
+    assert "Traceback" not in err
+    return process.returncode, json.loads(out)
+
+
+def test_a_program_that_is_saved_restored_and_saved_again_can_be_saved(harness: CliHarness) -> None:
+    process = begun(harness)
+    first = claimed(harness)
+    assert (first.image, first.command) == ("lab:1", ("simulate", "--seed", "1"))
+    save(harness, first)
+    second = claimed(harness)
+    assert second.checkpoint is not None
+    save(harness, second)
+    code, told = answer(process)
+    assert (code, told["verdict"], told["job"]) == (0, "yes", first.job)
+    assert seen(harness, first.job).job.outcome is Outcome.CANCELLED
+
+
+def test_a_program_that_cannot_be_saved_is_a_no_while_its_slice_goes_on(harness: CliHarness) -> None:
+    process = begun(harness)
+    job = claimed(harness).job
+    until(lambda: seen(harness, job).job.held)
+    with transaction(harness.state.engine) as db:
+        record(db, job, NOT_SAVED, now_s=time.time(), attempt=1, detail=QUEUE)
+    code, told = answer(process)
+    assert (code, told["verdict"], told["reason"]) == (1, "no", QUEUE)
+    assert seen(harness, job).job.outcome is Outcome.CANCELLED
+
+
+def test_ctrl_c_cancels_the_job_of_a_check(harness: CliHarness) -> None:
+    process = begun(harness)
+    job = claimed(harness).job
+    assert process.stderr
+    while "runs on" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(timeout=60), seen(harness, job).job.outcome) == (130, Outcome.CANCELLED)
+
+
+def test_wrong_options_of_a_check_submit_nothing(harness: CliHarness) -> None:
+    assert harness.refused("check", "lab:1", "--after", "soon", code=2).startswith("--after must be like 90")
+    assert harness.refused("check", "lab:1", "--after", "0", code=2) == "--after must be at least a second, found 0"
+    assert harness.refused("check", "lab:1", "--memory-mib", "much", code=2).startswith("--memory-mib")
+    assert json.loads(harness.good("list", "--json"))["total"] == 0
