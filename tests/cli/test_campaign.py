@@ -112,6 +112,10 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image:", "runs.yaml, line 1: image must have at least 1 character"),
         ("image: [a]", "runs.yaml, line 1: image must be a single value, found a list"),
         ("image: a\ncommand: run it", "runs.yaml, line 2: command must be a list like [a, b], found a single value"),
+        (
+            "image: a\ncommand: [--seed, {index}]",
+            'runs.yaml, line 2: an argument must be a single value, found a mapping; write "{index}", with quotation',
+        ),
         ("image: a\ncommand:\n- run\n- {it: 1}", "runs.yaml, line 4: an argument must be a single value, found a map"),
         ('image: a\ncommand: ["a\\0b"]', "runs.yaml, line 2: command must not hold NUL characters"),
         ("image: a\nenvironment: [A]", "runs.yaml, line 2: environment must be keys with values like {K: V}"),

@@ -208,7 +208,10 @@ def _number(node: yaml.Node, where: str, what: str) -> int:
 
 def _text(node: yaml.Node, where: str, what: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise InputError(f"{where}: {what} must be a single value, found a {_kind(node)}")
+        hint = ""
+        if isinstance(node, yaml.MappingNode) and [key.value for key, _ in node.value] == ["index"]:  # YAML's braces
+            hint = '; write "{index}", with quotation marks'
+        raise InputError(f"{where}: {what} must be a single value, found a {_kind(node)}{hint}")
     return str(node.value)
 
 

@@ -15,7 +15,7 @@ import typer
 from gleaner.agent.common.quantities import duration_s, in_words, size
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.campaigns import campaign_file as campaigns
-from gleaner.control.campaigns.campaign_file import Given, WrongCampaign
+from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.cli import render
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
@@ -177,13 +177,10 @@ def check(
         saves_itself=saves_itself,
         group=group,
     )
-    try:
-        given = options_given(options)
-        if command:
-            given["command"] = Given(tuple(command), "the command")
-        wanted = campaigns.submission(given)
-    except WrongCampaign as error:
-        raise BadInput(str(error)) from None
+    given = options_given(options)
+    if command:
+        given["command"] = Given(tuple(command), "the command")
+    wanted = campaigns.submission(given)
     with connect() as control:
         (job,) = control.submit(wanted).jobs
         try:
