@@ -88,7 +88,7 @@ def test_the_script_of_the_failed_jobs_submits_these_and_no_other(harness: CliHa
 def test_every_verb_has_a_help_text_of_its_own_that_fits_its_line(harness: CliHarness) -> None:
     printed = harness.good("--help").partition("\nJobs:")[2]
     listed = re.findall(r"^  ([a-z]+) +\S", printed, flags=re.MULTILINE)
-    assert len(listed) == 27
+    assert len(listed) == 29
     pages = [printed, *(harness.good(verb, "--help") for verb in listed if verb not in {"agent", "run"})]
     assert [page for page in pages[1:] if not page.startswith("Usage: glean ")] == []
     assert [line for page in pages for line in page.splitlines() if re.match(r"  [a-z]+ .*\.\.\.$", line)] == []
@@ -100,7 +100,7 @@ def test_glean_alone_says_what_a_newcomer_types_first(harness: CliHarness) -> No
     code, printed, said = harness.run()
     assert (code, printed) == (2, "")
     commands = re.findall(r"^  glean ([a-z]+)", said, flags=re.MULTILINE)
-    assert commands == ["submit", "submit", "status", "why", "logs", "results"]
+    assert commands == ["check", "submit", "submit", "status", "why", "logs", "results"]
 
 
 def test_the_shell_completes_commands_and_options(harness: CliHarness) -> None:
