@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from gleaner.control.simulation.tuning.confidence_intervals import interval, student_t
+from gleaner.control.simulation.tuning.evidence import interval, student_t
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,16 @@ from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.report import html
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.evidence import Setting, WaitLimit
-from gleaner.control.simulation.tuning.output import as_json, lines, page, table
+from gleaner.control.simulation.tuning.output import (
+    agent_settings,
+    as_json,
+    control_settings,
+    lines,
+    page,
+    slurm_words,
+    table,
+)
 from gleaner.control.simulation.tuning.recommendation import Recommendation
-from gleaner.control.simulation.tuning.settings_files import agent_settings, control_settings, slurm_words
 from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, Tuning, tune
 
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30))

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 ASSUMED_S = 60.0
 """The assumed time of a save, and of a restore, unless the user gives one."""
 
+_SEARCH = 0.95
+"""The share of --time for the search. The rest is for the replays that are under way then, and for the answer."""
+
 
 class Interrupted(Failure):
     """Ctrl-C in the middle of work that can be resumed."""
@@ -196,7 +199,7 @@ def tune(
         effort = Effort(
             sweep.state or _default_state(),
             sweep.workers or default_workers(),
-            is_over=lambda: time.monotonic() >= begin_s + time_s,
+            is_over=lambda: time.monotonic() >= begin_s + _SEARCH * time_s,
         )
         tuning = _tuned(told, ground, question, effort)
         unwritten = _write(tuning, results.settings, results.agent_settings)
@@ -285,12 +288,12 @@ def _resumable(standing: _Standing) -> Generator[None]:
 
 def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> tuple[str, ...]:
     """Write the recommendations. Return remarks on files that are not written, since nothing is recommended."""
-    from gleaner.control.simulation.tuning import settings_files
+    from gleaner.control.simulation.tuning import output
 
     unwritten: list[str] = []
     for path, text in (
-        (settings, settings_files.control_settings(tuning)),
-        (agent_settings, settings_files.agent_settings(tuning)),
+        (settings, output.control_settings(tuning)),
+        (agent_settings, output.agent_settings(tuning)),
     ):
         if path is None:
             continue

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gleaner.control.simulation.tuning.confidence_intervals import Interval
-from gleaner.control.simulation.tuning.evidence import Evidence, WaitLimit, rank
+from gleaner.control.simulation.tuning.evidence import Evidence, Interval, WaitLimit, rank
 
 FIRST_SEEDS = 4
 """The number of seeds at the first look. Fewer say too little about their own spread."""

@@ -1,4 +1,4 @@
-"""The answer of `glean simulate tune` for people and programs: its table, its report, its JSON."""
+"""The answer of `glean simulate tune` for people and programs: its table, its page, its JSON and its settings files."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,11 +19,12 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
-from gleaner.control.simulation.tuning.confidence_intervals import Interval
-from gleaner.control.simulation.tuning.evidence import exact
-from gleaner.control.simulation.tuning.settings_files import agent_settings, control_settings, slurm_words
+from gleaner.control.simulation.tuning.evidence import Interval, exact
 from gleaner.control.simulation.tuning.trial import safety
 from gleaner.control.simulation.tuning.tune import Tried, Tuning
+
+_WIDTH = 96
+"""The width of a comment in a settings file."""
 
 
 def best_margins(tuning: Tuning) -> tuple[Tried, ...]:
@@ -268,6 +269,65 @@ def _margins(tuning: Tuning) -> Table:
 
 def _load(one: Tried | None) -> str:
     return "" if one is None else f"{percent(one.evidence.effective_load.mean)} ({percent(one.lost)})"
+
+
+def control_settings(tuning: Tuning) -> str | None:
+    """Return `[rounds]` of the control program's file; None without a recommendation."""
+    setting = tuning.recommendation.setting
+    if setting is None:
+        return None
+    lines = [
+        "# Recommended by glean simulate tune.",
+        *_comments(tuning.recommendation.reasons),
+        "",
+        "[rounds]",
+        f"length_s = {_number(setting.length_s)}",
+        f"synchronised = {'true' if setting.synchronised else 'false'}",
+        f"shortest_slice_s = {_number(tuning.question.slice_s)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def agent_settings(tuning: Tuning) -> str | None:
+    """Return the settings of the agents' file; None without a recommendation."""
+    setting = tuning.recommendation.setting
+    if setting is None:
+        return None
+    return f"# Recommended by glean simulate tune.\nmargin_s = {_number(setting.margin_s)}\n"
+
+
+def slurm_words(tuning: Tuning) -> str | None:
+    """Return in one sentence what the agents' partition needs in slurm.conf; None without a recommendation."""
+    setting = tuning.recommendation.setting
+    if setting is None:
+        return None
+    if not setting.preemption:
+        return (
+            "In slurm.conf, the agents' partition has PreemptMode=OFF; Slurm then never ends an agent before its time."
+        )
+    grace_s = 60 * math.ceil((tuning.question.save_s * safety(tuning.question.save_spread) + setting.margin_s) / 60)
+    return (
+        f"In slurm.conf, the agents' partition has PreemptMode=REQUEUE and GraceTime={max(60, grace_s)} "
+        f"({exact(max(60, grace_s))}: a save with its safety and the margin)."
+    )
+
+
+def _number(seconds: float) -> str:
+    return str(int(seconds)) if seconds.is_integer() else repr(seconds)
+
+
+def _comments(sentences: Sequence[str]) -> list[str]:
+    """Return the sentences as comment lines, broken between words."""
+    lines: list[str] = []
+    for sentence in sentences:
+        line = "#"
+        for word in sentence.split():
+            if len(line) + 1 + len(word) > _WIDTH:
+                lines.append(line)
+                line = "#"
+            line += f" {word}"
+        lines.append(line)
+    return lines
 
 
 def as_json(tuning: Tuning) -> dict[str, object]:

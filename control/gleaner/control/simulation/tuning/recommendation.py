@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gleaner.control.simulation.metrics.tables import percent
-from gleaner.control.simulation.tuning.confidence_intervals import Interval
 from gleaner.control.simulation.tuning.contest import Contest, contest, first_rival, seeds_needed
-from gleaner.control.simulation.tuning.evidence import Evidence, Setting, WaitLimit, rank
+from gleaner.control.simulation.tuning.evidence import Evidence, Interval, Setting, WaitLimit, rank
 
 _MANY_SEEDS = 1e6
 

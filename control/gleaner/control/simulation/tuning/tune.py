@@ -11,9 +11,8 @@ from pathlib import Path
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.confidence_intervals import Interval, interval
 from gleaner.control.simulation.tuning.contest import contest, looks
-from gleaner.control.simulation.tuning.evidence import Evidence, Setting, WaitLimit, exact
+from gleaner.control.simulation.tuning.evidence import Evidence, Interval, Setting, WaitLimit, exact, interval
 from gleaner.control.simulation.tuning.journal import Journal, Outcome
 from gleaner.control.simulation.tuning.recommendation import Recommendation, recommend
 from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs, Trials
