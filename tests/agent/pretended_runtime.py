@@ -155,6 +155,9 @@ class PretendedRuntime:
         """Each of them, apart from its folder."""
         self.left_over: dict[ContainerId, Mapping[str, str]] = {}
 
+    def spec_of(self, container: ContainerId) -> ContainerSpec:
+        return self._processes[container].spec
+
     def facts(self) -> RuntimeFacts:
         return RuntimeFacts(runtime="pretended 1", criu="4.1.1", way=Way.CRIU, checkpoints=self.can_save)
 

@@ -27,6 +27,7 @@ ASSIGNMENT = {
 }  # fmt: skip
 LIMIT = {"limit_s": 60, "left_s": 1.5}
 PUSHED = {"name": "pythia:8.3", "digest": f"sha256:{'0' * 64}"}
+INPUT = {"name": "a.cmnd", "content": f"sha256:{'1' * 64}", "digest": f"sha256:{'0' * 64}", "size_bytes": 2048}
 LEAST: dict[str, dict[str, Any]] = {
     "NodeFacts": FACTS,
     "Registration": {"facts": FACTS, "end_s": SECOND},
@@ -36,6 +37,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "Checkpoint": CHECKPOINT,
     "ComputeLimit": LIMIT,
     "PushedImage": PUSHED,
+    "StoredInput": INPUT,
     "ClaimRequest": {"cpus": 1, "memory_mib": 1},
     "Assignment": ASSIGNMENT,
     "Assignments": {},

@@ -23,6 +23,7 @@ from gleaner.agent.job import job_checkpoints as stored
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.control_reporter import make_executor
+from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
@@ -57,6 +58,7 @@ class Node:
             end_s=lambda: time.time() + 100,
             clock=SystemClock(),
             hard_stop_s=lambda: time.time() + 100,
+            inputs=Inputs(place, storage, reserve_bytes=0, clock=SystemClock()),
         )
         self.folder = place / "job"
 

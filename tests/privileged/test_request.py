@@ -20,6 +20,7 @@ GOOD: dict[str, Any] = {
     "memory_mib": 100,
     "labels": {"org.gleaner.end-s": "1700000000"},
     "restore": False,
+    "inputs": False,
 }
 
 HOSTILE: dict[str, list[Any]] = {
@@ -31,6 +32,7 @@ HOSTILE: dict[str, list[Any]] = {
     "memory_mib": [0, 5, -1, 2.0, True, "64", None, 2**60],
     "labels": [[], {"A": "x"}, {"a/b": "x"}, {"": "x"}, {"a": 1}, {"a": "x" * 257}, {"a": "\0"}, None, {1: "x"}],
     "restore": [0, 1, "yes", None, []],
+    "inputs": [0, 1, "/etc", None, []],
 }
 
 

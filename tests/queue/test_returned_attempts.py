@@ -48,8 +48,8 @@ def test_a_failure_starts_over_and_no_old_checkpoint_is_named(harness: QueueHarn
     assert harness.claim_one("a").checkpoint is None
 
 
-@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED])
-def test_a_missing_image_holds_the_job_with_that_reason(harness: QueueHarness, why: ReturnReason) -> None:
+@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED, ReturnReason.INPUT_MISSING])
+def test_a_missing_image_or_input_holds_the_job_with_that_reason(harness: QueueHarness, why: ReturnReason) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
     harness.record_return(job, 1, why, "no image pythia:8")

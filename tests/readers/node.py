@@ -114,7 +114,7 @@ ON_A_NODE = (
 
 SPEC = {
     "name": "gleaner-7-1", "image": "a/b:1", "command": ["sh"], "environment": {"A": "b"}, "cpus": 1, "memory_mib": 100,
-    "labels": {"org.gleaner.agent": "a"}, "restore": False,
+    "labels": {"org.gleaner.agent": "a"}, "restore": False, "inputs": False,
 }  # fmt: skip
 IMAGE = MadeImage()
 CRIU = (

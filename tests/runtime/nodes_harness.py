@@ -182,7 +182,8 @@ class _SeenFromOutside:
         return self._runtime.restore(self._outside(spec), archive)
 
     def _outside(self, spec: ContainerSpec) -> ContainerSpec:
-        return dataclasses.replace(spec, folder=self._root / spec.folder.relative_to("/"))
+        inputs = None if spec.inputs is None else self._root / spec.inputs.relative_to("/")
+        return dataclasses.replace(spec, folder=self._root / spec.folder.relative_to("/"), inputs=inputs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
@@ -199,6 +200,8 @@ class Work:
         self.job = uuid.uuid4().hex[:8]
         self.lines: list[str] = []
         self.split = Lines()
+        self.inputs: Path | None = None
+        """The folder with its inputs on every node, if it has any."""
         self._starts = 0
         self._reader: threading.Thread | None = None
 
@@ -213,7 +216,19 @@ class Work:
             memory_mib=memory_mib,
             folder=_PLACE / self.job,
             labels=our_labels(),
+            inputs=self.inputs,
         )
+
+    def bring(self, node: Node, **files: str) -> Path:
+        """Put these inputs on a node. Return their folder, from outside."""
+        self.inputs = _PLACE / f"inputs-{self.job}"
+        path = node.outside(self.inputs)
+        path.mkdir(mode=0o700)
+        for name, content in files.items():
+            (path / name).write_text(content)
+            os.chown(path / name, *self.owner)
+        os.chown(path, *self.owner)
+        return path
 
     def folder(self, node: Node) -> Path:
         """The job's folder on a node, from outside."""

@@ -100,6 +100,54 @@ def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node
     assert not (work.folder(node) / "later").exists()
 
 
+READER = """
+import os, time
+steering = open("/inputs/steering")
+print(steering.readline().strip())
+new, append = (lambda: open("/inputs/new", "w")), (lambda: open("/inputs/steering", "a"))
+for act in (new, append, lambda: os.unlink("/inputs/steering")):
+    try:
+        act()
+        print("changed")
+    except OSError as error:
+        print(error.strerror)
+print(os.listdir("/inputs"), open("/inputs/data").read())
+while not os.path.exists("/job/stop"):
+    time.sleep(0.02)
+print(steering.readline().strip(), os.listdir("/inputs"), open("/inputs/data").read())
+try:
+    open("/inputs/new", "w")
+except OSError as error:
+    print(error.strerror)
+print("end")
+"""
+
+
+@pytest.mark.nodes
+def test_inputs_are_read_only_in_no_checkpoint_and_there_before_a_restore(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair
+    inputs = [work.bring(node, steering="first\nsecond\n", data="of " + "the common input" * 1000) for node in pair]
+    before = [(path.stat().st_mtime_ns, sorted(one.name for one in path.iterdir())) for path in inputs]
+    container = work.start(here, READER)
+    work.until("first")
+    wait_for(lambda: len(work.lines) >= 5, "it has tried to write")
+    assert work.lines[1:4] == ["Read-only file system"] * 3
+    saved = work.save(here, container)
+    archive = work.storage.open(saved.key, saved.digest)
+    for part in {"folder.tar", LAYER_PART} & archive.parts.keys():  # its memory may have what it has read
+        assert b"the common input" not in b"".join(archive.read(part))
+    work.end(here, container)
+    container = work.restore(there, saved, READER)
+    (work.folder(there) / "stop").touch()
+    assert there.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines[-1] == "end"
+    assert work.lines[-2] == "Read-only file system"
+    assert work.lines[-3] == f"second {work.lines[4]}"
+    there.runtime.remove(container)
+    assert [(path.stat().st_mtime_ns, sorted(one.name for one in path.iterdir())) for path in inputs] == before
+
+
 WHO = """
 import os, pwd, subprocess, time
 names = open("/etc/passwd")

@@ -29,6 +29,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.executor import Executor
+from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.last_saves import LastSaves
 from gleaner.agent.job.limits import CountWrites, DiskGuard, end_jobs_at_limit, end_silent_jobs
 from gleaner.agent.messages import (
@@ -172,6 +173,9 @@ class Agent:
             images_pushed=settings.images_pushed,
             images_limit_bytes=images_limit_bytes,
             limits=limits,
+            inputs=Inputs(
+                settings.work / self.name, self.storage, reserve_bytes=limits.reserve_mib * 2**20, clock=self.clock
+            ),
         )
 
     # ── the whole ──

@@ -245,6 +245,20 @@ class PushedImage(Message):
     """The digest of its archive's manifest in the storage."""
 
 
+class StoredInput(Message):
+    """A file or folder that the job reads and does not change. It is in the storage, as a tar archive."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    """Its name in `/inputs`."""
+    content: Digest
+    """The SHA-256 of the tar archive."""
+    digest: Digest
+    """The digest of the manifest in the storage."""
+    size_bytes: Count
+    into_job: Flag = False
+    """True: it is copied into the job's folder before the first start, and is the job's own from then on."""
+
+
 class Assignment(Message):
     """One job, claimed by the asking agent under a new attempt."""
 
@@ -268,6 +282,7 @@ class Assignment(Message):
     """The agent ends the job when it has computed for so long without writing anything. None: no limit."""
     pushed: PushedImage | None = None
     """None: the image is one of the site's, and the node has it or pulls it."""
+    inputs: tuple[StoredInput, ...] = ()
 
 
 class Assignments(VersionedMessage):
@@ -423,6 +438,11 @@ class ReturnReason(StrEnum):
     """The image is not on the node and cannot be pulled. The job is held."""
     IMAGE_REFUSED = "image refused"
     """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
+    INPUT_MISSING = "input missing"
+    """An input is not whole in the storage. The job is held."""
+    NODE_LACKS = "node lacks"
+    """The node lacks something that the job needs at each start, for example room for its inputs. The job is not
+    offered to this node for a while."""
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"

@@ -109,7 +109,8 @@ class ControlState:
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads that answer agents and users change in place."""
     images_turn: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that adds an image to the storage, or removes one, together with its row in the queue."""
+    """Held by the thread that adds an image or an input to the storage, or removes one, together with its row in the
+    queue."""
     quotas: QuotaRules = field(init=False)
     """The quotas of each group and user, by the settings."""
     clock: Callable[[], float] = time.time

@@ -397,7 +397,22 @@ class QuotaSettings(_Table):
         return QuotaRules(self.default.all_limits, groups)
 
 
-class ImageSettings(_Table):
+class _StoreSettings(_Table):
+    largest_gib: float
+    group_gib: float
+
+    @property
+    def largest_bytes(self) -> int:
+        """The size of one thing, in bytes."""
+        return int(self.largest_gib * GIB)
+
+    @property
+    def group_bytes(self) -> int:
+        """The size of all things of a group, in bytes."""
+        return int(self.group_gib * GIB)
+
+
+class ImageSettings(_StoreSettings):
     """`[images]`: the container images that groups push by themselves."""
 
     push: bool = True
@@ -407,15 +422,16 @@ class ImageSettings(_Table):
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
     """The size of all images of a group together. What two names mean counts once."""
 
-    @property
-    def largest_bytes(self) -> int:
-        """The size of one image, in bytes."""
-        return int(self.largest_gib * GIB)
 
-    @property
-    def group_bytes(self) -> int:
-        """The size of all images of a group, in bytes."""
-        return int(self.group_gib * GIB)
+class InputSettings(_StoreSettings):
+    """`[inputs]`: the files and folders that jobs read."""
+
+    largest_gib: float = Field(default=20, gt=0, le=195)
+    """The size of one file or folder."""
+    group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
+    """The size of all inputs of a group together. What has the same content counts once. 0: there are none."""
+    keep_days: float = Field(default=7, ge=0, le=MOST)
+    """An input that no unended job needs is removed this long after its last use."""
 
 
 UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]
@@ -497,6 +513,7 @@ class Settings(FileSettings):
     audit: AuditSettings = AuditSettings()
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
+    inputs: InputSettings = InputSettings()
     munge: MungeSettings = MungeSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()

@@ -7,6 +7,7 @@ from pathlib import Path
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.limiter import Limiter
+from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.messages import NodeFacts, Way
 from gleaner.agent.node.disk_usage import DiskLimits
 from gleaner.agent.reporting.client import Outbox
@@ -49,6 +50,7 @@ class AgentContext(JobContext):
     can_save: bool
     """True if this node can save and restore memory; if not, only workloads that save themselves can run here."""
     end_s: Callable[[], float]
+    inputs: Inputs
     images_allowed: tuple[str, ...] = ("*",)
     images_pushed: bool = True
     """True if jobs may run the images that their groups have pushed."""

@@ -66,6 +66,10 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
             place.rmdir()
         except OSError as error:
             reporter.warn("cannot remove the job's folder; the next agent will", error)
+        try:
+            context.inputs.release(assignment)
+        except OSError as error:
+            reporter.warn("cannot remove the job's inputs; the next agent will", error)
 
     return Executor(context, checkpoints, reporter, launch, clean, times)
 

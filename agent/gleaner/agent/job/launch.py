@@ -7,6 +7,7 @@ from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
+from gleaner.agent.job.inputs import NotStaged
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
 from gleaner.agent.runtime import images
@@ -38,7 +39,15 @@ def launch_job(
     anew = way_to_restore(context, assignment) is Way.SELF
     if (failure := _ensure_image(context, assignment)) is not None:
         return failure
-    return start_or_restore(context.runtime, spec_of(context, assignment, checkpoints), checkpoints, anew=anew)
+    inputs, stop = context.inputs, checkpoints.stop_waiting
+    return start_or_restore(
+        context.runtime,
+        spec_of(context, assignment, checkpoints),
+        checkpoints,
+        anew=anew,
+        stage=lambda: inputs.stage(assignment, stop),
+        fill=lambda folder: inputs.copy(assignment, folder, stop),
+    )
 
 
 def refusal(context: AgentContext, assignment: Assignment) -> str:
@@ -82,17 +91,20 @@ def start_or_restore(
     checkpoints: JobCheckpoints,
     *,
     anew: bool = False,
+    stage: Callable[[], None] | None = None,
     fill: Callable[[Path], None] | None = None,
 ) -> lifecycle.Started | lifecycle.NotStarted:
     """Start or restore the container; return the event. `anew`: start the command again, even from a checkpoint.
 
-    Nothing on the node is changed before it is clear that the job can run here. `fill` puts files into the folder of a
-    new job.
+    Nothing on the node is changed before it is clear that the job can run here. `stage` brings the job's inputs; `fill`
+    puts files into the folder of a new job.
     """
     try:
         archive = checkpoints.open()
         if missing := checkpoints.missing_here(archive):
             return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, missing)
+        if stage is not None:
+            stage()
         checkpoints.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         workdir_tar.clear(checkpoints.folder)
         if archive is None:
@@ -105,6 +117,8 @@ def start_or_restore(
         return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, str(error))
     except ImageRefused as error:
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, str(error))
+    except NotStaged as error:
+        return lifecycle.NotStarted(error.why, str(error))
     except CannotStart as error:
         return lifecycle.NotStarted(None, str(error), error.exit_code)
     except ArchiveBroken as error:
@@ -142,4 +156,5 @@ def spec_of(context: AgentContext, assignment: Assignment, checkpoints: JobCheck
             LABEL_END: str(int(context.end_s())),
         },
         disk_mib=context.limits.mib_per_job,
+        inputs=context.inputs.folder(assignment),
     )

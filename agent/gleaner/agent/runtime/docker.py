@@ -1,9 +1,9 @@
 """The runtime for Docker Engine, through its API alone: the agent needs the engine's socket and no other right.
 
 A container is started without network, without capabilities and without a way to get more, as the agent's own user,
-with the job's folder as its only mount. Its memory is saved and restored through the OCI runtime shim
-(`docker_streaming`) alone. An engine without the shim runs only jobs that save themselves: with Docker's own
-checkpoints no program of root's checks what CRIU is about to do, and they take many times as long.
+with no other mounts than the job's folder and its inputs, which it cannot change. Its memory is saved and restored
+through the OCI runtime shim (`docker_streaming`) alone. An engine without the shim runs only jobs that save themselves:
+with Docker's own checkpoints no program of root's checks what CRIU is about to do, and they take many times as long.
 """
 
 import contextlib
@@ -39,6 +39,7 @@ from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerShim, data_fol
 from gleaner.agent.runtime.images import PulledImages, full_name, is_id
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
+    INPUTS_IN_CONTAINER,
     KILLED,
     LABEL_AGENT,
     LABEL_END,
@@ -389,7 +390,7 @@ class DockerRuntime:
             container = self._engine.create(
                 spec.name,
                 host={
-                    "binds": {str(spec.folder): {"bind": FOLDER_IN_CONTAINER, "mode": "rw"}},
+                    "binds": _binds(spec),
                     "cap_drop": ["ALL"],
                     "security_opt": ["no-new-privileges"],
                     # The scheduler may count more CPUs than the machine has; the engine refuses a limit above it.
@@ -426,14 +427,14 @@ class DockerRuntime:
                 return self._create(spec, image, marks)
             raise
         with self._engine.remove_on_failure(container):
-            self._refuse_volumes(container, spec.image)
+            self._refuse_volumes(container, spec)
             self._attached_outputs[ContainerId(container)] = self._engine.attach(container)
         return ContainerId(container)
 
     def _storage_opt(self, spec: ContainerSpec) -> Mapping[str, str] | None:
         return {"size": f"{spec.disk_mib}m"} if spec.disk_mib is not None and self._has_quotas else None
 
-    def _refuse_volumes(self, container: str, image: str) -> None:
+    def _refuse_volumes(self, container: str, spec: ContainerSpec) -> None:
         """Refuse an image with volumes. What lies in a volume is in no layer.
 
         It would be lost at each save, and the job would compute on without it.
@@ -441,11 +442,11 @@ class DockerRuntime:
         inspected = self._engine.inspect(container)
         with reading_answer():
             mounts = [str(mount["Destination"]) for mount in inspected["Mounts"]]
-        others = sorted(set(mounts) - {FOLDER_IN_CONTAINER})
+        others = sorted(set(mounts) - {bind["bind"] for bind in _binds(spec).values()})
         if others:
             advice = f"build it without VOLUME, and let it write to {FOLDER_IN_CONTAINER}"
             raise ImageRefused(
-                f"the image {image} has a volume at {', '.join(others)}, which cannot be saved: {advice}"
+                f"the image {spec.image} has a volume at {', '.join(others)}, which cannot be saved: {advice}"
             )
 
     def _pull(self, image: str) -> None:
@@ -480,6 +481,14 @@ class DockerRuntime:
             raise RuntimeFault(f"{container[:12]} has ended while it was paused: something has killed it")
         if not state.is_paused:
             raise RuntimeFault(f"{container[:12]} is not paused")
+
+
+def _binds(spec: ContainerSpec) -> Mapping[str, Mapping[str, str]]:
+    """Return the folders of the node that the container sees."""
+    binds = {str(spec.folder): {"bind": FOLDER_IN_CONTAINER, "mode": "rw"}}
+    if spec.inputs is not None:
+        binds[str(spec.inputs)] = {"bind": INPUTS_IN_CONTAINER, "mode": "ro"}
+    return binds
 
 
 @reading_answer()

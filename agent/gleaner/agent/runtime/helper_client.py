@@ -38,8 +38,11 @@ class HelperClient:
 
     path: str
 
-    def ask(self, do: str, descriptor: int | None = None, **fields: object) -> Answer:
-        """Have a thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers."""
+    def ask(self, do: str, descriptor: int | None = None, *more: int, **fields: object) -> Answer:
+        """Have a thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers.
+
+        A message carries one descriptor, so each of `more` comes in a message of its own.
+        """
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(self.path)
@@ -47,6 +50,8 @@ class HelperClient:
                     raise RuntimeFault(f"uid {uid} listens at {self.path}, not root")
                 helper = Handshake(connection)
                 helper.say({"do": do, **fields}, descriptor)
+                for one in more:
+                    helper.say({}, one)
                 answer, answer_descriptor = helper.hear()
         except (OSError, HandshakeFailed) as error:
             raise RuntimeFault(f"the node's helper at {self.path} does not answer: {error}") from error

@@ -80,9 +80,12 @@ class ContainerSpec:
     labels: Mapping[str, str]
     disk_mib: int | None = None
     """The limit on what the container writes outside its folder, if the file system can enforce one. None: no limit."""
+    inputs: Path | None = None
+    """The folder with the job's inputs; mounted read-only at `INPUTS_IN_CONTAINER`. It is in no checkpoint."""
 
 
 FOLDER_IN_CONTAINER = "/job"
+INPUTS_IN_CONTAINER = "/inputs"
 
 LABEL_JOB = "org.gleaner.job"
 LABEL_ATTEMPT = "org.gleaner.attempt"

@@ -290,6 +290,7 @@ class RuncRuntime:
                 memory_mib=spec.memory_mib,
                 labels=dict(spec.labels),
                 restore=restored,
+                inputs=spec.inputs is not None,
             )
         except HelperRefusal as error:
             if error.kind == "start":
@@ -311,9 +312,14 @@ class RuncRuntime:
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed")
 
     def _run(self, spec: ContainerSpec) -> None:
-        with closing_fd(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+        with contextlib.ExitStack() as opened:
+            folder, *inputs = [
+                opened.enter_context(closing_fd(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
+                for path in (spec.folder, spec.inputs)
+                if path is not None
+            ]
             try:
-                self._helper.ask("run", folder, name=spec.name)
+                self._helper.ask("run", folder, *inputs, name=spec.name)
             except HelperRefusal as error:
                 code = _shell_code(str(error))
                 if error.kind == "start" and code is not None:

@@ -12,6 +12,7 @@ from gleaner.control.api import (
     drains,
     health,
     images,
+    inputs,
     jobs,
     metrics,
     nodes,
@@ -48,11 +49,12 @@ def create_app(state: ControlState) -> FastAPI:
     app.add_middleware(Audit, state=state, file=app.state.audit_file)
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, report, tokens):
+    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens):
         app.include_router(noun.router)
     for noun in (web_codes, health, metrics):
         app.include_router(noun.router)
-    app.include_router(images.uploads)
+    for pieces in (images, inputs):
+        app.include_router(pieces.uploads)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi(_caller: Anyone) -> dict[str, Any]:

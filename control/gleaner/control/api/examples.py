@@ -34,6 +34,8 @@ A_SUBMISSION = _shown(
         "indices": [1, 2, 3],
     }
 )
+AN_INPUT_LIST = _shown({"contents": [_DIGEST]})
+AN_INPUT = _shown({"content": _DIGEST, "size_bytes": 2048, "pieces": [_DIGEST]})
 A_CHANGE = _shown({"priority": 10})
 A_DRAIN = _shown({"nodes": ["node[1-2]", "node7"], "dry_run": True})
 A_RESUME = _shown({"nodes": ["node[1-2]"]})

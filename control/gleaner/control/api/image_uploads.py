@@ -16,7 +16,7 @@ import tarfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, BytesLike, Storage, StorageError
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
@@ -29,10 +29,10 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 class Uploads:
-    """The pieces of one group. Every method may raise `StorageError`."""
+    """The pieces of one group's images or inputs. Every method may raise `StorageError`."""
 
-    def __init__(self, root: Path, group: str) -> None:
-        self._folder = root / "images" / ".pieces" / group
+    def __init__(self, root: Path, group: str, kind: Literal["images", "inputs"] = "images") -> None:
+        self._folder = root / kind / ".pieces" / group
 
     def missing(self, pieces: Sequence[str], *, now_s: float) -> tuple[str, ...]:
         """Return the pieces that are not here, each once. Those that are here count as fresh; stale ones go."""
@@ -56,7 +56,7 @@ class Uploads:
             self._folder.mkdir(parents=True, mode=0o700, exist_ok=True)
             if sum(1 for _ in self._folder.iterdir()) * PIECE_BYTES > at_most_bytes:
                 raise Refused(
-                    "the group has too many pieces of images whose push was not finished: finish one, or wait"
+                    "the group has too many pieces of uploads that were not finished: finish one, or wait"
                     f" {KEEP_PIECES_S / 86_400:.0f} days, after which they are removed"
                 )
             if not (self._folder / name).exists():
@@ -82,7 +82,7 @@ class Uploads:
             except OSError as error:
                 raise _storage_error(error) from error
             if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
-                raise Refused(f"the piece {digest} of the image is not here: push it again, which goes on from there")
+                raise Refused(f"the piece {digest} is not here: push it again, which goes on from there")
             yield content
 
     def remove(self, pieces: Sequence[str]) -> None:

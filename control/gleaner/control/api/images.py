@@ -33,7 +33,7 @@ ImagePath = Annotated[ImageName, Path(description="The group's name for the imag
 Piece = Annotated[bytes, Body(media_type="application/octet-stream", min_length=1, max_length=PIECE_BYTES)]
 
 
-def _group(caller: Caller, named: str | None) -> str:
+def group_of(caller: Caller, named: str | None) -> str:
     """Return the group whose images are meant."""
     group = named or caller.identity.group
     if group is None:
@@ -48,13 +48,13 @@ def _uploads(caller: Caller, named: str | None) -> Uploads:
     if not caller.state.settings.images.push:
         raise HTTPException(403, "this site takes no images from users ([images] push in control's settings)")
     caller.state.check_leads()
-    return Uploads(caller.state.settings.storage.folder, _group(caller, named))
+    return Uploads(caller.state.settings.storage.folder, group_of(caller, named))
 
 
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
     """Return the images of the caller's group; for an admin, those of all groups or of one."""
-    only = _group(caller, group) if group is not None or caller.group is not None else None
+    only = group_of(caller, group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only)
 
@@ -63,13 +63,13 @@ def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
 def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Return one image."""
     with caller.reading() as db:
-        return images.row(db, _group(caller, group), image)
+        return images.row(db, group_of(caller, group), image)
 
 
 @router.delete("/{image}", responses=documented(404, 409, 422))
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
-    whose = _group(caller, group)
+    whose = group_of(caller, group)
     state = caller.state
     with state.images_turn:
         with caller.writing() as db:
@@ -98,7 +98,7 @@ def add_piece(caller: User, content: Piece, group: Group = None) -> PieceStored:
 @router.post("", status_code=201, responses=documented(409, 413, 422, 502))
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
     """Store an image whose pieces are all here, and give it its name in the group."""
-    state, sent, group = caller.state, _uploads(caller, pushed.group), _group(caller, pushed.group)
+    state, sent, group = caller.state, _uploads(caller, pushed.group), group_of(caller, pushed.group)
     limits, name = state.settings.images, tagged(pushed.name)
     if pushed.size_bytes > limits.largest_bytes:
         said = f"{pushed.size_bytes / 2**30:.3g} GiB, and may have {limits.largest_gib:.3g} ([images] largest_gib)"

@@ -9,13 +9,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import yaml
 from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_range_mib
+from gleaner.control.campaigns import input_list
+from gleaner.control.campaigns.input_list import LocalInput, local_input
 from gleaner.control.campaigns.wrong_keys import INSTEAD
-from gleaner.control.input_errors import InputError, at_line, complaint, read_text, unknown_key
+from gleaner.control.input_errors import InputError, at_line, complaint, one_line, read_text, unknown_key
 from gleaner.control.models.jobs import JobSpec, Submission
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -25,7 +28,9 @@ NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
 CODES = frozenset({"retry_on", "never_retry_on"})
 DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s", "silent_limit": "silent_limit_s"}
 """The keys that take a duration, and the names under which control takes it, in seconds."""
-KEYS = TEXTS | NUMBERS | CODES | DURATIONS.keys() | {"command", "environment", "indices", "hold", "saves_itself"}
+KEYS = (
+    TEXTS | NUMBERS | CODES | DURATIONS.keys() | {"command", "environment", "indices", "hold", "saves_itself", "inputs"}
+)
 SELF_SAVE = frozenset({"signal", "exit_code"})
 
 
@@ -142,6 +147,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
     if "image" not in values:
         raise InputError(f"image is missing in {_file(given)}; it names the container image to run")
     values.setdefault("name", default_name(str(values["image"])))
+    if any(isinstance(one, LocalInput) for one in cast("tuple[object, ...]", values.get("inputs", ()))):
+        raise InputError(f"{given['inputs'].where}: inputs are files of your own machine: use `glean submit`")
     job = {key: value for key, value in values.items() if key in JobSpec.model_fields}
     rest = {key: value for key, value in values.items() if key not in JobSpec.model_fields}
     try:
@@ -194,6 +201,8 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         return _pairs(node, name, where)
     if key == "saves_itself":
         return _self_save(node, name, where)
+    if key == "inputs":
+        return tuple(_input(item, name) for item in _items(node, where, key))
     if key in CODES:
         return _exit_codes(key, node, name)
     return _indices(node, name, where)
@@ -255,6 +264,25 @@ def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
         what = f"saves_itself {key}"
         found[key] = _number(value_node, place, what) if key == "exit_code" else _text(value_node, place, what)
     return found
+
+
+def _input(node: yaml.Node, name: str) -> LocalInput:
+    where = _place(name, node)
+    written: dict[str, str] = {}
+    if not isinstance(node, yaml.MappingNode):
+        written["from"] = _text(node, where, "an input")
+    else:
+        for key_node, value_node in node.value:
+            key = _text(key_node, _place(name, key_node), "a key of an input")
+            if key not in input_list.KEYS:
+                raise InputError(one_line(f"{where}: inputs: {unknown_key(key, input_list.KEYS)}"))
+            if key in written:
+                raise InputError(f"{where}: an input has {key} twice")
+            written[key] = _text(value_node, _place(name, value_node), f"inputs {key}")
+    try:
+        return local_input(written, where)
+    except ValueError as error:
+        raise InputError(one_line(f"{where}: inputs: {error}")) from None
 
 
 def _exit_codes(key: str, node: yaml.Node, name: str) -> tuple[int, ...]:

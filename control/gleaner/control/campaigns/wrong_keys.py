@@ -12,7 +12,6 @@ INSTEAD = {
     "env": "use environment, as in environment: {OMP_NUM_THREADS: 1}",
     "gpus": "Gleaner gives no GPUs to jobs yet; leave it out",
     "indices_from": "write the list here, as in indices: 0-11 or 1,3,10-20:5, or give it as --array",
-    "inputs": "Gleaner brings no input files yet; put them into the container image",
     "labels": "jobs have no labels; name says what they are, and `glean list --campaign C` lists what belongs together",
     "max_running": "the site limits the cores that run at once; to start fewer jobs, hold some: `glean hold JOB`",
     "mounts": "Gleaner mounts no folders yet; put what the program reads into the container image",

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -42,6 +42,7 @@ from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.models.health import Health
 from gleaner.control.models.images import ImagePush, ImageRow, PieceList, PieceMissing, PieceStored
+from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
 from gleaner.control.models.jobs import (
     Change,
     JobDetail,
@@ -268,23 +269,34 @@ class Control:
         path = f"/v1/images/{quote(name, safe='')}"
         return self._asked(lambda: self._ask("DELETE", path, ImageRow, params=_of_group(group)), lost=())
 
-    def missing_pieces(self, wanted: PieceList) -> tuple[str, ...]:
-        return self._write("POST", "/v1/image-uploads/missing", PieceMissing, wanted).missing
+    def missing_pieces(self, wanted: PieceList, of: Literal["image", "input"] = "image") -> tuple[str, ...]:
+        return self._write("POST", f"/v1/{of}-uploads/missing", PieceMissing, wanted).missing
 
-    def send_piece(self, content: bytes, group: str | None) -> str:
-        """Send a piece of an image, again if the answer is lost. Return the digest of what has arrived."""
+    def send_piece(self, content: bytes, group: str | None, of: Literal["image", "input"] = "image") -> str:
+        """Send a piece, again if the answer is lost. Return the digest of what has arrived."""
         given: dict[str, Any] = {"content": content, "params": _of_group(group)}
         given["headers"] = {"Content-Type": "application/octet-stream"}
         asked = self._asked(
-            lambda: self._ask("POST", "/v1/image-uploads/pieces", PieceStored, **given), lost=RETRY_PAUSES_S
+            lambda: self._ask("POST", f"/v1/{of}-uploads/pieces", PieceStored, **given), lost=RETRY_PAUSES_S
         )
         return asked.digest
 
     def push_image(self, push: ImagePush) -> ImageRow:
         """Have an image stored whose pieces were sent. Control reads and writes all of it before it answers."""
-        given: dict[str, Any] = {"content": push.model_dump_json(), "timeout": PUSH_S}
+        return self._store("/v1/images", ImageRow, push)
+
+    def missing_inputs(self, wanted: InputList) -> tuple[str, ...]:
+        """Return the inputs that the group has not stored."""
+        return self._write("POST", "/v1/inputs/missing", InputMissing, wanted).missing
+
+    def put_input(self, given: InputPut) -> InputRow:
+        """Have an input stored whose pieces were sent."""
+        return self._store("/v1/inputs", InputRow, given)
+
+    def _store(self, path: str, shape: type[Answered], body: BaseModel) -> Answered:
+        given: dict[str, Any] = {"content": body.model_dump_json(), "timeout": PUSH_S}
         given["headers"] = {"Content-Type": "application/json"}
-        return self._asked(lambda: self._ask("POST", "/v1/images", ImageRow, **given), lost=())
+        return self._asked(lambda: self._ask("POST", path, shape, **given), lost=())
 
     def owners(self) -> OwnersStatus:
         return self._read("/v1/owners", OwnersStatus)

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from pydantic import ValidationError
@@ -14,8 +14,11 @@ from typer.core import TyperCommand
 from gleaner.agent.common.quantities import duration_s, memory_range_mib
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.campaign_file import Given
+from gleaner.control.campaigns.input_list import LocalInput, local_input
+from gleaner.control.cli import render
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable
+from gleaner.control.cli.local_inputs import PackedInput, pack, send
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import complaint, one_line
@@ -73,6 +76,9 @@ class SubmitOptions:
     saves_itself: Annotated[
         str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
     ] = None
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
+    ] = None
     group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False
 
@@ -97,9 +103,23 @@ def submit(
     elif arguments:
         given["command"] = Given(tuple(arguments), "the command")
     given |= options_given(options)
+    folder = Path((arguments or ["."])[0]).parent if options.image is None else Path()
+    packed = _pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
+        send(control, packed, wanted.group)
         return Answer(control.submit(wanted), as_json)
+
+
+def _pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
+    """Read the local inputs, and put their digests in their place. Raises `InputError`."""
+    if "inputs" not in given:
+        return ()
+    with render.busy("reading the inputs"):
+        wanted = cast("tuple[LocalInput, ...]", given["inputs"].value)
+        packed = [pack(one, folder if one.where != "--input" else Path()) for one in wanted]
+    given["inputs"] = Given(tuple(one.spec for one in packed), given["inputs"].where)
+    return packed
 
 
 def list_jobs(
@@ -298,11 +318,16 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
     return environment
 
 
-KEYS = {"array": "indices", "env": "environment"}
+def _inputs(paths: Sequence[str]) -> tuple[LocalInput, ...]:
+    return tuple(local_input({"from": path}, "--input") for path in paths)
+
+
+KEYS = {"array": "indices", "env": "environment", "input": "inputs"}
 PARSERS: dict[str, Callable[[Any], object] | None] = {
     "image": None, "name": None, "cpus": None, "memory_mib": memory_range_mib, "nodes": None, "priority": None,
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
     "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s,
-    "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment, "hold": None,
+    "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
+    "input": _inputs, "hold": None,
 }  # fmt: skip
 """The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

@@ -16,7 +16,7 @@ def report(
     ] = "",
     as_json: AsJson = False,
 ) -> Answer:
-    """Say what became of the nodes' time in a month, and who got what was harvested.
+    """Show a month's node time, and who got the harvest.
 
     Users see the jobs of their group, admins those of all groups.
     """

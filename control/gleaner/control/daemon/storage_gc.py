@@ -27,12 +27,14 @@ import structlog
 from sqlalchemy import Engine
 
 from gleaner.agent.checkpoints.interface import Storage, StorageError
+from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
-from gleaner.control.queue import queries
+from gleaner.control.queue import inputs, queries
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.queries import Kept
+from gleaner.control.settings import DAY_S
 
 DRAFT_AGE_S = 24 * 3600.0
 """The age of a draft that a program left when it died: nobody has written to the draft for this long. A draft of an
@@ -69,6 +71,7 @@ def remove_garbage(state: ControlState, now_s: float) -> None:
     try:
         removed = {
             "archives": len(remove_archives(state.engine, state.storage)),
+            "inputs": remove_inputs(state, now_s),
             "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
             "tokens": remove_tokens(state.engine, agents),
             "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
@@ -115,6 +118,16 @@ def remove_archives(engine: Engine, storage: Storage) -> list[str]:
                     storage.delete(archive.key)
                     deleted.append(archive.key)
     return deleted
+
+
+def remove_inputs(state: ControlState, now_s: float) -> int:
+    """Remove the inputs that no job needs and nobody has used for long. Return their number."""
+    with state.images_turn:
+        with state.writing() as db:
+            removed = inputs.remove_unneeded(db, before_s=now_s - state.settings.inputs.keep_days * DAY_S)
+        for group, content in removed:
+            state.storage.delete(input_key(group, content))
+    return len(removed)
 
 
 def remove_tokens(engine: Engine, folder: Path) -> int:

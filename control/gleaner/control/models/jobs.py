@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from gleaner.agent.messages import NUMBER, Flag, SelfSave
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
+from gleaner.control.models.inputs import InputSpecs, StoredInputShown
 from gleaner.control.states import Outcome, State
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -97,6 +98,8 @@ class JobSpec(Shape):
     """The seconds that an agent must have left to be given the job; None: any agent will do."""
     silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
     """The seconds for which the job may compute without printing or writing anything; None: no limit."""
+    inputs: InputSpecs = ()
+    """Files and folders that the job reads and does not change."""
     saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
@@ -240,6 +243,7 @@ class JobDetail(Reply):
     image: str
     image_id: str | None = None
     """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
+    inputs: tuple[StoredInputShown, ...] = ()
     command: tuple[str, ...]
     environment: dict[str, str]
     most_memory_mib: int | None = None

@@ -305,8 +305,10 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     else:
         _settle(db, job)
         attempts.end(db, job, attempt, end)
-    if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED):
+    if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED, ReturnReason.INPUT_MISSING):
         put_on_hold(db, row, reason=line, now_s=now_s)
+    if report.why is ReturnReason.NODE_LACKS:
+        lanes.keep_off_for_now(db, row.id, row.attempt, [attempts.find(db, job, attempt).node], now_s=now_s)
     if may_speak and report.why is ReturnReason.INCOMPATIBLE:
         _keep_off(db, row, line, now_s)
     if speaks_against_it and not is_broken:

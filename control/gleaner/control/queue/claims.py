@@ -148,6 +148,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             SPEC.c.compute_limit_s,
             SPEC.c.silent_limit_s,
             SPEC.c.image_id,
+            SPEC.c.inputs,
             STORED_IMAGE.c.digest.label("image_digest"),
         )
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
@@ -366,4 +367,5 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
         else ComputeLimit(limit_s=row.compute_limit_s, left_s=max(0.0, row.compute_limit_s - counted_s)),
         silent_limit_s=row.silent_limit_s,
         pushed=pushed,
+        inputs=row.inputs or (),
     )

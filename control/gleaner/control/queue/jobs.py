@@ -18,7 +18,7 @@ from gleaner.agent.messages import SelfSave
 from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
-from gleaner.control.queue import attempts, images, lanes
+from gleaner.control.queue import attempts, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Invalid, Refused
 from gleaner.control.queue.quotas import check_submission
@@ -55,7 +55,8 @@ def submit(
 ) -> Submitted:
     """Queue one job, or one job an index. The memory of each is rounded up to a step (`policy.resources`).
 
-    Raises `Invalid` for a job wider than one node or an index given twice, and `OverQuota`.
+    Raises `Invalid` for a job wider than one node or an index given twice, `OverQuota`, and `Refused` for an input that
+    the group has not stored.
     """
     spec, indices = submission.job, submission.indices
     if spec.nodes != 1:
@@ -90,6 +91,7 @@ def submit(
         most_memory_mib=most_memory_mib,
         silent_limit_s=spec.silent_limit_s,
         image_id=images.pushed_id(db, group, spec.image),
+        inputs=inputs.for_spec(db, group, spec.inputs, now_s=now_s),
     )
     common: dict[str, Any] = {
         "group": group,

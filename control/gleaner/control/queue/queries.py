@@ -133,6 +133,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
         select(
             SPEC.c.image,
             SPEC.c.image_id,
+            SPEC.c.inputs,
             SPEC.c.command,
             SPEC.c.environment,
             SPEC.c.saves_itself,
@@ -156,6 +157,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
     return JobDetail.model_validate(
         {
             **more,
+            "inputs": more["inputs"] or (),
             "job": row,
             "command": command,
             "environment": environment,

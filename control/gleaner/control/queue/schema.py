@@ -129,6 +129,8 @@ SPEC = _table(
     # The id of the image that the group had pushed under the name `image` at the submission. All slices of the job use
     # this very image. None: `image` is a name that the nodes know.
     Column("image_id", String),
+    # The files and folders that the job reads, as `StoredInput` has them. None: there are none.
+    Column("inputs", JSON_OR_NULL),
 )
 """A job's container image, command and environment. Never changed. A campaign's jobs share one, and `{index}` in it
 is filled in when it is read.
@@ -530,6 +532,20 @@ IMAGE = _table(
     not_null("pusher", String),
 )
 """A group's name for an image. Pushing another image under the name replaces `image_id`."""
+
+
+# Inputs
+
+INPUT = _table(
+    "input",
+    Column("group", String, primary_key=True),
+    Column("content", String, primary_key=True),  # The SHA-256 of its tar archive.
+    not_null("digest", String),  # The digest of its archive's manifest in the storage.
+    not_null("size_bytes", BIG),
+    not_null("used_s", Float),  # The latest time at which it was stored, or a job submitted with it.
+    CheckConstraint("size_bytes >= 0", "size_counted"),
+)
+"""A file or folder that jobs of the group read, in the storage."""
 
 
 # The owners' jobs

@@ -60,7 +60,7 @@ class Bundle:
         except FileExistsError as error:
             raise Exists(f"there is a container {self.name} already") from error
         try:
-            for name in ("rootfs", "upper", "work", "job"):
+            for name in ("rootfs", "upper", "work", "job", "inputs"):
                 os.mkdir(self.inside(name), 0o755)
             for name, content in _OWN_FILES.items():
                 _write(self.inside(name), content, 0o644)
@@ -83,6 +83,10 @@ class Bundle:
     def owner_uid(self, settings: config.Config) -> int:
         """Return the uid that may ask for the container, and whose processes are in it. Raises `NoSuch`."""
         return owner_uid(settings, self.facts())
+
+    def has_inputs(self) -> bool:
+        """Return True if the container has a folder of inputs. Raises `NoSuch`."""
+        return bool(self.facts().get("inputs"))
 
     def set_label(self, label: str, value: str) -> None:
         """Change one of the container's labels."""

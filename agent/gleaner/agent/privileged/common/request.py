@@ -46,6 +46,8 @@ class Spec(NamedTuple):
     labels: dict[str, str]
     restore: bool
     """True if the process comes from a checkpoint and does not begin anew."""
+    inputs: bool
+    """True if the container has a folder of inputs, which comes with `run`."""
 
 
 def check_fields(message: Message, **rules: Callable[[Any], bool]) -> Message:
@@ -75,7 +77,8 @@ def spec(message: Message) -> Spec:
             cpus=_within(1, _MOST_CPUS),
             memory_mib=_within(_LEAST_MEMORY_MIB, _MOST_MEMORY_MIB),
             labels=_are_labels,
-            restore=lambda value: isinstance(value, bool),
+            restore=_is_flag,
+            inputs=_is_flag,
         )
     )
 
@@ -126,6 +129,10 @@ def is_text(value: Any) -> bool:
         return len(value.encode()) < _LONGEST
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _is(kind: type, value: Any) -> bool:

@@ -88,6 +88,8 @@ def check_spec(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: flo
     """Return the container as it may be, with the helper's own labels. Raises `Refused`."""
     if spec.name != name_of(owner.uid, job.id):
         raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
+    if spec.inputs:
+        raise Refused("'inputs' are not for user jobs: put them into the job's folder")
     if spec.labels:
         raise Refused("'labels' are not yours to give")
     has = share(job, uid=owner.uid, node=node)

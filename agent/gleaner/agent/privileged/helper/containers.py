@@ -1,7 +1,8 @@
 """The node helper's actions on containers. Requests were checked before: see `request`.
 
 Each call of runc, and of the shim for a save or a restore, uses only a container's plain name and root's own paths. An
-agent's descriptors are used in two ways only: its job's folder is mounted, and the archive of an image is read.
+agent's descriptors are used in two ways only: its job's folder and the folder of its inputs are mounted, and the
+archive of an image is read.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -71,27 +72,34 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
         raise Failed("start", "there is no command, and the image has none")
     container = Bundle(settings, spec.name)
     about: dict[str, Any] = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs}
-    about |= {"made_s": int(time.time()), "uid": owner.uid}
+    about |= {"made_s": int(time.time()), "uid": owner.uid, "inputs": spec.inputs}
     node = _node(settings, owner)._replace(image_id=image.id)
     rootfs = container.inside("rootfs")
     container.make(about, oci_config.configuration(spec, node, defaults, rootfs=rootfs, folder=container.path))
 
 
-def run(settings: config.Config, container: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+def run(
+    settings: config.Config,
+    container: Bundle,
+    folder: int,
+    inputs: int | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> None:
     """Start a container, or restore it from the agent that waits under its name. `folder` is a
-    descriptor of the job's folder.
+    descriptor of the job's folder, `inputs` one of the folder with its inputs.
 
     We wait for the agent no longer than its job `goes_on`.
     """
-    uid = container.owner_uid(settings)
-    about = os.fstat(folder)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != uid:
-        raise Failed("fault", "the job's folder must be a folder of the agent's own")
+    folders = [folder] if inputs is None else [folder, inputs]
+    for each in folders:
+        about = os.fstat(each)
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != container.owner_uid(settings):
+            raise Failed("fault", "the job's folder, and that of its inputs, must be folders of the agent's own")
     if container.is_monitored() or container.exit() is not None:
         raise Failed("fault", f"{container.name} was started before")
     alive = os.open(container.inside("alive"), os.O_RDWR | os.O_CLOEXEC)
     hear, answer = os.pipe()
-    descriptors = (alive, answer, folder)
+    descriptors = (alive, answer, *folders)
     try:
         process = subprocess.Popen(
             [sys.executable, "-IS", sys.argv[0], "monitor", container.name, *map(str, descriptors)],

@@ -191,7 +191,7 @@ class Helper:
             "pause": lambda: self._pause(container),
             "unpause": lambda: containers.unpause(settings, container),
             "checkpoint": lambda: self._checkpoint(container),
-            "run": lambda: self._run(container, descriptor or 0),
+            "run": lambda: self._run(container, descriptor or 0, connection),
             "remove": lambda: self._remove(container),
         }
         if do in simple:
@@ -215,9 +215,14 @@ class Helper:
             return {"exit": container.exit(), "ended": not container.is_monitored()}, None
         raise request.Refused(f"there is no request {do[:40]!r}")
 
-    def _run(self, container: Bundle, folder: int) -> None:
+    def _run(self, container: Bundle, folder: int, connection: socket.socket) -> None:
         if job_of(container.name) is None:
-            containers.run(self._settings, container, folder)
+            inputs = _second_descriptor(connection) if container.has_inputs() else None
+            try:
+                containers.run(self._settings, container, folder, inputs)
+            finally:
+                if inputs is not None:
+                    os.close(inputs)
             return
         users = self._users("run")
         whose = owner(container.owner_uid(self._settings))
@@ -225,7 +230,7 @@ class Helper:
         with users.open_folder(container.name) as theirs:
             if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
                 raise Failed("fault", f"the job's folder must be {users.job_folder(container.name)}")
-        containers.run(self._settings, container, folder, lambda: users.goes_on(container))
+        containers.run(self._settings, container, folder, goes_on=lambda: users.goes_on(container))
         # The job may have ended meanwhile, when its Epilog found no container to end. From now on it finds one.
         try:
             users.must_run(whose, container.name, anew=True)
@@ -273,6 +278,17 @@ class Helper:
             yield
         finally:
             self._busy.discard(busy)
+
+
+def _second_descriptor(connection: socket.socket) -> int:
+    """Return the descriptor of a request's second message, that of the folder with the inputs."""
+    message, descriptor = ipc.Handshake(connection, ipc.PATIENCE_S).hear()
+    if descriptor is None:
+        raise request.Refused("run comes with a second descriptor, of the folder with the inputs")
+    if message:
+        os.close(descriptor)
+        raise request.Refused("the message with the folder of inputs has no fields")
+    return descriptor
 
 
 def _report(line: str) -> None:

@@ -77,15 +77,16 @@ def runc_state_folder(settings: config.Config, name: str) -> str:
 
 
 def main(words: list[str]) -> None:
-    """Run one monitor: `NAME ALIVE ANSWER FOLDER`, three descriptors after the name. None of them is an agent's."""
+    """Run one monitor: `NAME ALIVE ANSWER FOLDER [INPUTS]`, descriptors after the name. Only the folders are an
+    agent's."""
     name = words[0]
-    _, answer, folder = map(int, words[1:])
+    _, answer, *folders = map(int, words[1:])
     settings = config.load()
     bundle = Bundle(settings, name)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _go_on)  # not SIG_IGN, which the job would inherit
     try:
-        answer_fields: dict[str, Any] = _run(settings, bundle, folder, answer)
+        answer_fields: dict[str, Any] = _run(settings, bundle, folders, answer)
     except OSError as error:
         answer_fields = {"reason": str(error)}
     if answer_fields:
@@ -96,15 +97,16 @@ def _go_on(_number: int, _frame: object) -> None:
     """Ignore the signal: who ends the helper, or all processes of its name, must not end the containers."""
 
 
-def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> dict[str, Any]:
+def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: int) -> dict[str, Any]:
     """Run the container to its end. If it did not begin, return the reason."""
     linux.become_subreaper()
     linux.own_mounts()
     linux.mount_overlay(
         bundle.facts()["rootfs"], bundle.inside("upper"), bundle.inside("work"), bundle.inside("rootfs")
     )
-    linux.bind(_same_folder(folder), bundle.inside("job"))
-    os.close(folder)
+    for folder, name in zip(folders, ("job", "inputs")):  # noqa: B905 - Python 3.9 has no `strict`
+        linux.bind(_same_folder(folder), bundle.inside(name))
+        os.close(folder)
     log = Log(os.open(bundle.inside("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
     for command in ("create", "start"):

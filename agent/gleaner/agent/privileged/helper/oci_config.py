@@ -16,6 +16,7 @@ from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, 
 from ..shim.own_config import socket_denials
 
 FOLDER_IN_CONTAINER = "/job"
+INPUTS_IN_CONTAINER = "/inputs"
 HOSTNAME = "gleaner"
 """The name is the same everywhere: a restored process keeps the one that it was started with."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -150,6 +151,8 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
     def file(name: str) -> dict[str, Any]:
         return mount(f"/etc/{name}", "bind", "rbind", "rprivate", source=f"{folder}/{name}")
 
+    read_only = ("rbind", "rprivate", "ro", "nosuid", "nodev")
+    inputs = mount(INPUTS_IN_CONTAINER, "bind", *read_only, source=f"{folder}/inputs")
     return [
         mount("/proc", "proc", *plain),
         mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
@@ -159,6 +162,7 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
         mount("/dev/mqueue", "mqueue", *plain),
         mount(_SHM, "tmpfs", *plain, "mode=1777", f"size={spec.memory_mib * _MIB}", source="shm"),
         mount(FOLDER_IN_CONTAINER, "bind", "rbind", "rprivate", source=f"{folder}/job"),
+        *([inputs] if spec.inputs else []),
         *(file(name) for name in ("resolv.conf", "hostname", "hosts")),
     ]
 

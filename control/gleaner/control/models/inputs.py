@@ -1,0 +1,81 @@
+"""Files and folders that jobs read: what is sent, and how a job names them.
+
+An input is a tar archive whose one member, `content`, is the file or folder. It is known by the archive's SHA-256, so
+a group stores it once, however many jobs read it.
+"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from gleaner.agent.messages import NUMBER, Digest, Flag
+from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
+from gleaner.control.models.images import Pieces
+
+MOST_INPUTS = 100
+InputName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+
+
+class InputSpec(Shape):
+    """An input of a job."""
+
+    name: InputName
+    """Its name in `/inputs`."""
+    content: Digest
+    """The SHA-256 of its tar archive."""
+    into_job: Flag = False
+    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
+
+
+def _each_once(inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+    names = [one.name for one in inputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise PydanticCustomError("unique_names", "two inputs are called {name}", {"name": name})
+    return inputs
+
+
+InputSpecs = Annotated[tuple[InputSpec, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
+
+
+class StoredInputShown(Reply):
+    """An input of a job, as it is stored."""
+
+    name: str
+    content: str
+    size_bytes: int
+    into_job: bool
+
+
+class InputList(Shape):
+    """The inputs that a client is about to use."""
+
+    contents: Annotated[tuple[Digest, ...], Field(max_length=MOST_INPUTS)]
+    group: Name | None = None
+    """Only an admin may name a group other than the token's own."""
+
+
+class InputMissing(Reply):
+    """The inputs that the group has not stored, in the order of the question, each once."""
+
+    missing: tuple[str, ...]
+
+
+class InputPut(Shape):
+    """A whole input whose pieces have been sent: its tar archive, cut into pieces as an image's layers are."""
+
+    content: Digest
+    size_bytes: Annotated[int, Field(ge=1, le=MAX_ID), NUMBER]
+    pieces: Pieces
+    group: Name | None = None
+
+
+class InputRow(Reply):
+    """An input that a group has stored."""
+
+    content: str
+    group: str
+    size_bytes: int
+    used_s: float
+    """The latest time at which somebody stored it, or submitted a job with it."""

@@ -1,0 +1,124 @@
+"""`inputs` of a campaign file and `--input`, against a real control program."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from tests.cli.cli_harness import CliHarness
+
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.job.inputs import Inputs
+from gleaner.agent.messages import Assignment
+from gleaner.control.campaigns.campaign_file import parse, submission
+from gleaner.control.campaigns.input_list import LocalInput
+from gleaner.control.cli import local_inputs
+from gleaner.control.cli.client import Control
+from gleaner.control.input_errors import InputError
+
+pytestmark = pytest.mark.slow
+CAMPAIGN = """
+image: pi
+indices: 1-2
+inputs: [steering.cmnd, {from: data, to: calib}, {from: steering.cmnd, to: mine, copy: true}]
+"""
+
+
+def files(harness: CliHarness) -> None:
+    folder = harness.folder / "runs"
+    (folder / "data" / "deep").mkdir(parents=True)
+    (folder / "steering.cmnd").write_text("Beams:eCM = 8000.")
+    (folder / "data" / "deep" / "run").write_bytes(b"x" * 5_000_000)
+    (folder / "data" / "deep" / "run").chmod(0o700)
+    (folder / "data" / "latest").symlink_to("deep/run")
+    (folder / "runs.yaml").write_text(CAMPAIGN)
+
+
+def test_what_a_campaign_reads_is_sent_once_and_arrives_as_it_was(
+    harness: CliHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files(harness)
+    sent: list[int] = []
+    real = Control.send_piece
+    monkeypatch.setattr(Control, "send_piece", lambda *given: sent.append(len(given[1])) or real(*given))
+    first = json.loads(harness.good("submit", "runs/runs.yaml", "--json"))
+    assert len(first["jobs"]) == 2
+    assert len(sent) == 3  # two of the folder, and one of the file, which is read under two names
+    os.utime(harness.folder / "runs" / "steering.cmnd", (1, 1))
+    harness.good("submit", "runs/runs.yaml")
+    harness.good("submit", "--image", "pi", "--input", "runs/steering.cmnd")
+    assert len(sent) == 3
+    given = harness.node.claim()[0]
+    place = tmp_path / "brought"
+    bring(harness, given, place)
+    (folder,) = place.glob("inputs-*")
+    assert (folder / "steering.cmnd").read_text() == "Beams:eCM = 8000."
+    assert (folder / "calib" / "latest").read_bytes() == b"x" * 5_000_000
+    assert (folder / "calib" / "deep" / "run").stat().st_mode & 0o777 == 0o755
+    assert (place / "mine").read_text() == "Beams:eCM = 8000."
+    assert "steering.cmnd, calib, mine (copied)" in harness.good("show", str(first["jobs"][0]))
+
+
+def bring(harness: CliHarness, given: Assignment, place: Path) -> None:
+    place.mkdir()
+    inputs = Inputs(place, harness.state.storage, reserve_bytes=0, clock=SystemClock())
+    inputs.stage(given, threading.Event())
+    inputs.copy(given, place, threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("[nothing.cmnd]", "line 2: the input {}/nothing.cmnd: No such file or directory"),
+        ("[pipe]", "is neither a file nor a folder"),
+        ("[out]", "secret is a link that leads out of"),
+        ("[{to: x}]", "line 2: inputs: from is missing"),
+        ("[{from: a, of: b}]", "unknown key 'of'"),
+        ("[{from: a, copy: maybe}]", "copy must be true or false, found 'maybe'"),
+        ("[{from: a, to: b/c}]", "'b/c' is no name for a file in /inputs"),
+        ("['https://host/x']", "is a URL"),
+        ("[a, {from: b, to: a}]", "two inputs are called a"),
+        ("a", "inputs must be a list like"),
+    ],
+)
+def test_a_wrong_input_is_one_line_that_names_its_place(harness: CliHarness, written: str, said: str) -> None:
+    for name in ("a", "b"):
+        (harness.folder / name).write_text(name)
+    os.mkfifo(harness.folder / "pipe")
+    (harness.folder / "out").mkdir()
+    (harness.folder / "out" / "secret").symlink_to("../a")
+    (harness.folder / "runs.yaml").write_text(f"image: pi\ninputs: {written}\n")
+    line = harness.refused("submit", "runs.yaml", code=2)
+    assert said.format(harness.folder) in line or said.format(".") in line or said.replace("{}/", "") in line
+    assert json.loads(harness.good("list", "--json"))["jobs"] == []
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_submitted(
+    harness: CliHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (harness.folder / "a").write_text("before")
+    real = Control.missing_inputs
+
+    def changing(*given: object) -> tuple[str, ...]:
+        (harness.folder / "a").write_text("after!")
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Control, "missing_inputs", changing)
+    assert "changed while it was sent" in harness.refused("submit", "--image", "pi", "--input", "a", code=2)
+    assert json.loads(harness.good("list", "--json"))["jobs"] == []
+
+
+def test_a_page_in_a_browser_has_no_files_to_send() -> None:
+    with pytest.raises(InputError, match=r"line 2: inputs are files of your own machine: use `glean submit`"):
+        submission(parse("image: pi\ninputs: [a]\n", "the campaign"))
+
+
+def test_the_same_content_is_packed_to_the_same_archive(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "in").mkdir(parents=True)
+        for file in ("b", "a") if name == "one" else ("a", "b"):
+            (tmp_path / name / "in" / file).write_text(file)
+        os.utime(tmp_path / name / "in" / "a", (5, 5))
+    packed = [local_inputs.pack(LocalInput(name, name, False, "here"), tmp_path) for name in ("one", "two")]
+    assert packed[0].content == packed[1].content
