@@ -66,7 +66,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
 @pytest.mark.parametrize(
     "key",
     [
-        "inputs", "mounts", "time_limit", "gpus", "disk_mib", "after", "labels", "parameters", "constraint", "network",
+        "mounts", "time_limit", "gpus", "disk_mib", "after", "labels", "parameters", "constraint", "network",
         "max_running", "workdir", "notify", "results_to", "indices_from",
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) ->
     return {row.content: row for row in db.execute(select(INPUT).where(mine))}
 
 
-def for_spec(
+def take_for_spec(
     db: Connection, group: str, inputs: Sequence[InputSpec], *, now_s: float
 ) -> list[dict[str, object]] | None:
     """Return a new job's inputs as its spec keeps them. Raises `Refused` if the group has not stored one."""

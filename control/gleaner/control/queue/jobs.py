@@ -91,7 +91,7 @@ def submit(
         most_memory_mib=most_memory_mib,
         silent_limit_s=spec.silent_limit_s,
         image_id=images.pushed_id(db, group, spec.image),
-        inputs=inputs.for_spec(db, group, spec.inputs, now_s=now_s),
+        inputs=inputs.take_for_spec(db, group, spec.inputs, now_s=now_s),
     )
     common: dict[str, Any] = {
         "group": group,
