@@ -9,14 +9,12 @@ import numpy as np
 
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
-from gleaner.control.simulation.replay.compiler import inner, loop
+from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import (
     UnitLedger,
-    end_next,
-    forget_agents,
     forget_end,
-    free_agents,
+    free_of,
     lent,
     next_end_s,
     start,
@@ -58,17 +56,8 @@ def _least(values: Counts | Seconds, nothing: float) -> Any:
 
 
 @inner
-def _free(book: ByArrival, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
-    ledger = book.ledger
-    is_news = False
-    while next_end_s(book) <= clock.now_s:
-        job = end_next(ledger)
-        forget_end(ledger, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
-        is_news = True
-    if free_agents(ledger, clock, layer, finite):
-        forget_agents(ledger, layer)
-        is_news = True
-    return is_news
+def _ended(book: ByArrival, job: int) -> None:
+    """Do nothing: the job left the queue at its start."""
 
 
 @inner
@@ -78,7 +67,7 @@ def enter(book: ByArrival, clock: Any, job: int, layer: AgentLog | None) -> bool
     return is_first or bool(book.units[job] <= book.ledger.state[0].free + lent(layer))
 
 
-@inner
+@part
 def decide(book: ByArrival, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
     """Start jobs, then agents. `ledger.starts` begins with the jobs that were chosen."""
     ledger, now_s = book.ledger, float(clock.now_s)
@@ -118,7 +107,8 @@ def decide(book: ByArrival, clock: Any, layer: AgentLog | None, finite: Finite |
     start_agents(ledger, clock, layer, finite, owed, shadow_s, extra, book.overtaking)
 
 
-_loop = inner(loop_of(Discipline[ByArrival](always, next_end_s, is_any_waiting, _free, enter, decide, never, stop)))
+_free = part(free_of(_ended))
+_loop = part(loop_of(Discipline[ByArrival](always, next_end_s, is_any_waiting, _free, enter, decide, never, stop)))
 
 
 @loop

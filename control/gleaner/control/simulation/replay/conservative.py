@@ -17,7 +17,7 @@ from gleaner.control.policy import backfill
 from gleaner.control.simulation.replay.agent_starts import agent_end, held_past
 from gleaner.control.simulation.replay.agent_starts import decide as decide_agents
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
-from gleaner.control.simulation.replay.compiler import inner, loop
+from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, free_agents, next_end_s, start, stop
 from gleaner.control.simulation.workload import Counts, Seconds
@@ -79,7 +79,7 @@ def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
     return book
 
 
-@inner
+@part
 def _free(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     """Record what ends. A decision is due at every instant."""
     ledger, state = book.ledger, book.state[0]
@@ -120,7 +120,7 @@ def _enter(book: ByPromise, clock: Any, job: int, layer: AgentLog | None) -> boo
     return True
 
 
-@inner
+@part
 def _decide(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
     ledger, now_s = book.ledger, float(clock.now_s)
     state, waited = ledger.state[0], int(clock.waiting)
@@ -230,7 +230,7 @@ def _hold(book: ByPromise, end_s: float, units: int) -> None:
         steps_free[step] -= units
 
 
-_loop = inner(loop_of(Discipline[ByPromise](always, next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
+_loop = part(loop_of(Discipline[ByPromise](always, next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
 
 
 @loop

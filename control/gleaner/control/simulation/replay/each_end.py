@@ -12,7 +12,7 @@ import numpy as np
 from gleaner.control.simulation.replay import arrival
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
 from gleaner.control.simulation.replay.arrival import ByArrival
-from gleaner.control.simulation.replay.compiler import inner, loop
+from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, forget_end, next_end_s, stop
 from gleaner.control.simulation.workload import Counts, Seconds
@@ -53,7 +53,7 @@ def _next_end_s(book: EachEnd) -> float:
     return float(state.now_s) if state.at < state.ends else next_end_s(book)
 
 
-@inner
+@part
 def _free(book: EachEnd, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     """End one job. The first call of an instant also ends the jobs that have reached their limit."""
     state = book.state[0]
@@ -114,7 +114,7 @@ def _enter(book: EachEnd, clock: Any, job: int, layer: AgentLog | None) -> bool:
     return enter_queue(book.queue, clock, job, layer)
 
 
-@inner
+@part
 def _decide(book: EachEnd, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
     waiting = int(clock.waiting)
     decide_queue(book.queue, clock, layer, finite)
@@ -123,7 +123,7 @@ def _decide(book: EachEnd, clock: Any, layer: AgentLog | None, finite: Finite | 
         book.decision[book.ledger.starts[entry]] = book.state[0].decisions
 
 
-_loop = inner(loop_of(Discipline[EachEnd](always, _next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
+_loop = part(loop_of(Discipline[EachEnd](always, _next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
 
 
 @loop

@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 from gleaner.control.policy import fair_share
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
-from gleaner.control.simulation.replay.compiler import compiled, inner, making
+from gleaner.control.simulation.replay.compiler import compiled, inner, making, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import (
     UnitLedger,
-    end_next,
     expect_end,
-    forget_agents,
-    forget_end,
-    free_agents,
+    free_of,
     lent,
     next_end_s,
     start,
@@ -91,18 +88,8 @@ def targets_of(workload: Workload, share: ShareSettings) -> NDArray[np.float64]:
 
 
 @inner
-def _free(book: ByRank, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
-    ledger = book.ledger
-    is_news = False
-    while next_end_s(book) <= clock.now_s:
-        job = end_next(ledger)
-        forget_end(ledger, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
-        book.holds[book.owner[job]] -= ledger.units[job]
-        is_news = True
-    if free_agents(ledger, clock, layer, finite):
-        forget_agents(ledger, layer)
-        is_news = True
-    return is_news
+def _ended(book: ByRank, job: int) -> None:
+    book.holds[book.owner[job]] -= book.ledger.units[job]
 
 
 @inner
@@ -179,6 +166,7 @@ def _close_gaps(queue: Counts, head: int, new_head: int, start_s: Seconds) -> in
     return new_head
 
 
+_free = part(free_of(_ended))
 _loop = making(loop_of(Discipline[ByRank](always, next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
 
 

@@ -5,7 +5,8 @@ their nodes were free, and what it starts on these nodes waits for the agents' s
 """
 
 import math
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -51,6 +52,9 @@ class Queue(Protocol):
     def ledger(self) -> UnitLedger: ...
 
 
+QueueT = TypeVar("QueueT", bound=Queue)
+
+
 def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool) -> UnitLedger:
     """Return the ledger before anything has started. Its arrays never need to grow."""
     jobs = len(units)
@@ -89,6 +93,25 @@ def end_next(ledger: UnitLedger) -> int:
     state.free += ledger.units[job]
     state.refused = 0
     return job
+
+
+def free_of(ended: Callable[[QueueT, int], None]) -> Callable[[QueueT, Any, AgentLog | None, Finite | None], bool]:
+    """Return the discipline's `free` for a queue with expected ends, to be compiled. `ended` is told of each job."""
+
+    def free(book: QueueT, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+        ledger = book.ledger
+        is_news = False
+        while next_end_s(book) <= clock.now_s:
+            job = end_next(ledger)
+            forget_end(ledger, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
+            ended(book, job)
+            is_news = True
+        if free_agents(ledger, clock, layer, finite):
+            forget_agents(ledger, layer)
+            is_news = True
+        return is_news
+
+    return free
 
 
 @inner
