@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.readers.changes import HOPELESS, changed
 
-from gleaner.control.cli import app, render
+from gleaner.control.cli import app, render, watching
 from gleaner.control.cli.output import Answer, Fetched
 
 STATUS = dict.fromkeys(("new", "running", "saved", "succeeded", "failed", "cancelled", "held"), 1) | {"campaign": None}
@@ -50,7 +50,7 @@ NODES: dict[str, Any] = {
     "nodes": [
         {
             "name": "n1", "cpus": 6, "memory_mib": 4000, "state": "idle", "idle": True, "regular": False, "agent": "a",
-            "failures": 1, "avoided_until_s": 1.9e9, "doubted": "why", "drained": "by root",
+            "failures": 1, "excluded_until_s": 1.9e9, "suspect": "why", "drained": "by root",
         }
     ],
 }  # fmt: skip
@@ -207,3 +207,14 @@ def test_a_name_that_is_no_utf8_is_escaped_in_json(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("body", HOPELESS, ids=lambda body: repr(body[:12]))
 def test_a_hopeless_answer_is_one_line(control: AnyControl, body: bytes) -> None:
     assert 0 not in {run(control, command, body) for command in COMMANDS}
+
+
+def test_logs_ends_if_control_answers_the_same_lines_again_and_again(
+    control: AnyControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "FOLLOW_S", 0)
+    control.body, control.status = b'{"first": 0, "lines": ["a", "b"], "ended": true}', 200
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert app.run(["logs", "--follow", "7"]) == 0
+    assert (out.getvalue(), err.getvalue()) == ("a\nb\n", "")

@@ -138,9 +138,10 @@ def _lines(job: int, *, follow: bool, everything: bool) -> Iterator[str]:
             page = look()
             if page.first > first:
                 render.remark(f"{page.first - first} earlier lines are no longer kept")
-            yield from page.lines
+            new = page.lines[max(0, first - page.first) :]  # lines that came before are neither printed again nor news
+            yield from new
             first = max(first, page.first + len(page.lines))
-            if page.lines:
+            if new:
                 continue
             if page.ended or not follow:
                 return
