@@ -259,12 +259,12 @@ def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) 
     first, second, third = status["nodes"]
     assert (first["agent"], first["regular"], first["state"]) == ("agent-x", False, "MIXED")
     assert (third["agent"], third["regular"]) == (None, True)
-    assert (second["failures"], second["avoided_until_s"]) == (1, harness.now_s + 600)
+    assert (second["failures"], second["excluded_until_s"]) == (1, harness.now_s + 600)
     assert not status["stale"]
     harness.now_s += 601
     status = harness.user.get("/v1/nodes").json()
     assert status["stale"]
-    assert status["nodes"][1]["avoided_until_s"] is None
+    assert status["nodes"][1]["excluded_until_s"] is None
 
 
 @pytest.mark.slow
@@ -280,18 +280,18 @@ def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin
         bad.completed(work["job"], work["attempt"], exit_code=1)
     assert bad.claim() == []
     first, second = harness.user.get("/v1/nodes").json()["nodes"]
-    assert (first["doubted"], first["avoided_until_s"]) == (
+    assert (first["suspect"], first["excluded_until_s"]) == (
         "5 different jobs in a row failed within 30 s of their start",
         None,
     )
-    assert second["doubted"] == ""
+    assert second["suspect"] == ""
     metrics = harness.admin.get("/metrics").text
-    assert "gleaner_nodes_doubted 1.0" in metrics
-    assert "gleaner_nodes_avoided 0.0" in metrics
+    assert "gleaner_nodes_suspect 1.0" in metrics
+    assert "gleaner_nodes_excluded 0.0" in metrics
     why = harness.user.get(f"/v1/jobs/{jobs[0]}").json()["waits_because"]
     assert why.startswith("it has failed, and is tried again after a pause that ends at ")
     assert harness.user.post("/v1/nodes/n1/trust").status_code == 403
-    assert harness.admin.post("/v1/nodes/n1/trust").json()["nodes"][0]["doubted"] == ""
+    assert harness.admin.post("/v1/nodes/n1/trust").json()["nodes"][0]["suspect"] == ""
     assert "nothing is held against node n1" in detail(harness.admin.post("/v1/nodes/n1/trust"), 404)
     assert len(bad.claim()) == 1
 

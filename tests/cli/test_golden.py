@@ -48,8 +48,8 @@ START: dict[str, Any] = {
 }  # fmt: skip
 DRY = START | {"kind": "hold", "acted": False, "answer": ANSWER | {"start": [1, 2], "share": 0.25, "none": None}}
 QUIET: dict[str, Any] = {
-    "name": "n20", "agent": None, "failures": 0, "avoided_until_s": None, "doubted": "", "drained": "", "regular": True,
-    "wrong": ["its clock is wrong", "slurm.conf has no RealMemory for it"],
+    "name": "n20", "agent": None, "failures": 0, "excluded_until_s": None, "suspect": "", "drained": "",
+    "regular": True, "wrong": ["its clock is wrong", "slurm.conf has no RealMemory for it"],
 }  # fmt: skip
 TWO_NODES = NODES | {"nodes": [*NODES["nodes"], NODES["nodes"][0] | QUIET, NODES["nodes"][0] | {"agent": None}]}
 LEFT: dict[str, Any] = {"job": "12_3", "kind": "other", "deed": "wait", "nodes": ["n1", "n2"], "until_s": None}

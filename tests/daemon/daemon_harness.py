@@ -84,7 +84,7 @@ class DaemonHarness:
         with snapshot(self.state.engine) as db:
             return str(queries.job_row(db, job).state)
 
-    def avoided(self) -> tuple[str, ...]:
+    def excluded(self) -> tuple[str, ...]:
         """The nodes that are left alone now."""
         with snapshot(self.state.engine) as db:
             return node_health.excluded(db, self.now_s)

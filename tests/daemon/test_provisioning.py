@@ -318,14 +318,14 @@ def test_a_node_on_which_three_agents_die_in_a_row_is_left_alone_for_a_while(
         harness.round()  # sees it there
         end_jobs(faked.folder)
     harness.round()
-    assert harness.avoided() == ("n1",)
+    assert harness.excluded() == ("n1",)
     assert "--exclude=n1" in faked.calls("sbatch")[-1]["words"]
     assert "died on n1" in harness.agents()[0].reason
     harness.ahead_s = 3601
-    assert harness.avoided() == ()
+    assert harness.excluded() == ()
 
 
-@pytest.mark.parametrize("why", ["drained", "avoided", "incompatible"])
+@pytest.mark.parametrize("why", ["drained", "excluded", "incompatible"])
 def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
     harness: DaemonHarness, faked: FakedSlurm, why: str
 ) -> None:
@@ -333,7 +333,7 @@ def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
     if why == "drained":
         with transaction(harness.state.engine) as db:
             drains.ask(db, task=DrainTask.DRAIN, nodes=["n1"], by="root", now_s=harness.now_s)
-    if why == "avoided":
+    if why == "excluded":
         with transaction(harness.state.engine) as db:
             for _ in range(3):
                 node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=3, excluded_s=3600)
@@ -378,7 +378,7 @@ def test_an_agent_that_a_regular_job_drove_away_says_nothing_against_its_node(
         end_jobs(faked.folder)
         faked.switch("states.json", '{"n1": "allocated"}')
         harness.round()
-    assert harness.avoided() == ()
+    assert harness.excluded() == ()
 
 
 def test_a_registered_agent_that_slurm_has_forgotten_keeps_its_job_until_its_lease_ends(

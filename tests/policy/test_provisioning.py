@@ -44,13 +44,13 @@ def view(
     now_s: float = 10 * HOUR + 60,
     rules: ProvisioningRules = RULES,
     idle: tuple[IdleNode, ...] = nodes(4),
-    avoided: frozenset[str] = frozenset(),
+    excluded: frozenset[str] = frozenset(),
     pending: tuple[PendingAgent, ...] = (),
     running: tuple[RunningAgent, ...] = (),
     waiting: tuple[WaitingJobs, ...] = (WaitingJobs(8, 1000, 100),),
 ) -> ProvisioningView:
     known = frozenset(node.name for node in idle)
-    return ProvisioningView(now_s, rules, known, idle, avoided, pending, running, waiting)
+    return ProvisioningView(now_s, rules, known, idle, excluded, pending, running, waiting)
 
 
 def pending(count: int, *, submitted_s: float = 10 * HOUR + 30) -> tuple[PendingAgent, ...]:
@@ -58,7 +58,7 @@ def pending(count: int, *, submitted_s: float = 10 * HOUR + 30) -> tuple[Pending
 
 
 def test_every_idle_node_gets_an_agent_that_ends_at_the_next_full_hour() -> None:
-    agent = NewAgent(end_s=11 * HOUR, latest_start_s=11 * HOUR - 600, avoid=())
+    agent = NewAgent(end_s=11 * HOUR, latest_start_s=11 * HOUR - 600, exclude=())
     assert plan(view()) == Plan(11 * HOUR, (agent,) * 4, ())
 
 
@@ -70,10 +70,10 @@ def test_no_agent_is_submitted_for_jobs_that_can_go_on_nowhere() -> None:
 def test_agents_are_kept_off_nodes_on_which_nothing_that_waits_can_go_on() -> None:
     here = frozenset({"n1", "n2", "n3"})
     (agent,) = plan(view(waiting=(WaitingJobs(8, 1000, 2, here),))).submit  # n4, and nodes that nobody knows yet
-    assert agent.avoid == ("n1", "n2", "n3")
+    assert agent.exclude == ("n1", "n2", "n3")
     new = WaitingJobs(8, 1000, 1)
     agents = plan(view(waiting=(WaitingJobs(8, 1000, 2, here), new))).submit
-    assert [agent.avoid for agent in agents] == [(), ()]
+    assert [agent.exclude for agent in agents] == [(), ()]
 
 
 def test_a_running_agent_takes_no_job_that_cannot_go_on_there() -> None:
@@ -149,8 +149,8 @@ def test_a_node_kept_for_a_regular_job_is_left_alone() -> None:
 
 
 def test_a_node_on_which_agents_keep_failing_is_left_alone_and_named_to_the_scheduler() -> None:
-    answer = plan(view(avoided=frozenset({"n2", "n1"})))
-    assert [agent.avoid for agent in answer.submit] == [("n1", "n2")] * 2
+    answer = plan(view(excluded=frozenset({"n2", "n1"})))
+    assert [agent.exclude for agent in answer.submit] == [("n1", "n2")] * 2
 
 
 def test_pending_agents_count_against_the_idle_nodes() -> None:
@@ -226,7 +226,7 @@ views = st.builds(
     rules=rules,
     known=st.frozensets(st.integers(0, 12).map("n{}".format)),
     nodes=some_nodes,
-    avoided=st.frozensets(st.integers(0, 12).map("n{}".format)),
+    excluded=st.frozensets(st.integers(0, 12).map("n{}".format)),
     pending=st.lists(
         st.builds(PendingAgent, name=st.text("abc", min_size=1), submitted_s=instants, end_s=instants), max_size=6
     ).map(tuple),
@@ -245,7 +245,7 @@ views = st.builds(
 
 
 def usable(a_view: ProvisioningView) -> list[IdleNode]:
-    return [node for node in a_view.nodes if not node.planned and node.name not in a_view.avoided]
+    return [node for node in a_view.nodes if not node.planned and node.name not in a_view.excluded]
 
 
 @given(views)
@@ -275,9 +275,9 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
     rules = replace(a_view.rules, agents_at_most=3, shortest_slice_s=0)
     free, wanted = (IdleNode("n99", NODE),), (WaitingJobs(1, 1, 1, misfits),)
     (agent,) = plan(replace(a_view, rules=rules, nodes=free, pending=(), running=(), waiting=wanted)).submit
-    assert set(agent.avoid) == (a_view.avoided | misfits) & a_view.known
+    assert set(agent.exclude) == (a_view.excluded | misfits) & a_view.known
     for other in plan(a_view).submit:
-        assert set(other.avoid) <= a_view.known
+        assert set(other.exclude) <= a_view.known
 
 
 @given(views)

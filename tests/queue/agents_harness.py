@@ -31,8 +31,8 @@ class Floor:
     """The time, from the beginning, until which each node is full of other work."""
     running: dict[str, list[tuple[float, int, int, int]]] = field(default_factory=dict)
     """For each job its end, its attempt and its exit code."""
-    ever_avoided: set[str] = field(default_factory=set)
-    failures_until_avoided: dict[str, int] = field(default_factory=dict)
+    ever_excluded: set[str] = field(default_factory=set)
+    failures_until_excluded: dict[str, int] = field(default_factory=dict)
     quick: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,8 +68,8 @@ class Floor:
         if exit_code and took.compute_s < 30:
             self.quick[node] = self.quick.get(node, 0) + 1
         for name in self.avoided():
-            self.failures_until_avoided.setdefault(name, self.quick.get(name, 0))
-            self.ever_avoided.add(name)
+            self.failures_until_excluded.setdefault(name, self.quick.get(name, 0))
+            self.ever_excluded.add(name)
 
     def avoided(self) -> tuple[str, ...]:
         return self.harness.look(node_health.excluded, self.harness.now_s)
@@ -86,7 +86,7 @@ class Floor:
     def left(self, jobs: tuple[int, ...]) -> list[int]:
         return self._select(select(JOB.c.id).where(JOB.c.id.in_(jobs), JOB.c.state != State.COMPLETE))
 
-    def doubted(self) -> list[str]:
+    def suspect(self) -> list[str]:
         return self._select(select(NODE.c.name).where(NODE.c.health != "healthy"))
 
     def _select(self, what: Any) -> list[Any]:

@@ -138,7 +138,7 @@ def test_a_silent_agent_gets_no_work_until_it_beats(harness: QueueHarness) -> No
     assert len(harness.claim("a")) == 1
 
 
-def test_a_node_is_avoided_after_three_failures_in_a_row_and_a_success_clears_it(harness: QueueHarness) -> None:
+def test_a_node_is_excluded_after_three_failures_in_a_row_and_a_success_clears_it(harness: QueueHarness) -> None:
     rules: dict[str, Any] = {"faults_until_excluded": 3, "excluded_s": 100.0}
     for _ in range(2):
         harness.do(node_health.record_fault, "n1", now_s=10.0, **rules)

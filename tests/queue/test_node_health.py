@@ -50,8 +50,8 @@ def test_one_bad_node_cannot_eat_a_queue(long_harness: QueueHarness, takes_s: fl
     floor = Floor(long_harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (takes_s, 0))
     ends = floor.work_off(jobs, within_s=3 * MANY / CORES * takes_s + 3600)
     assert ends == {Outcome.SUCCEEDED: MANY}
-    assert floor.ever_avoided == {"bad"}
-    assert floor.failures_until_avoided["bad"] <= 10
+    assert floor.ever_excluded == {"bad"}
+    assert floor.failures_until_excluded["bad"] <= 10
     assert floor.quick["bad"] < 60
     counted = select(func.count()).where(JOB.c.failures > 0)
     with long_harness.engine.connect() as connection:
@@ -76,7 +76,7 @@ def test_jobs_that_fail_everywhere_make_no_node_bad(long_harness: QueueHarness) 
     jobs = _jobs(long_harness)
     floor = Floor(long_harness, ("n1", "n2", "n3"), lambda node, job: AT_ONCE)
     assert floor.work_off(jobs, within_s=7200) == {Outcome.FAILED: MANY}
-    assert floor.ever_avoided == set()
+    assert floor.ever_excluded == set()
     assert {long_harness.detail(job).failures for job in jobs[::10]} == {3}
     with long_harness.engine.connect() as connection:
         tries = connection.execute(select(func.count()).select_from(ATTEMPT)).scalar_one()
@@ -88,7 +88,7 @@ def test_on_one_node_alone_failures_are_the_jobs_own(long_harness: QueueHarness)
     jobs = _jobs(long_harness, 20)
     floor = Floor(long_harness, ("only",), lambda node, job: AT_ONCE)
     assert floor.work_off(jobs, within_s=3600) == {Outcome.FAILED: 20}
-    assert (floor.ever_avoided, floor.quick["only"]) == (set(), 60)
+    assert (floor.ever_excluded, floor.quick["only"]) == (set(), 60)
 
 
 def test_a_bad_job_among_good_ones_fails_alone(harness: QueueHarness) -> None:
@@ -96,7 +96,7 @@ def test_a_bad_job_among_good_ones_fails_alone(harness: QueueHarness) -> None:
     floor = Floor(harness, ("n1", "n2"), lambda node, job: AT_ONCE if job == jobs[7] else WELL)
     assert floor.work_off(jobs, within_s=3600) == {Outcome.SUCCEEDED: 39, Outcome.FAILED: 1}
     assert (harness.row(jobs[7]).outcome, harness.detail(jobs[7]).failures) == (Outcome.FAILED, 3)
-    assert floor.ever_avoided == set()
+    assert floor.ever_excluded == set()
     assert len({attempt.node for attempt in harness.detail(jobs[7]).attempts}) == 2
 
 
@@ -106,7 +106,7 @@ def test_the_bad_jobs_of_a_campaign_that_one_node_took_alone_do_not_make_it_bad(
     floor = Floor(long_harness, ("n1", "n2"), lambda node, job: AT_ONCE if job in jobs[:CORES] else WELL)
     ends = floor.work_off(jobs, within_s=7200)
     assert ends == {Outcome.SUCCEEDED: 60 - CORES, Outcome.FAILED: CORES}
-    assert floor.ever_avoided == set()
+    assert floor.ever_excluded == set()
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_node_on_which_jobs_fail_late_is_not_judged(long_harness: QueueHarness
     jobs = _jobs(long_harness, 24)
     floor = Floor(long_harness, ("slow", "good"), lambda node, job: (600.0, 1) if node == "slow" else WELL)
     assert floor.work_off(jobs, within_s=4 * 3600) == {Outcome.SUCCEEDED: 24}
-    assert (floor.ever_avoided, floor.doubted()) == (set(), [])
+    assert (floor.ever_excluded, floor.suspect()) == (set(), [])
 
 
 @pytest.mark.slow
@@ -123,8 +123,8 @@ def test_two_bad_nodes_of_three_are_found_out(long_harness: QueueHarness) -> Non
     floor = Floor(long_harness, ("bad1", "bad2", "good"), lambda node, job: WELL if node == "good" else AT_ONCE)
     ends = floor.work_off(jobs, within_s=4 * 3600)
     assert ends == {Outcome.SUCCEEDED: 100}
-    assert floor.ever_avoided == {"bad1", "bad2"}
-    assert max(floor.failures_until_avoided.values()) <= 16
+    assert floor.ever_excluded == {"bad1", "bad2"}
+    assert max(floor.failures_until_excluded.values()) <= 16
 
 
 @pytest.mark.slow
@@ -297,16 +297,16 @@ def test_a_probe_that_fails_leaves_the_node_alone_for_longer(long_harness: Queue
     assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_EXCLUSION_S
 
 
-def test_a_job_that_runs_on_steadily_clears_a_doubted_node(harness: QueueHarness) -> None:
+def test_a_job_that_runs_on_steadily_clears_a_suspect_node(harness: QueueHarness) -> None:
     jobs = _jobs(harness, 60)
     floor = Floor(harness, ("n1", "n2"), lambda node, job: AT_ONCE if job in jobs[: CORES - 1] else (1e6, 0))
     floor.step()
-    assert floor.doubted() == ["n1"]
+    assert floor.suspect() == ["n1"]
     floor.running["n1"] = []  # its cores are free, for all that control knows
     assert harness.claim("n1") == ()
     harness.now_s += policy.STEADY_S
     assert len(harness.claim("n1", cpus=3)) == 3
-    assert floor.doubted() == []
+    assert floor.suspect() == []
 
 
 def test_a_job_that_began_before_the_failures_clears_nothing(harness: QueueHarness) -> None:

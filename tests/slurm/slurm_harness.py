@@ -39,11 +39,11 @@ class Place:
     def __post_init__(self) -> None:
         self.cluster = self.again()
 
-    def request(self, *, avoid: tuple[str, ...] = (), last_s: float = 240) -> AgentRequest:
+    def request(self, *, exclude: tuple[str, ...] = (), last_s: float = 240) -> AgentRequest:
         """A request under a fresh name, for an agent that ends at a full second."""
         end_s = float(int(time.time() + last_s))
         name = f"{AGENT_PREFIX}test-{secrets.token_hex(4)}"
-        return AgentRequest(name, end_s, end_s - 60, self.folder / "agents" / name / "token", avoid)
+        return AgentRequest(name, end_s, end_s - 60, self.folder / "agents" / name / "token", exclude)
 
     def submit(self, request: AgentRequest) -> SchedulerId:
         """Submit it now."""

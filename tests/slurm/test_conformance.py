@@ -80,15 +80,15 @@ def test_withdrawing_what_has_ended_or_nothing_at_all_is_no_error(place: Place) 
     place.cluster.withdraw([])
 
 
-def test_a_node_to_be_avoided_that_the_scheduler_does_not_know_refuses_no_agent(place: Place) -> None:
+def test_an_excluded_node_that_the_scheduler_does_not_know_refuses_no_agent(place: Place) -> None:
     first, *others = [node.name for node in place.look().nodes.values()]
-    place.submit(place.request(avoid=("nodeX", *others)))
+    place.submit(place.request(exclude=("nodeX", *others)))
     view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
     assert view.jobs[0].node == first
 
 
-def test_an_agent_keeps_off_the_nodes_it_must_avoid(place: Place) -> None:
+def test_an_agent_keeps_off_the_nodes_that_are_excluded(place: Place) -> None:
     first, *others = [node.name for node in place.look().nodes.values()]
-    place.submit(place.request(avoid=tuple(others)))
+    place.submit(place.request(exclude=tuple(others)))
     view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
     assert view.jobs[0].node == first

@@ -74,8 +74,8 @@ def test_a_refusal_names_what_was_asked_for_and_is_not_called_unavailable(slurm:
 
 def test_a_refusal_for_the_name_of_a_node_says_which_names_were_told(slurm: Place, faked: FakedSlurm) -> None:
     faked.switch("refuse", "Invalid node name specified")
-    with pytest.raises(ClusterRefused, match=r"'Invalid node name specified', of the nodes to be avoided: n1, n2 \("):
-        slurm.submit(slurm.request(avoid=("n1", "n2")))
+    with pytest.raises(ClusterRefused, match=r"'Invalid node name specified', of the nodes to be excluded: n1, n2 \("):
+        slurm.submit(slurm.request(exclude=("n1", "n2")))
 
 
 def test_an_answer_that_cannot_be_read_may_have_been_a_yes(

@@ -16,7 +16,7 @@ from gleaner.control.web.timeline_chart import timeline_chart
 
 NODE = NodeRow(
     name="n0", cpus=8, memory_mib=16, state="idle", idle=True, regular=False, agent=None, failures=0,
-    avoided_until_s=None,
+    excluded_until_s=None,
 )  # fmt: skip
 JOB = JobRow(
     id=1, name="pi", group="atlas", campaign=None, index=None, state=State.NEW, outcome=None, exit_code=None,

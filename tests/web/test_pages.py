@@ -278,7 +278,7 @@ def _job_page(word: str) -> str:
 def _cluster_pages(word: str) -> str:
     node = NodeRow(
         name=word, cpus=1, memory_mib=1, state=word, idle=True, regular=False, agent=word, failures=0,
-        avoided_until_s=None, doubted=f"d{word}", drained=f"d{word}", wrong=(word,),
+        excluded_until_s=None, suspect=f"d{word}", drained=f"d{word}", wrong=(word,),
     )  # fmt: skip
     agent = AgentRow(
         name=word, node=f"n{word}", phase=word, scheduler_id=word, end_s=0.0, submitted_s=0.0, registered_s=None,

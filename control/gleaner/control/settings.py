@@ -97,9 +97,9 @@ class RoundSettings(_Table):
     """A pending agent that has not started after this long is withdrawn."""
     agents_at_most: int = Field(default=1000, ge=0)
     """The most agents at one time. Begin with a few."""
-    failures_until_avoided: int = Field(default=3, ge=1)
+    failures_until_excluded: int = Field(default=3, ge=1)
     """A node on which agents fail this often in a row is left alone."""
-    avoid_s: float = Field(default=3600, gt=0)
+    excluded_s: float = Field(default=3600, gt=0)
     """The time for which such a node is left alone."""
 
     @model_validator(mode="before")

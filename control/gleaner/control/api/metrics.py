@@ -30,8 +30,8 @@ def _gauges(caller: Caller) -> Gauges:
     with caller.reading() as db:
         jobs = queries.status(db)
         phases = queries.agent_phases(db, now_s=now_s)
-        avoided = node_health.excluded(db, now_s)
-        doubted = node_health.suspect(db, now_s)
+        excluded = node_health.excluded(db, now_s)
+        suspect = node_health.suspect(db, now_s)
         mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
     states = {
         "new": jobs.new,
@@ -45,15 +45,15 @@ def _gauges(caller: Caller) -> Gauges:
         "gleaner_jobs": ("Jobs by state, complete ones by outcome", "state", states),
         "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
         "gleaner_agents": ("Agents by phase", "phase", phases),
-        "gleaner_nodes_avoided": (
+        "gleaner_nodes_excluded": (
             "Nodes that are left alone now because agents or different jobs failed there",
             "",
-            {"": len(avoided)},
+            {"": len(excluded)},
         ),
-        "gleaner_nodes_doubted": (
+        "gleaner_nodes_suspect": (
             "Nodes that get one job at a time or none because different jobs failed quickly there in a row",
             "",
-            {"": len(doubted)},
+            {"": len(suspect)},
         ),
         "gleaner_nodes_clock_wrong": (
             "Nodes whose clock differs from control's by more than a second",

@@ -51,7 +51,7 @@ def cluster(caller: User) -> ClusterStatus:
     rows: list[NodeRow] = []
     for node in view.nodes.values() if view else ():
         failed = failures.get(node.name)
-        avoided_until_s = failed.excluded_until_s if failed else None
+        excluded_until_s = failed.excluded_until_s if failed else None
         rows.append(
             NodeRow(
                 name=node.name,
@@ -62,8 +62,8 @@ def cluster(caller: User) -> ClusterStatus:
                 regular=node.name in regular,
                 agent=agent_on.get(node.name),
                 failures=failed.faults if failed else 0,
-                avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
-                doubted=failed.reason if failed else "",
+                excluded_until_s=excluded_until_s if excluded_until_s and excluded_until_s > now_s else None,
+                suspect=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
                 wrong=_wrong(node, state.wrong_clocks.get(node.name)),
             )

@@ -9,7 +9,7 @@ from gleaner.control.policy.why_waiting import NodeOutlook, Surroundings
 from gleaner.control.queue import node_health, queries
 
 
-def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
+def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
     """Return the nodes at the last look at the cluster; None before the first look."""
     if state.cluster is None:
         return None
@@ -19,8 +19,8 @@ def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tup
         NodeOutlook(
             node.cpus,
             node.memory_mib,
-            is_free=node.name in idle - avoided,
-            is_avoided=node.name in idle & avoided,
+            is_free=node.name in idle - excluded,
+            is_excluded=node.name in idle & excluded,
             name=node.name,
         )
         for node in nodes
@@ -34,7 +34,7 @@ def surroundings(db: Connection, state: ControlState) -> Surroundings:
     rounds = state.settings.rounds
     return Surroundings(
         now_s=now_s,
-        nodes=places(state, avoided=frozenset(node_health.excluded(db, now_s))),
+        nodes=places(state, excluded=frozenset(node_health.excluded(db, now_s))),
         problem=state.problem,
         agents_live=phases.get("live", 0),
         agents_pending=phases.get("submitted", 0),

@@ -366,11 +366,11 @@ def _used_by(node: NodeRow) -> str:
 
 
 def _about_node(node: NodeRow) -> str:
-    note = f"left alone until {moment(node.avoided_until_s)}" if node.avoided_until_s else ""
+    note = f"left alone until {moment(node.excluded_until_s)}" if node.excluded_until_s else ""
     if not note and node.failures:
         note = f"agents failed here {node.failures} times in a row"
-    if node.doubted:
-        note = f"{note or 'gets one job at a time'}: {node.doubted}"
+    if node.suspect:
+        note = f"{note or 'gets one job at a time'}: {node.suspect}"
     if node.drained:
         note = f"drained {node.drained}" + (f"; {note}" if note else "")
     return "; ".join((*node.wrong, *filter(None, (note,))))

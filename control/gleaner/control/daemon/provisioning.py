@@ -148,8 +148,8 @@ class Provisioning:
                             db,
                             gone.node,
                             now_s=view.read_s,
-                            faults_until_excluded=rounds.failures_until_avoided,
-                            excluded_s=rounds.avoid_s,
+                            faults_until_excluded=rounds.failures_until_excluded,
+                            excluded_s=rounds.excluded_s,
                         )
                 for name in seen.vanished:
                     reason = "the scheduler no longer knows it"
@@ -175,19 +175,19 @@ class Provisioning:
         with snapshot(self._state.engine) as db:
             within_s = round_end(now_s, rules) - now_s - self._state.settings.rounds.agent_needs_s
             waiting = queries.waiting(db, limits=self._state.foreseen, within_s=within_s)
-            avoided = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
-            doubted = node_health.suspect(db, now_s)
+            excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
+            suspect = node_health.suspect(db, now_s)
         return plan(
             ProvisioningView(
                 now_s=now_s,
                 rules=rules,
                 known=frozenset(view.nodes),
                 nodes=idle_nodes(view),
-                avoided=frozenset(avoided),
+                excluded=frozenset(excluded),
                 pending=seen.pending,
-                # An agent on a doubted node takes one job at a time, so its free cores are no room for waiting jobs.
+                # An agent on a suspect node takes one job at a time, so its free cores are no room for waiting jobs.
                 running=tuple(
-                    replace(agent, free=NOTHING) if agent.node in doubted else agent for agent in seen.running
+                    replace(agent, free=NOTHING) if agent.node in suspect else agent for agent in seen.running
                 ),
                 waiting=tuple(WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting),
             )
@@ -236,7 +236,7 @@ class Provisioning:
             agents.expect(db, name=name, end_s=new.end_s, token_hash=tokens.digest(secret), now_s=now_s)
         try:
             path = write_token(self._folder, name, secret)
-            request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
+            request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.exclude)
             self._state.check_leads()  # the storage may be slow: a leader that follows finds the row, and closes it
             try:
                 id_ = self._cluster.submit(request, now_s)

@@ -115,8 +115,8 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
                 agent,
                 Deregistration.model_validate_json(left.body),
                 now_s=now_s,
-                faults_until_excluded=settings.rounds.failures_until_avoided,
-                excluded_s=settings.rounds.avoid_s,
+                faults_until_excluded=settings.rounds.failures_until_excluded,
+                excluded_s=settings.rounds.excluded_s,
                 rates=settings.rates.rules,
             )
         return 1

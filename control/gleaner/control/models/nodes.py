@@ -15,8 +15,8 @@ class NodeRow(Reply):
     """True if a regular job uses the node."""
     agent: str | None
     failures: int
-    avoided_until_s: float | None
-    doubted: str = ""
+    excluded_until_s: float | None
+    suspect: str = ""
     """The reason why the node gets one job at a time or none; empty if the node is trusted."""
     drained: str = ""
     """The user who drained the node through Gleaner, and what is left there; empty otherwise."""

@@ -84,7 +84,7 @@ class ProvisioningView:
     known: frozenset[str]
     """The names of all nodes, idle or not. No other name may be told to the scheduler: it would refuse every agent."""
     nodes: tuple[IdleNode, ...]
-    avoided: frozenset[str]
+    excluded: frozenset[str]
     """Nodes on which agents kept failing, or that are being emptied. The scheduler may have forgotten some of them."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
@@ -97,7 +97,7 @@ class NewAgent:
 
     end_s: float
     latest_start_s: float
-    avoid: tuple[str, ...]
+    exclude: tuple[str, ...]
 
 
 class Why(StrEnum):
@@ -220,7 +220,7 @@ def plan(view: ProvisioningView) -> Plan:
     """Return the agents to submit and to withdraw, given this view."""
     rules = view.rules
     end_s = round_end(view.now_s, rules)
-    usable = (node for node in view.nodes if not node.planned and node.name not in view.avoided)
+    usable = (node for node in view.nodes if not node.planned and node.name not in view.excluded)
     idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
     lasting = [agent for agent in view.running if agent.end_s - view.now_s >= rules.shortest_slice_s]
     held = _alike([(agent.free, agent.node) for agent in lasting], view.waiting)
@@ -233,8 +233,8 @@ def plan(view: ProvisioningView) -> Plan:
         len(held),
         *_arrays(held + _alike([(node.room, node.name) for node in idle], view.waiting), view.waiting),
     )
-    avoid = (view.avoided | _of_no_use(view.waiting)) & view.known
-    new = NewAgent(end_s, end_s - rules.shortest_slice_s, tuple(sorted(avoid)))
+    exclude = (view.excluded | _of_no_use(view.waiting)) & view.known
+    new = NewAgent(end_s, end_s - rules.shortest_slice_s, tuple(sorted(exclude)))
     return Plan(end_s, (new,) * wanted, _withdrawals(view, is_work_left=is_work_left))
 
 

@@ -14,12 +14,12 @@ from gleaner.control.policy.resources import lacks_real_memory
 
 @dataclass(frozen=True, slots=True)
 class NodeOutlook:
-    """A node. `is_free`: a new agent could start there; `is_avoided`: it would be free, but agents failed there."""
+    """A node. `is_free`: a new agent could start there; `is_excluded`: it would be free, but agents failed there."""
 
     cpus: int
     memory_mib: int
     is_free: bool = False
-    is_avoided: bool = False
+    is_excluded: bool = False
     name: str = ""
 
 
@@ -180,7 +180,7 @@ def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
     if not fits_somewhere(wish, usable):
         if usable:
             return "no idle node is large enough"
-        if any(node.is_avoided for node in around.nodes):
+        if any(node.is_excluded for node in around.nodes):
             return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
         return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
     if nowhere := cannot_go_on(wish, usable):

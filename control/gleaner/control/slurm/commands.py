@@ -106,8 +106,8 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
         f"--output={settings.agent_logs / '%x.log'}",
         "--open-mode=append",
     ]
-    if request.avoid:
-        words.append(f"--exclude={','.join(request.avoid)}")
+    if request.exclude:
+        words.append(f"--exclude={','.join(request.exclude)}")
     return words
 
 

@@ -36,7 +36,7 @@ class AgentRequest:
     latest_start_s: float
     """The latest start that is of any use."""
     token_file: Path
-    avoid: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     """Nodes on which it must not start."""
 
 
@@ -73,7 +73,7 @@ class Cluster(Protocol):
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
         """Submit one agent, and return its id. An agent of that name that is already there is not submitted again.
 
-        It may be there because an earlier answer was lost. Nodes to be avoided that the scheduler does not know, or
+        It may be there because an earlier answer was lost. Nodes to be excluded that the scheduler does not know, or
         knows no more, are left out. Raises `ClusterRefused` if the scheduler refuses for good.
         """
         ...

@@ -118,7 +118,7 @@ class LocalCluster:
         there = self.read(now_s)
         if any(job.name == request.name for job in there.jobs):
             return SchedulerId(request.name)
-        free = [node.name for node in there.nodes.values() if node.is_idle and node.name not in request.avoid]
+        free = [node.name for node in there.nodes.values() if node.is_idle and node.name not in request.exclude]
         if not free:
             raise ClusterUnavailable(f"all {len(there.nodes)} local agents are in use; see [cluster] local_agents")
         self._records.mkdir(parents=True, exist_ok=True)

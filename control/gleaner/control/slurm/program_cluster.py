@@ -84,11 +84,11 @@ class SlurmCluster:
         """See `Cluster.submit`. Waits, if needed, to keep to `submits_per_s`."""
         script = commands.script(self._settings, self._logs, request)
 
-        def send(avoid: tuple[str, ...]) -> SchedulerId:
-            words = commands.submit(self._settings, replace(request, avoid=avoid), now_s)
+        def send(exclude: tuple[str, ...]) -> SchedulerId:
+            words = commands.submit(self._settings, replace(request, exclude=exclude), now_s)
             return parse.parse_submitted(self._run(words, commands.SUBMIT_ENVIRONMENT, given=script))
 
-        return self._submissions.submit(request.name, lambda: known_only(send, request.avoid, self._node_names))
+        return self._submissions.submit(request.name, lambda: known_only(send, request.exclude, self._node_names))
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
         """See `Cluster.withdraw`."""

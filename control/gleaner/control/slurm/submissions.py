@@ -94,19 +94,19 @@ class Submissions:
 
 
 def known_only(
-    send: Callable[[tuple[str, ...]], SchedulerId], avoid: tuple[str, ...], known: Callable[[], Collection[str]]
+    send: Callable[[tuple[str, ...]], SchedulerId], exclude: tuple[str, ...], known: Callable[[], Collection[str]]
 ) -> SchedulerId:
-    """Submit by `send` with these nodes to be avoided. Try again without those that the scheduler no longer knows.
+    """Submit by `send` with these nodes to be excluded. Try again without those that the scheduler no longer knows.
 
     If one name is unknown, Slurm refuses the whole submission. A refusal that stays names the nodes.
     """
     try:
-        return send(avoid)
+        return send(exclude)
     except ClusterRefused as error:
-        if not avoid or _NO_SUCH_NODE not in str(error).lower():
+        if not exclude or _NO_SUCH_NODE not in str(error).lower():
             raise
         there = known()
-        left = tuple(name for name in avoid if name in there)
-        if left == avoid:
-            raise ClusterRefused(f"{error}, of the nodes to be avoided: {', '.join(avoid)}") from error
+        left = tuple(name for name in exclude if name in there)
+        if left == exclude:
+            raise ClusterRefused(f"{error}, of the nodes to be excluded: {', '.join(exclude)}") from error
         return send(left)

@@ -121,11 +121,11 @@ def needs_attention(cluster: ClusterStatus, failing: tuple[str, ...], *, held: i
     for node in cluster.nodes:
         path = f"{ROOT}/nodes/{node.name}"
         found += [Attention(f"node {node.name}: {fault}", "an admin has to mend this", path) for fault in node.wrong]
-        if node.avoided_until_s is not None:
+        if node.excluded_until_s is not None:
             todo = "repair the node, then tell Gleaner to trust it"
             found.append(Attention(f"node {node.name} is left alone: {node.failures} agents failed there", todo, path))
-        elif node.doubted:
-            found.append(Attention(f"node {node.name} is in doubt: {node.doubted}", "look at the node", path))
+        elif node.suspect:
+            found.append(Attention(f"node {node.name} is suspect: {node.suspect}", "look at the node", path))
     if held:
         some = "1 job is held" if held == 1 else f"{held:,} jobs are held"
         found.append(Attention(some, "find out why, then release or cancel", f"{ROOT}/jobs?held=true"))
