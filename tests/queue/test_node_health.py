@@ -297,7 +297,7 @@ def test_a_probe_that_fails_leaves_the_node_alone_for_longer(long_harness: Queue
     assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_EXCLUSION_S
 
 
-def test_a_job_that_runs_on_steadily_clears_a_doubted_node(harness: QueueHarness) -> None:
+def test_a_job_that_runs_on_steadily_clears_a_suspect_node(harness: QueueHarness) -> None:
     jobs = _jobs(harness, 60)
     floor = Floor(harness, ("n1", "n2"), lambda node, job: AT_ONCE if job in jobs[: CORES - 1] else (1e6, 0))
     floor.step()

@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gleaner.control.input_errors import InputError, read_toml, table_complaint
-from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
@@ -163,7 +162,7 @@ class Option:
 def read_scenario(path: Path | None, options: Sequence[Option]) -> Scenario:
     """Return the settings of a file (None: defaults) with the options on top.
 
-    Raise `InputError` for a mistake in a value, and `BadScenario` for options that need each other.
+    Raise `InputError` for a mistake in a value, or for an option that needs another one.
     """
     file = read_toml(path, missing="no such scenario file")
     tables = file.tables
@@ -196,10 +195,10 @@ def _put(tables: Tables, key: tuple[str, ...], value: object) -> None:
 
 
 def _of_agents(options: Sequence[Option]) -> None:
-    """Raise `BadScenario` if options describe agents and none asks for agents."""
+    """Raise `InputError` if options describe agents and none asks for agents."""
     own = [option for option in options if option.key[0] == "agents"]
     if own and all(option.key != ("agents", "length_s") for option in own):
-        raise BadScenario(f"{own[0].name} is about agents: give --agents LENGTH too, or [agents] in a scenario file")
+        raise InputError(f"{own[0].name} is about agents: give --agents LENGTH too, or [agents] in a scenario file")
 
 
 def _forget_the_other_machine(tables: Tables, options: Sequence[Option]) -> None:
