@@ -5,6 +5,7 @@ Docker with the shim, and the node helper (see `nodes.Node`).
 
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from tests.runtime.nodes_harness import AGENT, IMAGE, USER, Node, Work, wait_for
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
-from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.runtime.criu_streams import LAYER_PART, PREFIX
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
@@ -535,22 +535,43 @@ for what in ("more", "stop"):
 """
 
 
+COUNTS = """
+import os, sys
+from gleaner.agent.node.container_processes import written_bytes
+container, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.setgroups([])
+os.setresgid(group, group, group)
+os.setresuid(user, user, user)
+print(written_bytes([container])[container])
+"""
+
+
+def _written_by(container: ContainerId) -> int:
+    """Return the count that an agent sees, which runs as the jobs' user."""
+    words = [sys.executable, "-c", COUNTS, container, *map(str, USER)]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
 @pytest.mark.nodes
-def test_whether_a_job_writes_anything_is_seen_from_outside_and_a_save_is_no_write(
+def test_what_a_job_writes_is_seen_from_outside_also_when_it_has_been_saved_and_restored(
     pair: tuple[Node, Node], work: Work
 ) -> None:
+    """A save itself counts as a write."""
     container = work.start(pair[0], SPEAKS)
     work.until("ready")
-    silent = written_bytes([container])[container]
     saved = work.save(pair[0], container)
     pair[0].runtime.unpause(container)
-    assert written_bytes([container])[container] == silent
+    before = _written_by(container)
+    (work.folder(pair[0]) / "more").touch()
+    work.until("more")
+    assert _written_by(container) == before + len("more\n")
     work.end(pair[0], container)
     container = work.restore(pair[1], saved, SPEAKS)
-    silent = written_bytes([container])[container]
+    before = _written_by(container)
+    work.lines.clear()
     (work.folder(pair[1]) / "more").touch()
     work.until("more")
-    assert written_bytes([container])[container] > silent
+    assert _written_by(container) == before + len("more\n")
     (work.folder(pair[1]) / "stop").touch()
     assert pair[1].runtime.wait(container) == 0
 

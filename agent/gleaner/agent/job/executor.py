@@ -396,6 +396,7 @@ class Executor:
             return lifecycle.SaveFailed(str(error), lasts=isinstance(error, CannotCheckpoint) and error.lasts)
         finally:
             self.since_s = context.clock.now_s()
+            self.silence.forget_count()
 
     def _record_save(self, new: NewCheckpoint, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn the cost of a save, and keep the cost for the report."""
@@ -436,12 +437,12 @@ class Executor:
             self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
     def _go_on(self, container: ContainerId) -> None:
-        self.silence.forget_count()
         self.times.switch_to(Activity.COMPUTING)
         try:
             self.context.runtime.unpause(container)
         except RuntimeFault as error:
             self.reporter.warn("cannot let it go on", error)
+        self.silence.forget_count()
 
     def _signal(self, container: ContainerId, name: str) -> None:
         """Send the signal. The container goes on first, since a paused process does not get it."""

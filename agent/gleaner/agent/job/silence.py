@@ -31,7 +31,7 @@ class Silence:
         self._written_bytes = written_bytes
 
     def forget_count(self) -> None:
-        """Take the next look for the first: a save may have written in the job's name."""
+        """Take the next look for the first: CRIU writes in the name of the job that it saves, some 2 KB."""
         self._written_bytes = None
 
     def length_s(self, computed_s: float) -> float:
