@@ -183,7 +183,7 @@ async def _beats(
         async def beat(name: str) -> None:
             began_s = time.perf_counter()
             head, body = {"Authorization": f"Bearer {voices[name].token}"}, {"attempts": voices[name].attempts}
-            answer = await agents.post(f"/v1/agents/{name}/heartbeat", json=body, headers=head)
+            answer = await agents.post(f"/v1/agents/{name}/beat", json=body, headers=head)
             answer.raise_for_status()
             took_ms.append(1000 * (time.perf_counter() - began_s))
 
