@@ -4,13 +4,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
+from playwright.sync_api import Page as Sheet
 from tests import chromium
 from tests.simulation.pages import everything
 from tests.simulation.shipped import PATH
 
 from gleaner.control.cli import app
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report import write
+from gleaner.control.simulation.report.page import Page, Section
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +45,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert app.run(["simulate", "run", str(PATH), "--agents", "1h", *agents, "--report", str(folder / "run.html")]) == 0
     compared = ["--schedulers", "fcfs,easy", "--agents", "30m,1h,2h", *agents, "--report", str(folder / "compare.html")]
     assert app.run(["simulate", "compare", str(PATH), *compared]) == 0
+    columns = tuple(f"column {place}" for place in range(13))
+    wide = Table(columns, ((*columns[:9], *["+146.31 % (+126.96 % to +165.66 %)"] * 4),))
+    write(folder / "wide.html", Page("Wide", "", [Section("", [wide])]))
     write(folder / "everything.html", everything())
     return {path.stem: path for path in folder.iterdir()}
 
@@ -67,7 +73,7 @@ def test_a_report_is_light_for_readers_of_dark_pages_too(browser: Browser, repor
     shown.page.context.close()
 
 
-@pytest.mark.parametrize("name", ["run", "compare"])
+@pytest.mark.parametrize("name", ["run", "compare", "wide"])
 def test_nothing_is_cut_off_on_paper(browser: Browser, reports: dict[str, Path], name: str) -> None:
     shown = Shown(browser, reports[name], "light")
     shown.page.emulate_media(media="print")
@@ -92,7 +98,7 @@ def test_a_narrow_screen_has_it_all_without_scrolling_sideways(browser: Browser,
     shown.page.context.close()
 
 
-def _colours(page: Page, png: bytes) -> int:
+def _colours(page: Sheet, png: bytes) -> int:
     """Return the number of clearly different colours in a picture, counted by the browser itself."""
     counting = """
     async (bytes) => {

@@ -48,6 +48,8 @@ _MARKERS, _DASHES = "os^Dv<", ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 
 _INK, _FAINT, _RULE, _ALARM = "#1c2733", "#4c5a68", "#dfe4ea", "#b3261e"
 _INCH = 96
 _WIDTH, _HEIGHT = 9.2, 3.2
+_LEGEND_LETTERS, _KEY_LETTERS = 120, 8
+"""The width of a row of the legend, and of a key beside its name, in letters."""
 _ROW_LABELS = 16
 """The most rows of a Gantt chart that have their names written."""
 _STYLE: dict[Any, Any] = {
@@ -100,8 +102,9 @@ def picture(plot: Lines | Stack | Bars | Gantt) -> str:
         if isinstance(plot, Gantt):
             names = [_ROLES[role] for role in _used(plot)]
             handles = [Patch(facecolor=_COLOURS[role], edgecolor=_RULE) for role in _used(plot)]
-        # Entries are filled in column by column; so many columns make one row of a few and not one column.
-        figure.legend(handles, names, loc="outside upper left", ncols=max(1, min(len(names), 6)))
+        in_a_row = _LEGEND_LETTERS // max((len(name) + _KEY_LETTERS for name in names), default=1)
+        columns = max(1, min(in_a_row, len(names)))
+        figure.legend(handles, names, loc="outside upper left", ncols=columns)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return text.getvalue()
