@@ -66,6 +66,24 @@ def test_an_admin_names_the_group(admin: CliHarness, harness: CliHarness) -> Non
     admin.good("image", "rm", "pi:2", "--group", "atlas")
 
 
+def test_an_admin_publishes_an_image_to_all_groups_and_takes_it_back(admin: CliHarness, harness: CliHarness) -> None:
+    pushed(harness, "pi:1", MadeImage())
+    assert "admin" in harness.refused("image", "publish", "pi:1", code=3)
+    assert "admin" in harness.refused("image", "unpublish", "pi:1", code=3)
+    assert "name the one" in admin.refused("image", "publish", "pi:1", code=2)
+    row = json.loads(admin.good("image", "publish", "pi:1", "--group", "atlas", "--json"))
+    assert (row["name"], row["group"], row["image_id"]) == ("pi:1", "*", MadeImage().image_id)
+    harness.good("image", "rm", "pi:1")
+    (listed,) = json.loads(harness.good("image", "list", "--json"))
+    assert listed == json.loads(harness.good("image", "show", "pi:1", "--json"))
+    assert " all " in harness.good("image", "list")
+    job = json.loads(harness.good("submit", "--image", "pi:1", "--json", "--", "pi"))["jobs"][0]
+    assert "1 unended job needs it" in admin.refused("image", "unpublish", "pi:1", code=1)
+    harness.good("cancel", str(job))
+    admin.good("image", "unpublish", "pi:1")
+    assert "no image pi:1" in harness.refused("image", "show", "pi:1", code=1)
+
+
 def test_a_push_that_broke_off_goes_on_where_it_was(harness: CliHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     image = of_sizes([2 * PIECE_BYTES, 100])
     sent: list[str] = []

@@ -118,3 +118,30 @@ def test_images_are_listed_by_name_each_group_apart(harness: QueueHarness) -> No
     assert [row.name for row in harness.look(images.rows, "physics")] == ["a:1", "b:1"]
     assert [row.name for row in harness.look(images.rows, None)] == ["a:1", "b:1", "c:1"]
     assert harness.look(images.row, "chemistry", "c:1").image_id == NEW
+
+
+def test_a_published_image_is_for_all_groups_and_a_groups_own_goes_before_it(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    put(harness, NEW, group="chemistry")
+    row = harness.do(images.publish, "physics", "pythia:8.3", by="root", now_s=harness.now_s)
+    assert (row.group, row.image_id, row.pusher, row.jobs) == ("*", OLD, "root", 0)
+    put(harness, digest(3), group="physics")  # what the group pushes later is its own affair
+    given = []
+    for group in ("biology", "chemistry", "physics"):
+        harness.job(image="pythia:8.3", group=group)
+        given.append(harness.claim_one(harness.agent(f"of-{group}")).image)
+    assert given == [OLD, NEW, digest(3)]
+    with pytest.raises(Refused, match="1 unended job needs it"):
+        harness.do(images.remove, "*", "pythia:8.3")
+    assert harness.look(images.row, "*", "pythia:8.3").jobs == 1
+    with pytest.raises(Unknown, match="no admin has published an image other:latest"):
+        harness.do(images.remove, "*", "other")
+
+
+def test_an_image_that_was_unpublished_goes_from_the_storage_once_no_group_has_it(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    harness.do(images.publish, "physics", "pythia:8.3", by="root", now_s=harness.now_s)
+    harness.do(images.remove, "physics", "pythia:8.3")
+    assert harness.look(images.stored_ids) == {OLD}
+    harness.do(images.remove, "*", "pythia:8.3")
+    assert harness.look(images.stored_ids) == set()

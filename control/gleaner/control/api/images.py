@@ -1,4 +1,4 @@
-"""Container images that groups bring themselves: ask what is missing, send pieces, push, list, show, remove.
+"""Container images that groups bring themselves: ask what is missing, send pieces, push, list, show, remove, publish.
 
 All users of a group may push images and use each other's. An image's name may be given to another image, or removed, by
 who has pushed it, a manager of the group, or an admin.
@@ -9,11 +9,12 @@ from typing import Annotated
 from fastapi import APIRouter, Body, HTTPException, Path, Query
 
 from gleaner.control.api import examples, image_uploads
-from gleaner.control.api.access import Caller, User
+from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.image_uploads import Uploads
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import Name
 from gleaner.control.models.images import (
+    EVERYBODY,
     PIECE_BYTES,
     ImageName,
     ImagePush,
@@ -53,17 +54,19 @@ def _uploads(caller: Caller, named: str | None) -> Uploads:
 
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
-    """Return the images of the caller's group; for an admin, those of all groups or of one."""
+    """Return the images of the caller's group and the published ones; for an admin, those of all groups or of one."""
     only = group_of(caller, group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
-        return images.rows(db, only)
+        return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))
 
 
 @router.get("/{image}", responses=documented(404, 422))
 def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
-    """Return one image."""
+    """Return one image: the group's own, or else the published one."""
+    whose = group_of(caller, group)
     with caller.reading() as db:
-        return images.row(db, group_of(caller, group), image)
+        published = () if images.rows(db, whose, image) else images.rows(db, EVERYBODY, image)
+        return published[0] if published else images.row(db, whose, image)
 
 
 @router.delete("/{image}", responses=documented(404, 409, 422))
@@ -79,6 +82,32 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
             needed = images.stored_ids(db)
         image_uploads.sweep(state.storage, needed)
     caller.about.append(f"group {whose}, image {found.name}")
+    return found
+
+
+@router.post("/{image}/publish", responses=documented(404, 422))
+def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
+    """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
+    whose = group_of(caller, group)
+    with caller.state.images_turn:
+        with caller.writing() as db:
+            found = images.publish(db, whose, image, by=caller.identity.name, now_s=caller.now_s)
+            needed = images.stored_ids(db)
+        image_uploads.sweep(caller.state.storage, needed)
+    caller.about.append(f"group {whose}, image {found.name}, {found.image_id}")
+    return found
+
+
+@router.post("/{image}/unpublish", responses=documented(404, 409, 422))
+def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
+    """Take an image back that was published. Refused while a job that has not ended needs it."""
+    with caller.state.images_turn:
+        with caller.writing() as db:
+            found = images.row(db, EVERYBODY, image)
+            images.remove(db, EVERYBODY, image)
+            needed = images.stored_ids(db)
+        image_uploads.sweep(caller.state.storage, needed)
+    caller.about.append(f"image {found.name}")
     return found
 
 

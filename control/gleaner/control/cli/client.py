@@ -269,6 +269,14 @@ class Control:
         path = f"/v1/images/{quote(name, safe='')}"
         return self._asked(lambda: self._ask("DELETE", path, ImageRow, params=_of_group(group)), lost=())
 
+    def publish_image(self, name: str, group: str | None) -> ImageRow:
+        path = f"/v1/images/{quote(name, safe='')}/publish"
+        return self._asked(lambda: self._ask("POST", path, ImageRow, params=_of_group(group)), lost=())
+
+    def unpublish_image(self, name: str) -> ImageRow:
+        path = f"/v1/images/{quote(name, safe='')}/unpublish"
+        return self._asked(lambda: self._ask("POST", path, ImageRow), lost=())
+
     def missing_pieces(self, wanted: PieceList, of: Literal["image", "input"] = "image") -> tuple[str, ...]:
         return self._write("POST", f"/v1/{of}-uploads/missing", PieceMissing, wanted).missing
 

@@ -22,7 +22,15 @@ from gleaner.control.cli.image_archive import NotAnImage, SavedImage, read
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import one_line
-from gleaner.control.models.images import PIECE_BYTES, ImageName, ImagePush, ImageRow, PieceList, dockers_word
+from gleaner.control.models.images import (
+    EVERYBODY,
+    PIECE_BYTES,
+    ImageName,
+    ImagePush,
+    ImageRow,
+    PieceList,
+    dockers_word,
+)
 from gleaner.control.simulation.metrics.tables import Table, number
 
 app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
@@ -87,6 +95,20 @@ def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
     """Remove an image. Refused while a job that has not ended needs it."""
     with connect() as control:
         return _answer(control.remove_image(_checked(name), group), as_json=as_json)
+
+
+@app.command()
+def publish(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
+    """Let the jobs of all groups use an image of a group; only for an admin."""
+    with connect() as control:
+        return _answer(control.publish_image(_checked(name), group), as_json=as_json)
+
+
+@app.command()
+def unpublish(name: Named, as_json: AsJson = False) -> Answer:
+    """Take back an image that was published. Refused while a job that has not ended needs it."""
+    with connect() as control:
+        return _answer(control.unpublish_image(_checked(name)), as_json=as_json)
 
 
 def _checked(name: str) -> str:
@@ -186,7 +208,9 @@ def _table(rows: Sequence[ImageRow]) -> Table:
     return Table.of(
         rows,
         {
-            "IMAGE": "name", "GROUP": "group", "ID": lambda row: row.image_id.removeprefix("sha256:")[:12],
+            "IMAGE": "name",
+            "GROUP": lambda row: "all" if row.group == EVERYBODY else row.group,
+            "ID": lambda row: row.image_id.removeprefix("sha256:")[:12],
             "FOR": "architecture", "MIB": lambda row: number(row.size_bytes / 2**20, 0), "JOBS": "jobs",
             "PUSHED": lambda row: moment(row.pushed_s), "BY": "pusher",
         },

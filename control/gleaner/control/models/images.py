@@ -14,6 +14,8 @@ MOST_LAYERS = 512
 LONGEST_CONFIG = 1_000_000
 MOST_PIECES = 50_000
 
+EVERYBODY = "*"
+"""In place of a group: the image is one that an admin has published for the jobs of all groups."""
 ImageName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,62})?$")
 ]
@@ -94,6 +96,7 @@ class ImageRow(Reply):
 
     name: str
     group: str
+    """`*` if an admin has published it for all groups."""
     image_id: str
     architecture: str
     size_bytes: int
@@ -102,4 +105,4 @@ class ImageRow(Reply):
     pusher: str
     """The user who pushed it."""
     jobs: int
-    """The group's jobs that were submitted with this very image and have not ended."""
+    """The jobs of its group, or of all, that were submitted with this very image and have not ended."""

@@ -1,15 +1,17 @@
 """Container images that groups have pushed: their names, and which stored images a name or a job still needs.
 
+An image that an admin has published has a further name, in the group `*`. A group's own name goes before it.
+
 A job is submitted with an image's name and keeps the image that the name meant then. So a stored image stays until no
 name means it and no unended job was submitted with it.
 """
 
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
-from gleaner.control.models.images import ImageRow, dockers_word, tagged
+from gleaner.control.models.images import EVERYBODY, ImageRow, dockers_word, tagged
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.schema import IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE
 from gleaner.control.states import State
@@ -18,21 +20,25 @@ _UNENDED = JOB.c.state != State.COMPLETE
 
 
 def pushed_id(db: Connection, group: str, image: str) -> str | None:
-    """Return the id of the image that the group has pushed under the name; None if it has not.
+    """Return the id of the image that the group means by the name: its own, or a published one. None: neither is there.
 
     The name keeps its meaning until the transaction's end.
     """
-    named = select(IMAGE.c.image_id).where(_is(group, image)).with_for_update(read=True)
-    return db.execute(named).scalar_one_or_none()
+    for whose in (group, EVERYBODY):
+        named = select(IMAGE.c.image_id).where(_is(whose, image)).with_for_update(read=True)
+        if (image_id := db.execute(named).scalar_one_or_none()) is not None:
+            return str(image_id)
+    return None
 
 
 def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[ImageRow, ...]:
     """Return the images of a group (None: of all groups), sorted by name; with `name` that one, or none."""
+    is_its = or_(JOB.c.group == IMAGE.c.group, IMAGE.c.group == EVERYBODY)
     jobs = (
         select(func.count())
         .select_from(JOB)
         .join(SPEC, SPEC.c.id == JOB.c.spec)
-        .where(_UNENDED, JOB.c.group == IMAGE.c.group, SPEC.c.image_id == IMAGE.c.image_id)
+        .where(_UNENDED, is_its, SPEC.c.image_id == IMAGE.c.image_id)
         .scalar_subquery()
     )
     stored = (STORED_IMAGE.c.architecture, STORED_IMAGE.c.size_bytes)
@@ -52,8 +58,17 @@ def row(db: Connection, group: str, name: str) -> ImageRow:
     """Return the image. Raises `Unknown`."""
     found = rows(db, group, name)
     if not found:
-        raise Unknown(f"group {group} has no image {tagged(name)}: `glean image list` shows what there is")
+        whose = "no admin has published an image" if group == EVERYBODY else f"group {group} has no image"
+        raise Unknown(f"{whose} {tagged(name)}: `glean image list` shows what there is")
     return found[0]
+
+
+def publish(db: Connection, group: str, name: str, *, by: str, now_s: float) -> ImageRow:
+    """Give a group's image the same name for the jobs of all groups. Raises `Unknown`."""
+    found = row(db, group, name)
+    _name(db, found.model_copy(update={"group": EVERYBODY, "pusher": by, "pushed_s": now_s}))
+    _forget_unneeded(db)
+    return row(db, EVERYBODY, name)
 
 
 def architectures(db: Connection) -> frozenset[str]:
@@ -82,9 +97,7 @@ def put(db: Connection, pushed: ImageRow, *, digest: str, group_bytes: int) -> N
     ).rowcount:
         facts = {"architecture": pushed.architecture, "size_bytes": pushed.size_bytes}
         db.execute(insert(STORED_IMAGE).values(image_id=pushed.image_id, digest=digest, **facts))
-    now: dict[str, Any] = {"image_id": pushed.image_id, "pushed_s": pushed.pushed_s, "pusher": pushed.pusher}
-    if not db.execute(update(IMAGE).where(_is(pushed.group, pushed.name)).values(now)).rowcount:
-        db.execute(insert(IMAGE).values(group=pushed.group, name=tagged(pushed.name), **now))
+    _name(db, pushed)
     distinct = select(IMAGE.c.image_id).where(IMAGE.c.group == pushed.group)
     total = select(func.sum(STORED_IMAGE.c.size_bytes)).where(STORED_IMAGE.c.image_id.in_(distinct))
     has_bytes = int(db.execute(total).scalar_one())
@@ -94,6 +107,13 @@ def put(db: Connection, pushed: ImageRow, *, digest: str, group_bytes: int) -> N
             f" {group_bytes / 2**30:.3g}: remove some with `glean image rm`"
         )
     _forget_unneeded(db)
+
+
+def _name(db: Connection, image: ImageRow) -> None:
+    """Let the name mean this image in its group."""
+    now: dict[str, Any] = {"image_id": image.image_id, "pushed_s": image.pushed_s, "pusher": image.pusher}
+    if not db.execute(update(IMAGE).where(_is(image.group, image.name)).values(now)).rowcount:
+        db.execute(insert(IMAGE).values(group=image.group, name=tagged(image.name), **now))
 
 
 def remove(db: Connection, group: str, name: str) -> None:
@@ -109,9 +129,11 @@ def remove(db: Connection, group: str, name: str) -> None:
 
 
 def unended_jobs(db: Connection, group: str, image_id: str) -> int:
-    """Return the number of the group's unended jobs that were submitted with the image."""
+    """Return the number of the group's unended jobs that were submitted with the image; of all groups' for `*`."""
     needed = select(func.count()).select_from(JOB).join(SPEC, SPEC.c.id == JOB.c.spec)
-    return db.execute(needed.where(_UNENDED, JOB.c.group == group, SPEC.c.image_id == image_id)).scalar_one()
+    if group != EVERYBODY:
+        needed = needed.where(JOB.c.group == group)
+    return db.execute(needed.where(_UNENDED, SPEC.c.image_id == image_id)).scalar_one()
 
 
 def _forget_unneeded(db: Connection) -> None:
