@@ -2,7 +2,9 @@
 
 import types
 from pathlib import Path
+from unittest import mock
 
+import docker.errors
 import pytest
 import structlog
 from tests.runtime.nodes_harness import USER, Work
@@ -85,3 +87,21 @@ def test_only_what_our_runtime_saved_is_restored_and_only_by_it(work: Work) -> N
     vars(runtime)["_shim"] = object()
     with pytest.raises(CannotRestore, match="was not saved by Gleaner's runtime"):
         runtime.restore(work.spec("x"), work.storage.open(others.key, others.digest))
+
+
+def test_an_image_whose_load_is_broken_off_is_in_the_record_that_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may have it by then, and an agent that was killed says nothing more."""
+    engine = mock.Mock()
+    engine.load.side_effect = KeyboardInterrupt
+    monkeypatch.setattr("gleaner.agent.runtime.docker.Engine", lambda *_, **__: engine)
+    runtime = DockerRuntime("unix:///engine", user=(1, 1), pulled_images=tmp_path / "pulled.json")
+    image_id = f"sha256:{'0' * 64}"
+    with pytest.raises(KeyboardInterrupt):
+        runtime.load_image(image_id, iter([b"layers"]))
+    engine.image_facts.return_value = (image_id, 7)
+    assert [(image.name, image.size_bytes) for image in runtime.cached_images()] == [(image_id, 7)]
+    assert runtime.drop_image(image_id)
+    engine.image_facts.side_effect = docker.errors.NotFound("gone")
+    assert list(runtime.cached_images()) == []
