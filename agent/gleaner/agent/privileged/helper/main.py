@@ -384,7 +384,7 @@ def main() -> NoReturn:
     words = sys.argv[1:]
     try:
         settings = config.load()
-        if words[:1] == ["monitor"] and len(words) == 5:
+        if words[:1] == ["monitor"] and len(words) in {5, 6}:
             monitor.main(words[1:])
             sys.exit(0)
         if words:
