@@ -151,7 +151,7 @@ def test_whoever_is_asked_is_a_letter_and_so_is_every_answer() -> None:
     """The parts of messages have no version of their own; all that is sent as a whole has."""
     parts = {name for name in LEAST if not issubclass(message(name), VersionedMessage)}
     inner = {"NodeFacts", "NodeRates", "SelfSave", "Checkpoint", "Assignment", "AttemptRef", "RestoreMeasurement"}
-    assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage"}
+    assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage", "StoredInput"}
 
 
 def test_an_agent_says_in_one_line_that_control_is_too_new() -> None:

@@ -189,8 +189,8 @@ def test_a_report_with_too_many_words_is_cut_not_refused(harness: ApiHarness) ->
     body = {"exit_code": 127, "reason": "no such \0 file " * 1000, "slice": SLICE}
     assert agent.report(job, 1, "completed", body).status_code == 204
     shown = harness.user.get(f"/v1/jobs/{job}").json()["attempts"][0]["detail"]
-    assert shown.startswith("no such \ufffd file")
-    assert len(shown) == 2000
+    assert shown.startswith("exit code 127: no such \ufffd file")
+    assert len(shown) == 2000 + len("exit code 127: ")
 
 
 def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(harness: ApiHarness) -> None:

@@ -26,7 +26,7 @@ def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 def test_beside_a_container_that_runs_nothing_is_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.made(MINE, ALICE)
     monkeypatch.setattr(Bundle, "is_monitored", lambda _: True)
-    with acting_as(*ALICE), pytest.raises(Unfit, match="has a container on this node already"):
+    with acting_as(*ALICE), pytest.raises(Unfit, match="already has a container on this node"):
         main.meet_helper("66")
 
 
@@ -43,7 +43,7 @@ def test_what_an_earlier_one_has_left_goes(node: Node) -> None:
 def test_two_that_begin_at_once_do_not_share_a_folder(node: Node) -> None:
     with acting_as(*ALICE):
         main.meet_helper("66")
-        with pytest.raises(Unfit, match="one at a time"):
+        with pytest.raises(Unfit, match="only one may run at a time"):
             main.meet_helper("66")
 
 

@@ -29,7 +29,7 @@ def started(node: Node, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None
     """Its container is started by a runtime that does nothing; `then` happens meanwhile."""
     folder = node.ask(ALICE, do="admit", slurm_job="66")["folder"]
     node.made(MINE, ALICE)
-    monkeypatch.setattr(containers, "run", lambda *_: then())
+    monkeypatch.setattr(containers, "run", lambda *_, **__: then())
     monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
     descriptor = os.open(folder, os.O_PATH)
     try:

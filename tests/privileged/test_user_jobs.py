@@ -34,6 +34,7 @@ def wanted(**changes: Any) -> dict[str, Any]:
         "memory_mib": 1000,
         "labels": {},
         "restore": False,
+        "inputs": False,
     } | changes
 
 
