@@ -7,7 +7,7 @@ from fastapi import APIRouter, HTTPException, Query
 
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.report import MonthReport, ReportRow
+from gleaner.control.models.report import MonthReport, ReportFilter, ReportRow
 from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
 from gleaner.control.queue import node_time
 
@@ -16,22 +16,15 @@ router = APIRouter(prefix="/v1/report", tags=["report"])
 HOUR_S = 3600.0
 KINDS = ("harvested", "saving", "restoring", "lost")
 
-Month = Annotated[
-    str,
-    Query(
-        pattern=r"^(\d{4}-(0[1-9]|1[0-2]))?$", description="As in 2026-10; this month by default", examples=["2026-10"]
-    ),
-]
-
 
 @router.get("", responses=documented(422))
-def report(caller: User, month: Month = "") -> MonthReport:
+def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthReport:
     """Return what became of the nodes' time in a month, and who got what was harvested.
 
     Everybody may see the nodes' time, and the rows of the own group. Admins see all groups.
     """
     now_s = caller.now_s
-    month = month or datetime.fromtimestamp(now_s).astimezone().strftime("%Y-%m")
+    month = wanted.month or datetime.fromtimestamp(now_s).astimezone().strftime("%Y-%m")
     begin_s, month_end_s = month_span(month)
     end_s = max(begin_s, min(month_end_s, now_s))
     with caller.reading() as db:

@@ -1,6 +1,15 @@
 """The report of a month: what became of the nodes' time, and who got what was harvested."""
 
-from gleaner.control.models.base import Reply
+from pydantic import Field
+
+from gleaner.control.models.base import Reply, Shape
+
+
+class ReportFilter(Shape):
+    """The choice of a month; empty: this month."""
+
+    month: str = Field(default="", pattern=r"^([0-9]{4}-(0[1-9]|1[0-2]))?$", examples=["2026-10"])
+    """As in 2026-10."""
 
 
 class ReportRow(Reply):

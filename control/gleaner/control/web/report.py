@@ -3,14 +3,14 @@
 import csv
 import io
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.control.api import report
 from gleaner.control.api.access import User
-from gleaner.control.api.report import Month
-from gleaner.control.models.report import MonthReport, ReportRow
+from gleaner.control.models.report import MonthReport, ReportFilter, ReportRow
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 
@@ -30,9 +30,9 @@ class NodePart:
 
 
 @router.get("/report")
-def report_page(request: Request, caller: User, month: Month = "") -> Response:
+def report_page(request: Request, caller: User, wanted: Annotated[ReportFilter, Query()]) -> Response:
     """Return what became of the nodes' time in a month, and who got what was harvested."""
-    found = report.report(caller, month)
+    found = report.report(caller, wanted)
     return page(
         request,
         "report.html",
@@ -44,9 +44,9 @@ def report_page(request: Request, caller: User, month: Month = "") -> Response:
 
 
 @router.get("/report.csv")
-def report_file(caller: User, month: Month = "") -> Response:
+def report_file(caller: User, wanted: Annotated[ReportFilter, Query()]) -> Response:
     """Return the rows of a month's report as comma-separated values."""
-    found = report.report(caller, month)
+    found = report.report(caller, wanted)
     text = io.StringIO()
     made = csv.DictWriter(text, ("month", *ReportRow.model_fields))
     made.writeheader()
