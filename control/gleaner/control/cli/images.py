@@ -99,7 +99,7 @@ def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
 
 @app.command()
 def publish(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
-    """Let the jobs of all groups use an image of a group; only for an admin."""
+    """Let all groups use a group's image; only for an admin."""
     with connect() as control:
         return _answer(control.publish_image(_checked(name), group), as_json=as_json)
 
