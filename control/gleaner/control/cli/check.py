@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, assert_never
 
 import typer
@@ -19,7 +20,8 @@ from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.cli import render
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
-from gleaner.control.cli.jobs import SubmitOptions, options_given
+from gleaner.control.cli.jobs import SubmitOptions, options_given, pack_inputs
+from gleaner.control.cli.local_inputs import send
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.watching import patient
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
@@ -153,6 +155,9 @@ def check(
         str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
     ] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
+    ] = None,
     saves_itself: Annotated[
         str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
     ] = None,
@@ -174,14 +179,17 @@ def check(
         retries=0,
         compute_limit=f"{10 * after_s + SPARE_S}s",
         env=env,
+        input=input,
         saves_itself=saves_itself,
         group=group,
     )
     given = options_given(options)
     if command:
         given["command"] = Given(tuple(command), "the command")
+    packed = pack_inputs(given, Path())
     wanted = campaigns.submission(given)
     with connect() as control:
+        send(control, packed, wanted.group)
         (job,) = control.submit(wanted).jobs
         try:
             found = _watch(control, job, after_s=after_s, patience_s=patience_s)

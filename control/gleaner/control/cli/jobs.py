@@ -104,14 +104,14 @@ def submit(
         given["command"] = Given(tuple(arguments), "the command")
     given |= options_given(options)
     folder = Path((arguments or ["."])[0]).parent if options.image is None else Path()
-    packed = _pack_inputs(given, folder)
+    packed = pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
         send(control, packed, wanted.group)
         return Answer(control.submit(wanted), as_json)
 
 
-def _pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
+def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
     """Read the local inputs, and put their digests in their place. Raises `InputError`."""
     if "inputs" not in given:
         return ()
