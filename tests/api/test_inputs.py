@@ -73,6 +73,28 @@ def test_what_is_not_the_content_is_not_stored(harness: ApiHarness) -> None:
     assert missing(harness.user, ONE) == [ONE.content]
 
 
+def test_a_stored_input_stays_when_others_store_it_again_or_send_something_else(harness: ApiHarness) -> None:
+    put(harness.user)
+    (kept,) = harness.storage.keys("inputs")
+    again = harness.user.post("/v1/inputs", ONE.put())  # the pieces went with the first
+    assert (again.status_code, again.json()["content"]) == (201, ONE.content)
+    other = MadeInput(packed(b"other"))
+    send(harness.user, other.archive)
+    assert harness.user.post("/v1/inputs", ONE.put() | {"pieces": other.put()["pieces"]}).status_code == 201
+    job = harness.user.submit(spec={"inputs": [NAMED]})
+    (claimed,) = harness.agent().claim()
+    assert claimed["job"] == job
+    archive = harness.storage.open(kept, claimed["inputs"][0]["digest"])
+    assert b"".join(archive.read(INPUT_PART)) == ONE.archive
+
+
+def test_no_more_pieces_are_taken_than_the_size_has(harness: ApiHarness) -> None:
+    send(harness.user, ONE.archive)
+    many = ONE.put() | {"pieces": ONE.put()["pieces"] * 300}
+    assert "must be cut into pieces" in detail(harness.user.post("/v1/inputs", many), 422)
+    assert harness.storage.keys("inputs") == []
+
+
 def test_two_inputs_of_one_name_are_refused(harness: ApiHarness) -> None:
     put(harness.user)
     job = {"name": "pi", "image": "gleaner/pi", "inputs": [NAMED, NAMED]}

@@ -135,7 +135,7 @@ def test_what_such_a_machine_cannot_do_is_one_line(
         (("--confidence", "95"), "glean: --confidence 95: it lies between 0 and 1"),
         (("--shortest-slice", "2h", "--lengths", "1h"), "glean: no agent would compute"),
         (("--json", "nowhere/out.json"), "glean: nowhere/out.json: there is no folder nowhere"),
-        (("--processors", "16", "--nodes", "2"), "glean: machine: processors is a pool without nodes"),
+        (("--processors", "16", "--nodes", "2"), "glean: [machine]: processors is a pool without nodes"),
         (("--state", "/dev/null/state"), "glean: /dev/null/state"),
     ],
 )

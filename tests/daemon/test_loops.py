@@ -135,7 +135,8 @@ def test_the_settings_decide_which_loops_there_are(tmp_path: Path, settings: dic
     state.settings = state.settings.model_copy(update={"groups": GroupSettings.model_validate(settings)})
     loops = control_loops(state, Leadership(state, this_program()), FakeCluster())
     assert {loop.name for loop in loops} == more | {
-        "leader", "provisioning", "report spool", "drafts", "checkpoint gc", "rebalancer", "retention", "drains",
+        "leader", "node history", "provisioning", "report spool", "drafts", "checkpoint gc", "rebalancer", "retention",
+        "drains",
     }  # fmt: skip
     assert loops[0].name == "leader"
 

@@ -27,7 +27,7 @@ from gleaner.control.settings import Settings
 pytestmark = pytest.mark.slow
 
 PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 'glean'; sys.exit(main())"
-IDLE_AGENT = '["sh", "-c", "exec sleep 300", "agent"]'
+IDLE_AGENT = '["sh", "-c", "trap \'kill $!; exit 0\' TERM USR1; sleep 300 & wait", "agent"]'
 
 
 def until(holds: Callable[[], Any], *, within_s: float = 150) -> Any:

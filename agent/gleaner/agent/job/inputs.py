@@ -7,9 +7,11 @@ brought before each start and before each restore. All calls block as long as th
 thread. Nothing waits for them at the agent's end.
 """
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +138,12 @@ class Inputs:
                 raise NotStaged(
                     ReturnReason.INPUT_MISSING, f"the input {one.name} is not whole in the storage: {error}"
                 ) from error
+            except OSError as error:
+                if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                    raise
+                raise NotStaged(
+                    ReturnReason.NODE_LACKS, f"no room for the input {one.name}: {error.strerror}"
+                ) from error
 
     def _open(self, one: StoredInput, group: str, stop: threading.Event) -> Archive:
         give_up_s = self.clock.monotonic_s() + MISSING_FOR_S
@@ -173,5 +181,10 @@ def _unpack(chunks: Iterator[bytes], one: StoredInput, folder: Path) -> None:
         raise NotStaged(ReturnReason.INPUT_MISSING, f"the input {one.name} cannot be unpacked: {error}") from error
     if [entry.name for entry in new.iterdir()] != [CONTENT]:
         raise NotStaged(ReturnReason.INPUT_MISSING, f"the input {one.name} is not one file or folder")
-    (new / CONTENT).rename(folder / one.name)
+    top, mode = new / CONTENT, (new / CONTENT).lstat().st_mode
+    if stat.S_ISDIR(mode):
+        top.chmod(stat.S_IRWXU)  # a folder that nobody may write to cannot be renamed
+    top.rename(folder / one.name)
+    if stat.S_ISDIR(mode):
+        (folder / one.name).chmod(stat.S_IMODE(mode))
     new.rmdir()

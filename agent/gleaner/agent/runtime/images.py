@@ -46,7 +46,7 @@ _DOCKER_HUB, _ITS_OWN = "docker.io", "library/"
 _ID = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 _PATIENCE_S = 1800.0
 _LOOK_EVERY_S = 0.2
-_NOTE_EVERY_S = 3600.0
+_NOTE_EVERY_S = 60.0
 
 
 def is_id(image: str) -> bool:

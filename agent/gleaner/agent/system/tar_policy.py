@@ -82,7 +82,7 @@ class Policy(NamedTuple):
 
 
 class ShortMember(tarfile.TarInfo):
-    """A member of an archive that root reads: it has no longer header than `LONGEST_HEADER_BYTES`."""
+    """A member of an archive whose header is at most `LONGEST_HEADER_BYTES` long: `tarfile` reads it into memory."""
 
     __slots__ = ()
 

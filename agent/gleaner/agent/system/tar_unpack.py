@@ -83,11 +83,10 @@ def unpack_all(sources: Iterable[Source], target: int, policy: Policy) -> None:
     of a later one.
     """
     unpacking = _Unpacking(target, policy)
-    kind = ShortMember if policy.is_overlaid else tarfile.TarInfo
     for source in sources:
         unpacking.begin()
         stream = cast("IO[bytes]", source)
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=kind) as archive:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=ShortMember) as archive:
             while (member := archive.next()) is not None:
                 vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
                 unpacking.put(archive, member)

@@ -9,13 +9,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException
 
+from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
 from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.image_uploads import Uploads
 from gleaner.control.api.images import Group, Piece, group_of
 from gleaner.control.api.problems import documented
-from gleaner.control.models.images import PieceList, PieceMissing, PieceStored
+from gleaner.control.models.images import PIECE_BYTES, PieceList, PieceMissing, PieceStored
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
 from gleaner.control.queue import inputs
 from gleaner.control.queue.errors import Invalid
@@ -62,9 +63,15 @@ def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow
     if given.size_bytes > limits.largest_bytes:
         said = f"{given.size_bytes / 2**30:.3g} GiB, and may have {limits.largest_gib:.3g} ([inputs] largest_gib)"
         raise HTTPException(413, f"the input has {said}")
+    if len(given.pieces) != -(-given.size_bytes // PIECE_BYTES):
+        raise Invalid(f"pieces: the input must be cut into pieces of {PIECE_BYTES} bytes, the last one shorter")
     key = input_key(group, given.content)
     row = InputRow(content=given.content, group=group, size_bytes=given.size_bytes, used_s=caller.now_s)
     with state.images_turn:
+        with caller.writing() as db:
+            stored = inputs.use(db, group, [given.content], now_s=caller.now_s).get(given.content)
+        if stored is not None and _is_whole(state.storage, key, stored.digest):
+            return row.model_copy(update={"size_bytes": stored.size_bytes})  # another user of the group was faster
         state.storage.delete(key)  # it is damaged, or the queue does not know it
         with state.storage.draft(key) as draft:
             draft.add(INPUT_PART, _checked(given, sent.read(given.pieces)))
@@ -80,12 +87,24 @@ def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow
     return row
 
 
+def _is_whole(storage: Storage, key: str, digest: str) -> bool:
+    """Return True if the input is in the storage as it was written. All of it is read."""
+    try:
+        for _ in storage.open(key, digest).read(INPUT_PART):
+            pass
+    except ArchiveBroken:
+        return False
+    return True
+
+
 def _checked(given: InputPut, contents: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the contents. Raises `Invalid` at their end if they are not what they were said to be."""
+    """Yield the contents. Raises `Invalid` if they are not what they were said to be."""
     hashed, size_bytes = hashlib.sha256(), 0
     for content in contents:
         hashed.update(content)
         size_bytes += len(content)
+        if size_bytes > given.size_bytes:
+            break
         yield content
     if f"sha256:{hashed.hexdigest()}" != given.content or size_bytes != given.size_bytes:
         raise Invalid(f"content: the pieces are not those of the input {given.content}")

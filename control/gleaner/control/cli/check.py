@@ -123,7 +123,7 @@ def _lasts(why: str) -> bool:
 
 def _told(detail: JobDetail, again: AttemptRow) -> str:
     """Return how saving and restoring went; `again` is the slice that went on from a checkpoint."""
-    first = next(each for each in detail.attempts if each.ending == Ending.SAVED)
+    first = next((each for each in detail.attempts if each.ending == Ending.SAVED), detail.attempts[0])
     stored = f" ({size(detail.checkpoints[-1].size_bytes)})" if detail.checkpoints else ""
     end = "saved again" if again.ending == Ending.SAVED else "ended with exit code 0"
     saved = f"saved on {first.node} in {first.save_s:.1f} s{stored}"
