@@ -107,15 +107,20 @@ def architecture_of(push: ImagePush) -> str:
         raise Invalid("config: only images for Linux with a known architecture can run here")
     if diffs != [layer.diff_id for layer in push.layers]:
         raise Invalid("layers: they are not those that the image's configuration names")
-    if len(push.pieces) != -(-push.size_bytes // PIECE_BYTES):
-        raise Invalid(f"pieces: the layers must be cut into pieces of {PIECE_BYTES} bytes, the last one shorter")
+    check_pieces(push.pieces, push.size_bytes, what="the layers")
     return said
 
 
-def is_whole(storage: Storage, image_id: str, digest: str) -> bool:
-    """Return True if the image's archive is in the storage as it was written. All of it is read."""
+def check_pieces(pieces: Sequence[str], size_bytes: int, *, what: str) -> None:
+    """Raise `Invalid` unless these are as many pieces as something of this size has."""
+    if len(pieces) != -(-size_bytes // PIECE_BYTES):
+        raise Invalid(f"pieces: {what} must be cut into pieces of {PIECE_BYTES} bytes, the last one shorter")
+
+
+def is_whole(storage: Storage, key: str, part: str, digest: str) -> bool:
+    """Return True if this part of an archive is in the storage as it was written. All of it is read."""
     try:
-        for _ in storage.open(image_key(image_id), digest).read(IMAGE_PART):
+        for _ in storage.open(key, digest).read(part):
             pass
     except ArchiveBroken:
         return False

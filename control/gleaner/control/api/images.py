@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, HTTPException, Path, Query
 
+from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.api import examples, image_uploads
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.image_uploads import Uploads
@@ -150,8 +151,8 @@ def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> 
             raise HTTPException(
                 422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
             )
-        contents = sent.read(pushed.pieces)
-        if digest is not None and image_uploads.is_whole(state.storage, pushed.image_id, digest):
+        contents, key = sent.read(pushed.pieces), image_key(pushed.image_id)
+        if digest is not None and image_uploads.is_whole(state.storage, key, IMAGE_PART, digest):
             for _ in image_uploads.archive(pushed, contents):  # only who has the whole content may use it
                 pass
         else:

@@ -9,14 +9,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException
 
-from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
 from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
-from gleaner.control.api.image_uploads import Uploads
+from gleaner.control.api.image_uploads import Uploads, check_pieces, is_whole
 from gleaner.control.api.images import Group, Piece, group_of
 from gleaner.control.api.problems import documented
-from gleaner.control.models.images import PIECE_BYTES, PieceList, PieceMissing, PieceStored
+from gleaner.control.models.images import PieceList, PieceMissing, PieceStored
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
 from gleaner.control.queue import inputs
 from gleaner.control.queue.errors import Invalid
@@ -63,14 +62,13 @@ def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow
     if given.size_bytes > limits.largest_bytes:
         said = f"{given.size_bytes / 2**30:.3g} GiB, and may have {limits.largest_gib:.3g} ([inputs] largest_gib)"
         raise HTTPException(413, f"the input has {said}")
-    if len(given.pieces) != -(-given.size_bytes // PIECE_BYTES):
-        raise Invalid(f"pieces: the input must be cut into pieces of {PIECE_BYTES} bytes, the last one shorter")
+    check_pieces(given.pieces, given.size_bytes, what="the input")
     key = input_key(group, given.content)
     row = InputRow(content=given.content, group=group, size_bytes=given.size_bytes, used_s=caller.now_s)
     with state.images_turn:
         with caller.writing() as db:
             stored = inputs.use(db, group, [given.content], now_s=caller.now_s).get(given.content)
-        if stored is not None and _is_whole(state.storage, key, stored.digest):
+        if stored is not None and is_whole(state.storage, key, INPUT_PART, stored.digest):
             return row.model_copy(update={"size_bytes": stored.size_bytes})  # another user of the group was faster
         state.storage.delete(key)  # it is damaged, or the queue does not know it
         with state.storage.draft(key) as draft:
@@ -85,16 +83,6 @@ def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow
         sent.remove(given.pieces)
     caller.about.append(f"group {group}, input {given.content}")
     return row
-
-
-def _is_whole(storage: Storage, key: str, digest: str) -> bool:
-    """Return True if the input is in the storage as it was written. All of it is read."""
-    try:
-        for _ in storage.open(key, digest).read(INPUT_PART):
-            pass
-    except ArchiveBroken:
-        return False
-    return True
 
 
 def _checked(given: InputPut, contents: Iterator[bytes]) -> Iterator[bytes]:
