@@ -24,8 +24,12 @@ def connection(harness: ApiHarness) -> Iterator[socket.socket]:
     running.start()
     while not server.started:
         time.sleep(0.01)
+    listening = server.servers[0].sockets[0]
+    # Else the kernel may hold all that is sent before the server has read any of it.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGEST_HEAD_BYTES)
     try:
-        with socket.create_connection(server.servers[0].sockets[0].getsockname(), timeout=30) as connected:
+        with socket.create_connection(listening.getsockname(), timeout=30) as connected:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST_HEAD_BYTES)
             yield connected
     finally:
         server.should_exit = True
