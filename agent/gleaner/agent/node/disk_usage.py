@@ -156,11 +156,10 @@ class DiskWatch:
     def look(self, jobs: Mapping[ContainerId, Path]) -> dict[ContainerId, Verdict]:
         """Return verdicts on jobs that must end or be saved; `jobs` has their folders. Blocks for a limited time."""
         self.room = room([self.work, *self._places()])
-        if self.is_short and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
+        if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
             self.room = room([self.work, *self._places()])
         if self._last_prune_s is None:
             self._prune(images.FRESH_S, enough=lambda left_bytes: left_bytes <= self.images_limit_bytes)
-            self._last_prune_s = None
             self._prune(self.images_keep_s, enough=lambda _: False)
         if not self._is_due():
             return {}
@@ -218,10 +217,12 @@ class DiskWatch:
         fullest = room([self.work, *self._places()])
         return fullest is not None and not fullest.is_short(self.limits.reserve_mib * _MIB)
 
+    def _may_prune(self) -> bool:
+        """Return True if the last prune was a minute ago, or there was none."""
+        return self._last_prune_s is None or self.clock.monotonic_s() - self._last_prune_s >= _PRUNE_EVERY_S
+
     def _prune(self, unused_for_s: float, *, enough: Callable[[int], bool]) -> bool:
-        """Remove unused images, at most once a minute, and by age once for each agent; return True if any went."""
-        if self._last_prune_s is not None and self.clock.monotonic_s() - self._last_prune_s < _PRUNE_EVERY_S:
-            return False
+        """Remove unused images until it is enough; return True if any went."""
         self._last_prune_s = self.clock.monotonic_s()
         try:
             removed = images.prune(self.runtime, unused_for_s=unused_for_s, enough=enough, now_s=self.clock.now_s())
