@@ -20,11 +20,11 @@ from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
 from gleaner.control.cli.image_archive import NotAnImage, SavedImage, read
 from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.cli.pieces import send_missing
 from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.images import (
     EVERYBODY,
-    PIECE_BYTES,
     ImageName,
     ImagePush,
     ImageRow,
@@ -123,9 +123,11 @@ def _checked(name: str) -> str:
 
 def _pushed(control: Control, image: SavedImage, given: ImagePush) -> ImageRow:
     """Send what control lacks of the image, and have it stored."""
+    changed = Failure("a piece of the image did not arrive as it was sent: push again, which goes on from here")
     for tries_left in reversed(range(TRIES)):
-        missing = control.missing_pieces(PieceList(pieces=given.pieces, group=given.group))
-        _send(control, image, given, missing)
+        send_missing(
+            control, given.pieces, image.pieces(), of="image", group=given.group, what="sending", changed=changed
+        )
         try:
             with render.busy("storing"):
                 return control.push_image(given)
@@ -134,19 +136,6 @@ def _pushed(control: Control, image: SavedImage, given: ImagePush) -> ImageRow:
             if not tries_left or not is_lost:
                 raise
     raise AssertionError("the last try has returned or raised")
-
-
-def _send(control: Control, image: SavedImage, given: ImagePush, missing: Sequence[str]) -> None:
-    left = set(missing)
-    with render.steps(f"sending ({PIECE_BYTES // 2**20} MiB each)") as show_steps:
-        show_steps(len(given.pieces) - len(missing), len(given.pieces))
-        for digest, piece in zip(given.pieces, image.pieces() if left else (), strict=False):
-            if digest not in left:
-                continue
-            if control.send_piece(piece, given.group) != digest:
-                raise Failure("a piece of the image did not arrive as it was sent: push again, which goes on from here")
-            left.discard(digest)
-            show_steps(len(given.pieces) - len(left), len(given.pieces))
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from gleaner.agent.job.inputs import CONTENT, MOST_FILES
 from gleaner.control.campaigns.input_list import LocalInput
-from gleaner.control.cli import render
 from gleaner.control.cli.client import Control
 from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.pieces import send_missing
 from gleaner.control.input_errors import InputError, one_line
-from gleaner.control.models.images import MOST_PIECES, PIECE_BYTES, PieceList
+from gleaner.control.models.images import MOST_PIECES, PIECE_BYTES
 from gleaner.control.models.inputs import InputList, InputPut, InputSpec
 
 _CHUNK_BYTES = 2**20
@@ -63,24 +63,16 @@ def send(control: Control, inputs: Sequence[PackedInput], group: str | None) -> 
     by_content = {one.content: one for one in inputs}
     for content in control.missing_inputs(InputList(contents=tuple(by_content), group=group)):
         one = by_content[content]
-        left = set(control.missing_pieces(PieceList(pieces=one.pieces, group=group), "input"))
-        with render.steps(f"sending {one.wanted.name} ({PIECE_BYTES // 2**20} MiB each)") as show_steps:
-            for number, (digest, piece) in enumerate(zip(one.pieces, _pieces_again(one, left), strict=False), 1):
-                if digest in left:
-                    if control.send_piece(piece, group, "input") != digest:
-                        raise BadInput(f"{one_line(one.wanted.source)} was changed while it was sent: submit again")
-                    left.discard(digest)
-                show_steps(number, len(one.pieces))
+        changed = BadInput(f"{one_line(one.wanted.source)} was changed while it was sent: submit again")
+        what = f"sending {one.wanted.name}"
+        send_missing(control, one.pieces, _pieces_again(one), of="input", group=group, what=what, changed=changed)
         control.put_input(InputPut(content=content, size_bytes=one.size_bytes, pieces=one.pieces, group=group))
 
 
-def _pieces_again(one: PackedInput, left: set[str]) -> Iterator[bytes]:
-    """Yield the pieces, as long as some are left to send."""
+def _pieces_again(one: PackedInput) -> Iterator[bytes]:
+    """Yield the pieces once more. Raises `BadInput` if they cannot be read again."""
     try:
-        for piece in _pieces(one.path):
-            if not left:
-                return
-            yield piece
+        yield from _pieces(one.path)
     except (OSError, ValueError) as error:
         raise BadInput(one_line(f"{one.wanted.source} was changed while it was sent: {error}")) from None
 
