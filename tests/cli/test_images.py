@@ -89,20 +89,20 @@ def test_a_push_that_broke_off_goes_on_where_it_was(harness: CliHarness, monkeyp
     sent: list[str] = []
     real = Control.send_piece
 
-    def breaking_off(control: Control, content: bytes, group: str | None) -> str:
+    def breaking_off(control: Control, content: bytes, *more: Any) -> str:
         if len(sent) == 2:
             raise KeyboardInterrupt
         sent.append(digest(content))
-        return real(control, content, group)
+        return real(control, content, *more)
 
     saved(harness, image)
     with monkeypatch.context() as patch:
         patch.setattr(Control, "send_piece", breaking_off)
         assert harness.run("image", "push", "big", "pi.tar", *FOR)[0] == 130
 
-    def counted(control: Control, content: bytes, group: str | None) -> str:
+    def counted(control: Control, content: bytes, *more: Any) -> str:
         sent.append(digest(content))
-        return real(control, content, group)
+        return real(control, content, *more)
 
     monkeypatch.setattr(Control, "send_piece", counted)
     assert pushed(harness, "big", image)["name"] == "big:latest"
@@ -134,7 +134,7 @@ def test_a_piece_that_arrives_otherwise_than_it_was_sent_is_an_error(
 ) -> None:
     saved(harness, MadeImage())
     real = Control.send_piece
-    monkeypatch.setattr(Control, "send_piece", lambda control, content, group: real(control, content + b"x", group))
+    monkeypatch.setattr(Control, "send_piece", lambda control, content, *more: real(control, content + b"x", *more))
     assert "did not arrive as it was sent" in harness.refused("image", "push", "pi", "pi.tar", *FOR, code=1)
 
 
