@@ -27,7 +27,6 @@ from gleaner.control.simulation.replay import agent_slots
 from gleaner.control.simulation.replay.agents import (
     AgentLog,
     Finite,
-    Records,
     freed,
     logged,
     restore_seconds,
@@ -54,7 +53,8 @@ def next_s(layer: AgentLog, finite: Finite | None) -> float:
     at_s = float(state.wake_s)
     if finite is not None:
         return min(at_s, next_of_places(layer, finite))
-    at_s = min(at_s, _next_leaving_s(layer, layer.leavings))
+    if state.leavings > 0:
+        at_s = min(at_s, float(layer.leavings[0].end_s))
     if state.first < state.last:
         at_s = min(at_s, float(layer.entries[state.first].end_s))
     return at_s
@@ -74,7 +74,7 @@ def held_past(layer: AgentLog, finite: Finite | None, at_s: float) -> int:
     units = int(layer.rules[0].units)
     if finite is not None:
         return past_of_places(layer, finite, at_s) * units
-    nodes = _leaving_past(layer, layer.leavings, at_s)
+    nodes = _leaving_past(layer, at_s)
     entry = int(state.last) - 1
     while entry >= state.first and layer.entries[entry].end_s > at_s:
         nodes += int(layer.entries[entry].nodes)
@@ -92,7 +92,7 @@ def release(layer: AgentLog, finite: Finite | None, now_s: float) -> int:
     if finite is not None:
         advance_places(layer, finite, now_s)
     else:
-        _release_leavings(layer, layer.leavings, now_s)
+        _release_leavings(layer, now_s)
         while state.first < state.last and layer.entries[state.first].end_s <= now_s:
             _end_first_group(layer)
     units = 0
@@ -115,11 +115,11 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
     needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may owe, too
-    if needed > 0:
+    if needed > 0 and rules.preemption:
         if finite is not None:
             vacate_places(layer, finite, now_s, needed)
         else:
-            _vacate(layer, layer.leavings, now_s, needed)
+            _vacate(layer, now_s, needed)
     free -= max(0, owed - int(state.leaving) * units)
     end_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
     if end_s > shadow_s:
@@ -168,18 +168,12 @@ def close(layer: AgentLog, finite: Finite | None, stop_s: float) -> None:
 
 
 @inner
-def _vacate(layer: AgentLog, leavings: Records | None, now_s: float, needed: int) -> None:
+def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
     """Have this many more agents leave.
 
     The agents that end first leave first, and of these the agents that started first. Their save is due soonest anyway,
     and they have had the most use of their restore. An agent that ends before it could be saved is left alone.
     """
-    if leavings is not None:
-        _vacate_some(layer, leavings, now_s, needed)
-
-
-@inner
-def _vacate_some(layer: AgentLog, leavings: Records, now_s: float, needed: int) -> None:
     rules, state, entries = layer.rules[0], layer.state[0], layer.entries
     entry = int(state.first)
     passed = int(state.coming)  # nodes of this entry that have to leave already
@@ -223,13 +217,13 @@ def _vacate_some(layer: AgentLog, leavings: Records, now_s: float, needed: int) 
         entry += 1
     while state.first < state.last and entries[state.first].nodes == 0:
         state.first += 1
-    _leave(layer, leavings, gone_s, needed, saved)
+    _leave(layer, gone_s, needed, saved)
 
 
 @inner
-def _leave(layer: AgentLog, leavings: Records, gone_s: float, nodes: int, saved: int) -> None:
+def _leave(layer: AgentLog, gone_s: float, nodes: int, saved: int) -> None:
     """Record that these nodes will be free at `gone_s`."""
-    state = layer.state[0]
+    state, leavings = layer.state[0], layer.leavings
     state.running -= nodes
     state.leaving += nodes
     at = state.leavings
@@ -243,30 +237,19 @@ def _leave(layer: AgentLog, leavings: Records, gone_s: float, nodes: int, saved:
 
 
 @inner
-def _next_leaving_s(layer: AgentLog, leavings: Records | None) -> float:
-    """Return when the first agents that are being vacated are gone; infinite if no agent is being vacated."""
-    if leavings is not None and layer.state[0].leavings > 0:
-        return float(leavings[0].end_s)
-    return math.inf
-
-
-@inner
-def _leaving_past(layer: AgentLog, leavings: Records | None, at_s: float) -> int:
+def _leaving_past(layer: AgentLog, at_s: float) -> int:
     """Return the number of nodes whose agents are being vacated and will be gone only after that instant."""
     nodes = 0
-    if leavings is not None:
-        for entry in range(layer.state[0].leavings):
-            if leavings[entry].end_s > at_s:
-                nodes += int(leavings[entry].nodes)
+    for entry in range(layer.state[0].leavings):
+        if layer.leavings[entry].end_s > at_s:
+            nodes += int(layer.leavings[entry].nodes)
     return nodes
 
 
 @inner
-def _release_leavings(layer: AgentLog, leavings: Records | None, now_s: float) -> None:
+def _release_leavings(layer: AgentLog, now_s: float) -> None:
     """Free the nodes that have been vacated by now."""
-    if leavings is None:
-        return
-    state = layer.state[0]
+    state, leavings = layer.state[0], layer.leavings
     gone = 0
     while gone < state.leavings and leavings[gone].end_s <= now_s:
         state.leaving -= leavings[gone].nodes

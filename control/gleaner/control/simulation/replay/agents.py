@@ -118,12 +118,9 @@ class AgentLog(NamedTuple):
     """One record."""
     entries: Records
     """Agents that started at one instant and end at one instant, in the order of both instants."""
-    leavings: Records | None
+    leavings: Records
     """Agents that are being vacated, in the order in which they will be gone. The jobs of `saved` nodes return as saved
-    jobs.
-
-    None without preemption, so that the code that vacates agents is not compiled.
-    """
+    jobs. Without preemption, no agent is vacated."""
     freed: Records
     """The units that were returned at the latest instant, and when they were expected."""
     log: Seconds
@@ -224,7 +221,7 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog |
         rules=_rules(agents, machine),
         state=state,
         entries=np.zeros(2 * nodes + 8, _ENTRY),
-        leavings=np.zeros(nodes + 1, _LEAVING) if agents.preemption else None,
+        leavings=np.zeros(nodes + 1, _LEAVING),
         freed=np.zeros(nodes + 1, _FREED),
         log=np.empty((5, max(1024, 2 * nodes))),
         counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
