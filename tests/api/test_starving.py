@@ -15,7 +15,7 @@ from tests.api.api_harness import ApiHarness, served
 
 from gleaner.control.api.app import create_app
 from gleaner.control.api.http_protocol import BoundedHead
-from gleaner.control.api.token_lookup import STRANGERS_AT_ONCE, STRANGERS_PER_HOST
+from gleaner.control.api.places import STRANGERS_AT_ONCE, STRANGERS_PER_HOST
 from gleaner.control.queue import tokens
 
 REQUESTS = 500

@@ -15,6 +15,7 @@ from tests.slurm.records import node, seen
 from tests.web.web_harness import Browser, Shown, browser_of, markup
 
 from gleaner.agent.messages import LogLines
+from gleaner.control.api.places import CallerPlaces
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.decisions import DecisionKind
@@ -26,7 +27,7 @@ from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import State
 from gleaner.control.web import rendering
-from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT, Places
+from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT
 
 PAGES = (
     "/web",
@@ -179,7 +180,7 @@ def test_what_is_not_there_is_said_on_a_page(harness: ApiHarness) -> None:
 def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word() -> None:
     inside, most = 0, 0
 
-    async def make_page(places: Places, go: asyncio.Event) -> None:
+    async def make_page(places: CallerPlaces, go: asyncio.Event) -> None:
         nonlocal inside, most
         async with places.one():
             inside += 1
@@ -188,7 +189,7 @@ def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word() -> 
             inside -= 1
 
     async def crowd() -> HTTPException:
-        places, go = Places(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT), asyncio.Event()
+        places, go = CallerPlaces(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT, refusal="too many"), asyncio.Event()
         waiting = [asyncio.create_task(make_page(places, go)) for _ in range(PAGES_WAIT)]
         await asyncio.sleep(0)  # each task runs until it waits
         with pytest.raises(HTTPException) as refused:

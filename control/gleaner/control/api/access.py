@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gleaner.control.api.instruments import Instruments
 from gleaner.control.api.munge_login import MungeLogin
+from gleaner.control.api.places import strangers
 from gleaner.control.api.problems import answer_to
-from gleaner.control.api.token_lookup import Strangers, TokenLookup
+from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.base import Name
 from gleaner.control.queue.database import snapshot
@@ -88,8 +89,8 @@ class Gate:
         self._app = app
         self._state = state
         self._meters = meters
-        self._lookups = TokenLookup(state, Strangers())
-        self._munged = MungeLogin(state.settings.munge, Strangers())  # own threads: new agents are heard if munge hangs
+        self._lookups = TokenLookup(state, strangers())
+        self._munged = MungeLogin(state.settings.munge, strangers())  # own threads: new agents are heard if munge hangs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 without a known token, and 413 to a body whose declared length is too large."""

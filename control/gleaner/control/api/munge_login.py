@@ -20,7 +20,7 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
-from gleaner.control.api.token_lookup import Strangers
+from gleaner.control.api.places import CallerPlaces
 from gleaner.control.queue.tokens import Identity
 from gleaner.control.settings import MungeRule, MungeSettings
 from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, payload_of
@@ -59,7 +59,7 @@ class Once:
 class MungeLogin:
     """The caller, as munge names it."""
 
-    def __init__(self, settings: MungeSettings, strangers: Strangers) -> None:
+    def __init__(self, settings: MungeSettings, strangers: CallerPlaces) -> None:
         self._settings = settings
         self._strangers = strangers
         self._once = Once()

@@ -6,16 +6,11 @@ wrong tokens can keep strangers from being heard, but nobody whom control knows:
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import TypeVar
 
-from anyio import CapacityLimiter
-from anyio.to_thread import run_sync
-from fastapi import HTTPException
 from starlette.concurrency import run_in_threadpool
 
+from gleaner.control.api.places import CallerPlaces
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity, identify
@@ -26,44 +21,14 @@ REMEMBERED_AT_MOST = 10_000
 REFUSED_S = 2.0
 """The time for which a token that was not found is not looked up again."""
 REFUSED_AT_MOST = 1000
-STRANGERS_AT_ONCE = 4
-STRANGERS_WAIT = 256
-"""The most look-ups of unknown tokens that may wait or be under way."""
-STRANGERS_PER_HOST = 32
-"""The most such look-ups from one address, so that one address cannot keep all others out."""
 
 Found = TypeVar("Found")
-
-
-class Strangers:
-    """The few threads for callers who are not known yet, and the bound on the number of waiting callers."""
-
-    def __init__(self) -> None:
-        self._limiter = CapacityLimiter(STRANGERS_AT_ONCE)
-        self._waiting: Counter[str] = Counter()
-
-    async def run(self, ask: Callable[[], Found], *, host: str) -> Found:
-        """Run `ask` in one of the threads, and return its answer. Raises 503 if too many wait."""
-        with self._place(host):
-            return await run_sync(ask, limiter=self._limiter)
-
-    @contextmanager
-    def _place(self, host: str) -> Generator[None]:
-        if self._waiting.total() >= STRANGERS_WAIT or self._waiting[host] >= STRANGERS_PER_HOST:
-            raise HTTPException(503, "too many callers that are not known yet: try again", {"Retry-After": "2"})
-        self._waiting[host] += 1
-        try:
-            yield
-        finally:
-            self._waiting[host] -= 1
-            if not self._waiting[host]:
-                del self._waiting[host]
 
 
 class TokenLookup:
     """The cache of tokens' owners. Only the event loop's thread touches it. Keys are hashes: no secret is kept."""
 
-    def __init__(self, state: ControlState, strangers: Strangers) -> None:
+    def __init__(self, state: ControlState, strangers: CallerPlaces) -> None:
         self._state = state
         self._strangers = strangers
         self._known: dict[bytes, tuple[float, Identity]] = {}

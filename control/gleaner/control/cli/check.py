@@ -38,7 +38,7 @@ SPARE_S = 600
 """The time that a check's job may compute at most, beside ten times `--after`, should nobody cancel it."""
 
 
-class Verdict(StrEnum):
+class CanBeSaved(StrEnum):
     """The answer to the question whether the program can be saved here."""
 
     YES = "yes"
@@ -52,7 +52,7 @@ class Checked:
 
     image: str
     job: int
-    verdict: Verdict
+    verdict: CanBeSaved
     reason: str
 
 
@@ -68,7 +68,7 @@ class Act(StrEnum):
 class Finding:
     """The end of a check."""
 
-    verdict: Verdict
+    verdict: CanBeSaved
     reason: str
 
 
@@ -79,21 +79,21 @@ def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Findi
     """
     row, slices = detail.job, detail.attempts
     if again := next((each for each in slices if each.restored_from and _has_gone_on(each)), None):
-        return Finding(Verdict.YES, _told(detail, again))
+        return Finding(CanBeSaved.YES, _told(detail, again))
     if row.state is State.COMPLETE:
         return _ended(detail)
     if row.state is State.RUNNING:
         due_s = after_s * LONGER ** sum(_is_unstarted(each) for each in slices)
         if (why := detail.not_saved_because) and (_lasts(why) or ran_s >= due_s + FAILED_FOR_S):
-            return Finding(Verdict.NO, why)
+            return Finding(CanBeSaved.NO, why)
         return Act.HOLD if ran_s >= due_s and not row.held else Act.WAIT
     last = slices[-1] if slices else None
     if detail.unsaved_because is not None and not detail.unsaved_because.startswith(ReturnReason.TOO_LATE):
-        return Finding(Verdict.NO, detail.unsaved_because)
+        return Finding(CanBeSaved.NO, detail.unsaved_because)
     if last is not None and last.restored_from and last.detail.startswith(ReturnReason.CANNOT_RESTORE):
-        return Finding(Verdict.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
+        return Finding(CanBeSaved.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
     if row.held and (last is None or last.detail.startswith((ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED))):
-        return Finding(Verdict.UNKNOWN, f"it did not start: {detail.waits_because}")
+        return Finding(CanBeSaved.UNKNOWN, f"it did not start: {detail.waits_because}")
     return Act.RELEASE if row.held else Act.WAIT
 
 
@@ -101,12 +101,12 @@ def out_of_patience(detail: JobDetail, *, waited_s: float) -> Finding:
     """Return the end of a check in which nothing has happened for so long."""
     row, waited = detail.job, in_words(waited_s)
     if row.state is not State.RUNNING:
-        return Finding(Verdict.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
+        return Finding(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
     if detail.saves_itself is not None and row.held:
         how = detail.saves_itself
         said = f"it got {how.signal}, and has not exited with code {how.exit_code} within {waited}"
-        return Finding(Verdict.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)")
-    return Finding(Verdict.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
+        return Finding(CanBeSaved.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)")
+    return Finding(CanBeSaved.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
 
 
 def _has_gone_on(slice_: AttemptRow) -> bool:
@@ -134,14 +134,14 @@ def _ended(detail: JobDetail) -> Finding:
     row = detail.job
     last = detail.attempts[-1] if detail.attempts else None
     if row.outcome is Outcome.CANCELLED or last is None:
-        return Finding(Verdict.UNKNOWN, "somebody cancelled its job")
+        return Finding(CanBeSaved.UNKNOWN, "somebody cancelled its job")
     said = f"{detail.failed_because}; `glean logs {row.id}` has what it printed"
     if row.outcome is Outcome.FAILED and last.restored_from:
-        return Finding(Verdict.NO, f"it was saved and restored, and failed then: {said}")
+        return Finding(CanBeSaved.NO, f"it was saved and restored, and failed then: {said}")
     if row.outcome is Outcome.FAILED:
-        return Finding(Verdict.UNKNOWN, f"it failed by itself before it was saved: {said}")
+        return Finding(CanBeSaved.UNKNOWN, f"it failed by itself before it was saved: {said}")
     more = "give it more to do, or save it sooner with --after"
-    return Finding(Verdict.UNKNOWN, f"it ended after {last.compute_s:.1f} s, before it was saved: {more}")
+    return Finding(CanBeSaved.UNKNOWN, f"it ended after {last.compute_s:.1f} s, before it was saved: {more}")
 
 
 def check(
@@ -198,23 +198,23 @@ def check(
                 control.act(job, "cancel")
     checked = Checked(image, job, found.verdict, found.reason)
     return Answer(
-        checked if as_json else in_one_line(checked), as_json, exit_code=int(found.verdict is not Verdict.YES)
+        checked if as_json else in_one_line(checked), as_json, exit_code=int(found.verdict is not CanBeSaved.YES)
     )
 
 
 def in_one_line(checked: Checked) -> str:
     """Return the outcome for people.
 
-    >>> in_one_line(Checked("lab:1", 7, Verdict.NO, "cannot be saved: it has a POSIX message queue: use a pipe"))
+    >>> in_one_line(Checked("lab:1", 7, CanBeSaved.NO, "cannot be saved: it has a POSIX message queue: use a pipe"))
     'no: lab:1 cannot be saved here: it has a POSIX message queue: use a pipe'
     """
     reason = checked.reason.removeprefix(f"{ReturnReason.UNSAVABLE}: ")
     match checked.verdict:
-        case Verdict.YES:
+        case CanBeSaved.YES:
             return f"yes: {checked.image} can be saved here: {reason}"
-        case Verdict.NO:
+        case CanBeSaved.NO:
             return f"no: {checked.image} cannot be saved here: {reason}"
-        case Verdict.UNKNOWN:
+        case CanBeSaved.UNKNOWN:
             return f"not known: {reason}"
         case _:
             assert_never(checked.verdict)

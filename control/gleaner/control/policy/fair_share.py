@@ -80,7 +80,7 @@ def core(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - its passes share many va
     expected ends of running jobs, ascending, and `ends_units` the units that become free then. A job that should have
     ended by now counts as one that is about to end.
 
-    With one reservation and targets of 0 this is EASY backfilling (`policy.backfill`) in the order of `queue`.
+    With one reservation and targets of 0 this is EASY backfilling (`replay.backfill`) in the order of `queue`.
     """
     held = holds.copy()
     places = np.empty(len(queue), np.int64)  # in the queue, of the jobs that start

@@ -6,10 +6,8 @@ for the origin says so, and the form carries a value that only our pages know. O
 that agents find threads free however many people look.
 """
 
-import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -20,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gleaner.control.api.access import Caller
 from gleaner.control.api.instruments import Instruments
-from gleaner.control.api.token_lookup import Strangers
+from gleaner.control.api.places import CallerPlaces, strangers
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
 from gleaner.control.queue.database import snapshot
@@ -41,33 +39,13 @@ PAGES_WAIT = 256
 STREAMS_AT_ONCE = 128
 """The most streams of news at once. A page without one asks for itself every while."""
 
+_REFUSAL = "too many pages are asked for at once"
 _READS = frozenset({"GET", "HEAD"})
 
 
 def is_page(path: str) -> bool:
     """Return True if the path is that of a page, and not of the API."""
     return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
-
-
-class Places:
-    """The places of pages that are made now, or of streams."""
-
-    def __init__(self, *, at_once: int, at_most: int) -> None:
-        self._free = asyncio.Semaphore(at_once)
-        self._at_most = at_most
-        self._there = 0
-
-    @asynccontextmanager
-    async def one(self) -> AsyncGenerator[None]:
-        """Wait for a place, and keep it. Raises 503 if too many wait."""
-        if self._there >= self._at_most:
-            raise HTTPException(503, "too many pages are asked for at once: try again", {"Retry-After": "2"})
-        self._there += 1
-        try:
-            async with self._free:
-                yield
-        finally:
-            self._there -= 1
 
 
 class PageGate:
@@ -77,9 +55,9 @@ class PageGate:
         self._app = app
         self._state = state
         self._meters = meters
-        self._lookups = Strangers()
-        self._places = Places(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT)
-        self._streams = Places(at_once=STREAMS_AT_ONCE, at_most=STREAMS_AT_ONCE)
+        self._lookups = strangers()
+        self._places = CallerPlaces(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT, refusal=_REFUSAL)
+        self._streams = CallerPlaces(at_once=STREAMS_AT_ONCE, at_most=STREAMS_AT_ONCE, refusal=_REFUSAL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass that may, and answer all others."""

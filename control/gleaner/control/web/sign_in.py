@@ -12,7 +12,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from gleaner.control.api.access import LONGEST_TOKEN, Caller, User
-from gleaner.control.api.token_lookup import Strangers, TokenLookup
+from gleaner.control.api.places import strangers
+from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
 from gleaner.control.queue.database import snapshot
@@ -34,7 +35,7 @@ class SignIn:
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
-        self._strangers = Strangers()
+        self._strangers = strangers()
         self._lookups = TokenLookup(state, self._strangers)
 
     async def session(self, token: str, code: str, *, host: str) -> str | None:

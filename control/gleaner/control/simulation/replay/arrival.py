@@ -1,4 +1,4 @@
-"""A queue in order of arrival: first come, first served, and EASY backfilling. `policy.backfill` decides.
+"""A queue in order of arrival: first come, first served, and EASY backfilling. `replay.backfill` decides.
 
 The queue is the workload itself: a job's place is its number. A job that overtook others leaves a gap.
 """
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gleaner.control.policy import backfill
+from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
 from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never

@@ -1,4 +1,4 @@
-"""A queue in order of arrival in which every job has a promise: conservative backfilling. `policy.backfill` decides.
+"""A queue in order of arrival in which every job has a promise: conservative backfilling. `replay.backfill` decides.
 
 There is a decision at every instant, and each promise is an instant of its own. First, what ended compresses the
 schedule. Then what was submitted gets its reservations, in the order of the queue. Then every job whose promise is due
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gleaner.control.policy import backfill
+from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agent_starts import agent_end, held_past
 from gleaner.control.simulation.replay.agent_starts import decide as decide_agents
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records

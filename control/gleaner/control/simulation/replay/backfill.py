@@ -1,7 +1,7 @@
 """Backfilling: the waiting jobs that start now, and the jobs behind them that may overtake.
 
-Pure: counts of units (nodes, or processors) and times come in, positions in the queue go out. Each core is one plain
-function over NumPy arrays, which the simulator compiles and live control calls as it is.
+Pure: counts of units (nodes, or processors) and times come in, positions in the queue go out. Each is one plain
+function over NumPy arrays, which can be called as it is or compiled.
 
 EASY gives the first waiting job that does not fit a reservation: the shadow time, at which enough of what runs has
 ended if all run to their limits. A later job may start at once if it ends by then, or if it takes no more than the
@@ -26,7 +26,7 @@ LEVELS = 4
 """Of blocks: of 32 jobs, of 1,024, of 32,768 and of a million."""
 
 
-def easy(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - one pass over the queue; numba takes no keywords
+def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba takes no keywords
     now_s: float,
     free: int,
     running: int,
@@ -160,7 +160,7 @@ def easy(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - one pass over the queue;
     return found, running, shadow_s, extra
 
 
-def conservative(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - as above
+def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
     now_s: float,
     steps: int,
     steps_s: NDArray[np.float64],

@@ -10,7 +10,7 @@ from tests.simulation.oracle import Cluster, Job
 from tests.simulation.oracle import conservative as readable_conservative
 from tests.simulation.oracle import easy as readable_easy
 
-from gleaner.control.policy import backfill
+from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.compiler import compiled
 
 NOW_S = 100.0
