@@ -4,7 +4,7 @@ from datetime import timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, Surroundings, fits_somewhere, waits_because
 
 SMALL = JobNeeds(cpus=1, memory_mib=512)

@@ -37,7 +37,7 @@ from tests.postgres import running
 
 from gleaner.agent.messages import ClaimRequest, Completed, Registration, Slice
 from gleaner.control.models.jobs import JobSpec, Submission
-from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, leader, tokens
 from gleaner.control.queue.database import connect, migrate, transaction
 from gleaner.control.queue.leader import Term

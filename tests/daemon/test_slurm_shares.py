@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.slurm_shares import take_shares
-from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.queue.database import connect
 from gleaner.control.settings import ClusterSettings, GroupSettings, Settings
 from gleaner.control.slurm import accounting

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.fair_share import POLICY, TURNS_KEPT, Book, First
-from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.fair_share import POLICY, TURNS_KEPT, Book, First, ShareRules, Shares
 from gleaner.control.policy.replay import REPLAYS
 
 GROUPS = ("biology", "chemistry", "physics", "theory")

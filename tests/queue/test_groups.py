@@ -11,7 +11,7 @@ from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Assignment, ClaimRequest, ReturnReason
-from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import claims, decisions, queries
 from gleaner.control.queue.attempt_reports import NODES_UNTIL_BROKEN

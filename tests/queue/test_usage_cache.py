@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, event
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.usage_cache import FRESH_S, RECORDED_AT_ONCE, UsageCache
 

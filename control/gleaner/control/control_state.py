@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Engine
 
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
-from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.provisioning import ProvisioningRules, round_end
 from gleaner.control.policy.quotas import Allowance, QuotaRules
 from gleaner.control.queue import leader

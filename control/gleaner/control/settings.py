@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
 from gleaner.control.hostlist import chosen
-from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, Limit, Quantity, QuotaRules
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
 from gleaner.agent.common.quantities import in_words
-from gleaner.control.policy.group_shares import Shares
+from gleaner.control.policy.fair_share import Shares
 from gleaner.control.policy.resources import lacks_real_memory
 
 

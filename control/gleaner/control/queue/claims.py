@@ -35,8 +35,7 @@ from sqlalchemy import (
 from gleaner.agent.messages import Assignment, Assignments, Checkpoint, ClaimRequest, ComputeLimit, PushedImage
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy import fair_share
-from gleaner.control.policy.fair_share import Book, First
-from gleaner.control.policy.group_shares import Shares
+from gleaner.control.policy.fair_share import Book, First, Shares
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health

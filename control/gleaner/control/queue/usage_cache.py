@@ -14,7 +14,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from gleaner.agent.messages import Assignment
-from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.queue.queries import GroupUsage, group_usage
 
 FRESH_S = 1.0

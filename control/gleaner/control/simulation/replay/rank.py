@@ -1,4 +1,4 @@
-"""A queue by descending priority: linear priority and Simultaneous Fair-Share. `policy.fair_share` decides.
+"""A queue by descending priority: linear priority and Simultaneous Fair-Share. `fair_share` decides.
 
 Of equal priorities the earlier arrival is first. All priorities grow alike with time (see `fair_share.priorities`), so
 a job's place does not change.
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.policy import fair_share
 from gleaner.control.simulation.errors import BadScenario
+from gleaner.control.simulation.replay import fair_share
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
 from gleaner.control.simulation.replay.compiler import compiled, inner, making, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
@@ -28,7 +28,7 @@ from gleaner.control.simulation.settings import Backfill, SchedulerSettings, Sha
 from gleaner.control.simulation.settings import Discipline as Kind
 from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload, refuse_strangers
 
-choose = making(fair_share.core)
+choose = making(fair_share.choose)
 
 
 class ByRank(NamedTuple):
