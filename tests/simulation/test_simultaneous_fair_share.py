@@ -1,4 +1,4 @@
-"""The order between groups: the worked example of the paper's idea, and the walk against its readable form and against live control."""
+"""The walk over a queue: the worked example of the paper, against its readable form, and against live control."""
 
 from collections.abc import Callable
 
