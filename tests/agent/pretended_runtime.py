@@ -48,6 +48,7 @@ class _Process:
     in_two_parts: bool = False
     needs_mib: tuple[int, int] | None = None
     paused: bool = False
+    pauses: int = 0
     exited: int | None = None
     killed: bool = False
     counts: bool = False
@@ -97,7 +98,8 @@ class _Process:
         self.moved.set()
 
     def pause(self) -> None:
-        self.catch_up().paused = True
+        self.pauses += not self.catch_up().paused
+        self.paused = True
 
     def unpause(self) -> None:
         if self.paused:
@@ -140,6 +142,8 @@ class PretendedRuntime:
         self.remove_takes_s = 0.0
         self.needs_mib: tuple[int, int] | None = None
         """A count and the memory, in MiB, that each process needs to count further."""
+        self.writes_when_paused = False
+        """Each process writes only at the instant before it is paused."""
         self.silent_from = 10**9
         """The count from which no process writes anything more."""
         self.can_save = True
@@ -276,7 +280,10 @@ class PretendedRuntime:
 
     def writes(self, containers: Collection[ContainerId]) -> Mapping[ContainerId, int]:
         """Return what each has written: it grows with the count, up to `silent_from`."""
-        return {c: min(self._processes[c].catch_up().count, self.silent_from) for c in containers}
+        processes = {container: self._processes[container].catch_up() for container in containers}
+        if self.writes_when_paused:
+            return {container: process.pauses for container, process in processes.items()}
+        return {container: min(process.count, self.silent_from) for container, process in processes.items()}
 
     def kill(self, container: ContainerId) -> None:
         if container in self._processes:

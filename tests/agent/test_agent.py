@@ -390,6 +390,14 @@ def test_a_job_that_writes_now_and_then_reaches_no_silent_limit(control: Control
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
 
 
+def test_what_a_job_writes_right_before_its_save_ends_its_silence(control: Control) -> None:
+    control.runtime.writes_when_paused = True
+    job = control.submit("1800", silent_limit_s=15)
+    control.live(control.brief("a1", computes_s=10))
+    control.live(control.agent("a2", lives_s=FAR_S))
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+
+
 def test_a_job_that_has_no_time_left_is_not_restored(control: Control) -> None:
     job = control.submit("100000", compute_limit_s=3600)
     control.live(control.brief("a1"))

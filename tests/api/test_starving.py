@@ -15,7 +15,7 @@ from tests.api.api_harness import ApiHarness, served
 
 from gleaner.control.api.app import create_app
 from gleaner.control.api.http_protocol import BoundedHead
-from gleaner.control.api.places import STRANGERS_AT_ONCE, STRANGERS_PER_HOST
+from gleaner.control.api.places import STORERS_WAIT, STRANGERS_AT_ONCE, STRANGERS_PER_HOST
 from gleaner.control.queue import tokens
 
 REQUESTS = 500
@@ -104,6 +104,29 @@ def test_beats_are_answered_while_500_ask_for_the_health_of_a_database_that_hang
             finally:
                 hanging.go_on.set()
         assert client.get("/health").json()["queue"] == "ok"
+
+
+@pytest.mark.slow
+def test_beats_are_answered_while_many_wait_for_their_turn_to_store(harness: ApiHarness) -> None:
+    agent = harness.agent()
+    content = f"sha256:{'0' * 64}"
+    body = {"content": content, "size_bytes": 1, "pieces": [{"digest": content, "size_bytes": 1}]}
+    statuses: list[int] = []
+    with served(harness.state) as client, ThreadPoolExecutor(STORERS_WAIT + 2) as pool:
+
+        def put() -> None:
+            with httpx.Client(base_url=client.base_url, timeout=150, verify=False) as own:
+                statuses.append(own.post("/v1/inputs", json=body, headers=harness.user.headers).status_code)
+
+        with harness.state.images_turn:
+            for _ in range(STORERS_WAIT + 1):
+                pool.submit(put)
+            while not statuses:
+                beat = client.post(f"/v1/agents/{agent.name}/beat", json={}, headers=agent.headers)
+                assert beat.status_code == 200
+            assert statuses == [503]
+    assert statuses.count(503) == 1
+    assert len(set(statuses)) == 2
 
 
 @contextmanager

@@ -31,7 +31,8 @@ from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.last_saves import LastSaves
-from gleaner.agent.job.limits import CountWrites, DiskGuard, end_jobs_at_limit, end_silent_jobs
+from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit, end_silent_jobs
+from gleaner.agent.job.silence import CountWrites
 from gleaner.agent.messages import (
     AttemptRef,
     ClaimRequest,
@@ -168,6 +169,7 @@ class Agent:
             can_save=self.can_save,
             end_s=lambda: self.end_s,
             clock=self.clock,
+            count_writes=self.count_writes,
             hard_stop_s=lambda: self._last_exit_s - self._shutdown_grace_s,
             images_allowed=settings.images_allowed,
             images_pushed=settings.images_pushed,

@@ -212,6 +212,7 @@ class Executor:
                 self._container = container
                 self.since_s = self.began_s = self.context.clock.now_s()
                 self.times.switch_to(Activity.COMPUTING)
+                await asyncio.to_thread(self._look_at_writes, container)
                 self.reporter.follow(container, may_wait=lambda: self.is_computing)
                 loop = asyncio.get_running_loop()
                 self.context.clock.start(self._await_exit, container, loop)
@@ -374,6 +375,7 @@ class Executor:
             self.measure_memory()
             self.times.switch_to(Activity.SAVING)
             self._pause(container)
+            self._look_at_writes(container)
             paused_s = self.context.clock.monotonic_s()
             new = self.checkpoints.save_memory(
                 context.runtime,
@@ -396,7 +398,6 @@ class Executor:
             return lifecycle.SaveFailed(str(error), lasts=isinstance(error, CannotCheckpoint) and error.lasts)
         finally:
             self.since_s = context.clock.now_s()
-            self.silence.forget_count()
 
     def _record_save(self, new: NewCheckpoint, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn the cost of a save, and keep the cost for the report."""
@@ -436,13 +437,20 @@ class Executor:
         except (TimeoutError, OSError) as error:
             self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
+    def _look_at_writes(self, container: ContainerId) -> None:
+        """Look how much the job has written, if its silence has a limit. Before and after a save: nothing is missed."""
+        if self.assignment.silent_limit_s is not None:
+            written_bytes = self.context.count_writes([container]).get(container)
+            self.silence.record_look(written_bytes, self.times.slice().compute_s)
+
     def _go_on(self, container: ContainerId) -> None:
+        self.silence.forget_count()
+        self._look_at_writes(container)
         self.times.switch_to(Activity.COMPUTING)
         try:
             self.context.runtime.unpause(container)
         except RuntimeFault as error:
             self.reporter.warn("cannot let it go on", error)
-        self.silence.forget_count()
 
     def _signal(self, container: ContainerId, name: str) -> None:
         """Send the signal. The container goes on first, since a paused process does not get it."""

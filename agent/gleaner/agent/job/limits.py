@@ -1,22 +1,19 @@
 """End or save jobs that have passed a limit: of computing time or silence, over all slices, or of the node's disk."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import structlog
 
 from gleaner.agent.common.quantities import in_words, memory_in_words
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.executor import Executor
+from gleaner.agent.job.silence import CountWrites
 from gleaner.agent.messages import Assignment
 from gleaner.agent.node.disk_usage import DiskWatch, InTheWay, TooLarge, Verdict
 from gleaner.agent.runtime.interface import ContainerExited, ContainerId, Runtime, RuntimeFault
-
-CountWrites: TypeAlias = Callable[[Collection[ContainerId]], Mapping[ContainerId, int]]
-"""Return the bytes that the processes of each container have written. A container is left out if nobody knows."""
 
 
 def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.LimitPassed | None:

@@ -25,6 +25,7 @@ from gleaner.control.api import (
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
 from gleaner.control.api.instruments import Instruments, Stopwatch
+from gleaner.control.api.places import storers
 from gleaner.control.control_state import ControlState
 
 
@@ -42,6 +43,7 @@ def create_app(state: ControlState) -> FastAPI:
     meters = Instruments()
     app.state.control_state = state
     app.state.meters = meters
+    app.state.storers = storers()
     app.state.pulse = health.Pulse(state)
     # The middleware that is added last is the outermost.
     app.add_middleware(Gate, state=state, meters=meters)

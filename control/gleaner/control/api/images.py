@@ -12,6 +12,7 @@ from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.api import examples, image_uploads
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.image_uploads import Uploads
+from gleaner.control.api.places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import Name
 from gleaner.control.models.images import (
@@ -70,7 +71,7 @@ def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
         return published[0] if published else images.row(db, whose, image)
 
 
-@router.delete("/{image}", responses=documented(404, 409, 422))
+@router.delete("/{image}", dependencies=[IN_TURN], responses=documented(404, 409, 422))
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
     whose = group_of(caller, group)
@@ -86,7 +87,7 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     return found
 
 
-@router.post("/{image}/publish", responses=documented(404, 422))
+@router.post("/{image}/publish", dependencies=[IN_TURN], responses=documented(404, 422))
 def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
     whose = group_of(caller, group)
@@ -99,7 +100,7 @@ def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     return found
 
 
-@router.post("/{image}/unpublish", responses=documented(404, 409, 422))
+@router.post("/{image}/unpublish", dependencies=[IN_TURN], responses=documented(404, 409, 422))
 def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
     """Take an image back that was published. Refused while a job that has not ended needs it."""
     with caller.state.images_turn:
@@ -125,7 +126,7 @@ def add_piece(caller: User, content: Piece, group: Group = None) -> PieceStored:
     return PieceStored(digest=_uploads(caller, group).add(content, at_most_bytes=at_most_bytes))
 
 
-@router.post("", status_code=201, responses=documented(409, 413, 422, 502))
+@router.post("", status_code=201, dependencies=[IN_TURN], responses=documented(409, 413, 422, 502))
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
     """Store an image whose pieces are all here, and give it its name in the group."""
     state, sent, group = caller.state, _uploads(caller, pushed.group), group_of(caller, pushed.group)

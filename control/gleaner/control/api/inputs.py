@@ -14,6 +14,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.image_uploads import Uploads, check_pieces, is_whole
 from gleaner.control.api.images import Group, Piece, group_of
+from gleaner.control.api.places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.models.images import PieceList, PieceMissing, PieceStored
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
@@ -54,7 +55,7 @@ def add_piece(caller: User, content: Piece, group: Group = None) -> PieceStored:
     return PieceStored(digest=_uploads(caller, group).add(content, at_most_bytes=at_most_bytes))
 
 
-@router.post("", status_code=201, responses=documented(409, 413, 422, 502))
+@router.post("", status_code=201, dependencies=[IN_TURN], responses=documented(409, 413, 422, 502))
 def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow:
     """Store an input whose pieces are all here."""
     state, sent, group = caller.state, _uploads(caller, given.group), group_of(caller, given.group)

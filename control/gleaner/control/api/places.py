@@ -7,13 +7,17 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import HTTPException
+from fastapi import Depends, HTTPException, Request
 
 STRANGERS_AT_ONCE = 4
 STRANGERS_WAIT = 256
 """The most look-ups of unknown tokens that may wait or be under way."""
 STRANGERS_PER_HOST = 32
 """The most such look-ups from one address, so that one address cannot keep all others out."""
+
+STORE_AT_ONCE = 2
+STORERS_WAIT = 64
+"""The most callers who store or remove images and inputs, or wait for that."""
 
 Found = TypeVar("Found")
 
@@ -62,3 +66,20 @@ def strangers() -> CallerPlaces:
         per_host=STRANGERS_PER_HOST,
         refusal="too many callers that are not known yet",
     )
+
+
+def storers() -> CallerPlaces:
+    """Return the places of callers who store or remove images and inputs, which takes minutes, one after the other."""
+    return CallerPlaces(
+        at_once=STORE_AT_ONCE, at_most=STORERS_WAIT, refusal="too many images and inputs are being stored"
+    )
+
+
+async def _storing(request: Request) -> AsyncGenerator[None]:
+    places: CallerPlaces = request.app.state.storers
+    async with places.one():
+        yield
+
+
+IN_TURN = Depends(_storing)
+"""A route with this waits for its turn to store without a thread: agents find one however many wait."""
