@@ -23,7 +23,7 @@ from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.control.queue.database import connect, migrate
 
-TEMPLATE = "with_tables"
+TEMPLATE, SHARED = "with_tables", "shared"
 
 # A collection of garbage looks at all that pytest has collected, too. Without these lines it takes a tenth of the time.
 gc.disable()
@@ -99,12 +99,17 @@ def postgres_server() -> Iterator[Server]:
         pytest.fail(f'{error}; or leave these tests out with -m "not postgres"')
 
 
+@pytest.fixture(scope="session")
+def shared_postgres_url(postgres_server: Server) -> str:
+    """A database with all tables, for one test after the other."""
+    return postgres_server.create(SHARED, template=TEMPLATE)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
-    """A fresh database with all tables on a real PostgreSQL server. Mark a test that uses it `postgres`."""
-    name = f"test_{uuid.uuid4().hex}"
-    yield postgres_server.create(name, template=TEMPLATE)
-    postgres_server.drop(name)
+def postgres_url(postgres_server: Server, shared_postgres_url: str) -> Iterator[str]:
+    """A database with all tables and no rows on a real PostgreSQL server. Mark a test that uses it `postgres`."""
+    yield shared_postgres_url
+    postgres_server.empty(SHARED, template=TEMPLATE)
 
 
 @pytest.fixture

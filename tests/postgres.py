@@ -14,6 +14,30 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+LARGE_BYTES = 4 * 2**20
+"""A database with such a table is made anew: to empty it would leave a file that each look has to read."""
+_END_OTHERS = """
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+_EMPTY = """
+DO $$
+DECLARE name text;
+BEGIN
+    SET LOCAL session_replication_role = replica;  -- rows may refer to rows that are gone already
+    FOR name IN SELECT relname FROM pg_class
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'
+            AND pg_relation_size(oid) > 0
+    LOOP
+        EXECUTE format('DELETE FROM %I', name);
+    END LOOP;
+    FOR name IN SELECT sequencename FROM pg_sequences WHERE last_value IS NOT NULL
+    LOOP
+        EXECUTE format('ALTER SEQUENCE %I RESTART', name);
+    END LOOP;
+END $$
+"""
+_LARGEST_BYTES = "SELECT max(pg_relation_size(oid)) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 ACCOUNT = "postgres"
 """PostgreSQL refuses to run as root; Debian's package makes this account."""
 
@@ -37,6 +61,19 @@ class Server:
             names = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(database), Identifier(template))
             connection.execute(names)
         return self.url(database)
+
+    def empty(self, database: str, *, template: str) -> None:
+        """Remove all rows, and end all connections: the database is then as it was when it was made.
+
+        That takes some ms; to make a database and to drop it takes half a second.
+        """
+        with psycopg.connect(dbname=database, host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
+            connection.execute(_END_OTHERS)
+            connection.execute(_EMPTY)
+            (largest_bytes,) = connection.execute(_LARGEST_BYTES).fetchone() or (0,)
+        if largest_bytes > LARGE_BYTES:
+            self.drop(database)
+            self.create(database, template=template)
 
     def drop(self, database: str) -> None:
         with psycopg.connect(dbname="postgres", host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:

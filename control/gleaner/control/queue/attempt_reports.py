@@ -36,9 +36,10 @@ TRIES_UNTIL_HELD = 5
 """A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
 the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included. The
 job may be the cause, and would go on for ever."""
-FAILED_SAVES_UNTIL_HELD = 2
-"""A job is held when so many nodes could not save it for a reason that lasts, or, where there are fewer nodes, when so
-many tries failed for one: each loses a slice, and gives the same reason."""
+TWO_NODES_SAY = (ReturnReason.UNSAVABLE, ReturnReason.INPUT_MISSING)
+TOLD_UNTIL_HELD = 2
+"""A job is held when so many nodes said that it cannot be saved, or that its input is not there; where there are fewer
+nodes, when it was said so often. More tries would give the same answer."""
 MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.SAVE_FAILURES, ReturnReason.STORAGE_FAULT)
 """An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
 AT_ONCE_S = 5.0
@@ -305,7 +306,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     else:
         _settle(db, job)
         attempts.end(db, job, attempt, end)
-    if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED, ReturnReason.INPUT_MISSING):
+    if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED):
         put_on_hold(db, row, reason=line, now_s=now_s)
     if report.why is ReturnReason.NODE_LACKS:
         lanes.keep_off_for_now(db, row.id, row.attempt, [attempts.find(db, job, attempt).node], now_s=now_s)
@@ -313,20 +314,20 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         _keep_off(db, row, line, now_s)
     if speaks_against_it and not is_broken:
         _ask_another_node(db, row, line, now_s)
-    is_held = report.why is ReturnReason.UNSAVABLE and _hold_if_unsavable(db, row, line, now_s)
+    is_held = report.why in TWO_NODES_SAY and _hold_if_others_agree(db, row, report.why, line, now_s)
     if report.why in attempts.FUTILE and not is_held:
         _hold_if_futile(db, row, line, now_s)
     return True
 
 
-def _hold_if_unsavable(db: Connection, row: Any, line: str, now_s: float) -> bool:
-    """Hold a job that cannot be saved on any node, and return True; else let another node try it."""
-    tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
-    node_of_each = [node for node, why in tries if why is ReturnReason.UNSAVABLE]
+def _hold_if_others_agree(db: Connection, row: Any, why: ReturnReason, line: str, now_s: float) -> bool:
+    """Hold a job of which another node has said the same, and return True; else let another node try it."""
+    tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(why,))
+    node_of_each = [node for node, _ in tries]
     nodes = list(dict.fromkeys(node_of_each))
     elsewhere = lanes.unless_nowhere_else(db, row.id, nodes)
     count = len(nodes) if elsewhere else len(node_of_each)
-    if count >= FAILED_SAVES_UNTIL_HELD:
+    if count >= TOLD_UNTIL_HELD:
         reason = f"{line}; found {len(node_of_each)} times, on {', '.join(nodes)}"
         put_on_hold(db, row, reason=reason, now_s=now_s)
         return True
@@ -338,7 +339,7 @@ def _hold_if_unsavable(db: Connection, row: Any, line: str, now_s: float) -> boo
 def _hold_if_futile(db: Connection, row: Any, line: str, now_s: float) -> None:
     """Hold a job whose attempts come to nothing. They cost no retry, so nothing else would end the job."""
     tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
-    nodes = list(dict.fromkeys(node for node, why in tries if why is ReturnReason.NODE_FAULT))
+    nodes = list(dict.fromkeys(node for node, why in tries if why in attempts.OF_THE_NODE))
     if len(nodes) >= NODES_UNTIL_HELD:
         where = f"on {len(nodes)} different nodes in a row ({', '.join(nodes)})"
     elif len(tries) >= TRIES_UNTIL_HELD:

@@ -15,7 +15,9 @@ from gleaner.control.queue.transitions import run
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 """The reasons of attempts that were returned because a save failed."""
-FUTILE = (ReturnReason.NODE_FAULT, *SAVE_FAILURES)
+OF_THE_NODE = (ReturnReason.NODE_FAULT, ReturnReason.NODE_LACKS)
+"""The reasons that are the node's, unless several nodes give them in a row."""
+FUTILE = (*OF_THE_NODE, *SAVE_FAILURES)
 """Why attempts are returned that computed, or could have, and came to nothing, perhaps because of the job itself.
 
 A fault of the storage is not one of them: all jobs share the storage, so whatever is at the front of the queue would be
@@ -113,15 +115,17 @@ def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
     return [row.node for row in db.execute(lost)]
 
 
-def futile_attempts(db: Connection, job: int, *, after: int) -> Sequence[tuple[str, ReturnReason]]:
-    """Return the node and the reason of each attempt later than `after` that came to nothing."""
+def futile_attempts(
+    db: Connection, job: int, *, after: int, whys: Sequence[ReturnReason] = FUTILE
+) -> Sequence[tuple[str, ReturnReason]]:
+    """Return the node and the reason of each attempt later than `after` that came to nothing for such a reason."""
     returned = (
         select(ATTEMPT.c.node, ATTEMPT.c.detail)
         .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.RETURNED)
         .order_by(ATTEMPT.c.attempt)
     )
     rows = db.execute(returned).all()
-    return [(row.node, why) for row in rows for why in FUTILE if row.detail.startswith(why)]
+    return [(row.node, why) for row in rows for why in whys if row.detail.startswith(why)]
 
 
 def newest_computed_s(db: Connection, job: int, count: int) -> float:
