@@ -393,9 +393,11 @@ def test_a_job_that_writes_now_and_then_reaches_no_silent_limit(control: Control
 def test_what_a_job_writes_right_before_its_save_ends_its_silence(control: Control) -> None:
     control.runtime.writes_when_paused = True
     job = control.submit("1800", silent_limit_s=15)
-    control.live(control.brief("a1", computes_s=10))
+    control.live(control.agent("a1", lives_s=25))
     control.live(control.agent("a2", lives_s=FAR_S))
-    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+    detail = control.job(job)
+    assert [attempt.ending for attempt in detail.attempts] == ["saved", "succeeded"]
+    assert all(5 < attempt.compute_s < 15 for attempt in detail.attempts)
 
 
 def test_a_job_that_has_no_time_left_is_not_restored(control: Control) -> None:

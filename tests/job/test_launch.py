@@ -264,8 +264,8 @@ def test_a_further_image_takes_the_place_of_the_one_that_was_not_used_for_longes
     node.runtime.held_images = {names[0], names[3]}
     full, _ = node.launch_job(**given[4])
     assert isinstance(full, lifecycle.NotStarted)
-    assert full.why is ReturnReason.NODE_FAULT
-    assert full.detail.startswith("there is no room for an image of 5.59e-09 GiB")
+    assert full.why is ReturnReason.NODE_LACKS
+    assert full.detail.startswith("pi:1: there is no room for an image of 5.59e-09 GiB")
     assert "(images_limit_gib) those in use take" in full.detail
     large, _ = node.launch_job(**an_image(storage, bytes(19)))
     assert isinstance(large, lifecycle.NotStarted)

@@ -48,8 +48,8 @@ def test_a_failure_starts_over_and_no_old_checkpoint_is_named(harness: QueueHarn
     assert harness.claim_one("a").checkpoint is None
 
 
-@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED, ReturnReason.INPUT_MISSING])
-def test_a_missing_image_or_input_holds_the_job_with_that_reason(harness: QueueHarness, why: ReturnReason) -> None:
+@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED])
+def test_a_missing_image_holds_the_job_with_that_reason(harness: QueueHarness, why: ReturnReason) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
     harness.record_return(job, 1, why, "no image pythia:8")
@@ -110,9 +110,9 @@ def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_
 NO_QUEUE = "it has a POSIX message queue (mq_open): use a pipe"
 
 
-def _unsavable(harness: QueueHarness, job: int, node: str) -> None:
+def _unsavable(harness: QueueHarness, job: int, node: str, why: ReturnReason = ReturnReason.UNSAVABLE) -> None:
     agent = harness.agent(f"on-{node}-{harness.row(job).attempt}", node=node)
-    harness.record_return(job, harness.claim_one(agent).attempt, ReturnReason.UNSAVABLE, NO_QUEUE)
+    harness.record_return(job, harness.claim_one(agent).attempt, why, NO_QUEUE)
 
 
 def test_a_job_that_two_nodes_cannot_save_for_a_reason_of_its_own_is_held_with_it(harness: QueueHarness) -> None:
@@ -128,6 +128,25 @@ def test_a_job_that_two_nodes_cannot_save_for_a_reason_of_its_own_is_held_with_i
     harness.release(job)
     _unsavable(harness, job, "n1")
     assert not harness.row(job).held  # the count began anew
+
+
+def test_one_node_that_finds_no_input_holds_no_job(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("other", node="n2")
+    _unsavable(harness, job, "n1", ReturnReason.INPUT_MISSING)
+    assert not harness.row(job).held
+    _unsavable(harness, job, "n2", ReturnReason.INPUT_MISSING)
+    assert harness.look(queries.hold_reason, job) == f"input missing: {NO_QUEUE}; found 2 times, on n1, n2"
+
+
+def test_a_job_for_which_no_node_has_what_it_needs_is_held(harness: QueueHarness) -> None:
+    job = harness.job()
+    for number in range(1, 4):
+        assert not harness.row(job).held
+        _unsavable(harness, job, f"n{number}", ReturnReason.NODE_LACKS)
+    said = f"came to nothing on 3 different nodes in a row (n1, n2, n3), the last time: node lacks: {NO_QUEUE}"
+    assert harness.look(queries.hold_reason, job) == said
+    assert harness.detail(job).failures == 0
 
 
 def test_where_there_is_one_node_it_has_to_say_so_twice(harness: QueueHarness) -> None:

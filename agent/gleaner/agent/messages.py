@@ -439,10 +439,10 @@ class ReturnReason(StrEnum):
     IMAGE_REFUSED = "image refused"
     """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
     INPUT_MISSING = "input missing"
-    """An input is not whole in the storage. The job is held."""
+    """An input is not whole in the storage. The job is held when another node says so, too."""
     NODE_LACKS = "node lacks"
-    """The node lacks something that the job needs at each start, for example room for its inputs. The job is not
-    offered to this node for a while."""
+    """The node lacks something that the job needs at each start, for example room for its image or its inputs. The
+    job is not offered to this node for a while."""
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"

@@ -23,6 +23,7 @@ from gleaner.agent.runtime.interface import (
     ContainerSpec,
     ImageMissing,
     ImageRefused,
+    NoRoom,
     Runtime,
     RuntimeFault,
 )
@@ -78,6 +79,8 @@ def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.No
         return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{assignment.pushed.name}: {error}")
     except ImageRefused as error:
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, f"{assignment.pushed.name}: {error}")
+    except NoRoom as error:
+        return lifecycle.NotStarted(ReturnReason.NODE_LACKS, f"{assignment.pushed.name}: {error}")
     except StorageError as error:
         return lifecycle.NotStarted(ReturnReason.STORAGE_FAULT, str(error))
     except (RuntimeFault, OSError) as error:

@@ -53,6 +53,7 @@ from gleaner.agent.runtime.interface import (
     ContainerSpec,
     ImageMissing,
     ImageRefused,
+    NoRoom,
     Runtime,
     RuntimeFacts,
     RuntimeFault,
@@ -171,7 +172,7 @@ class DockerRuntime:
             try:
                 if why_not := engine.load(archive):
                     if _NO_ROOM in why_not:
-                        raise RuntimeFault(f"Docker has no room for the image {image_id}: {why_not}")
+                        raise NoRoom(f"Docker has no room for the image {image_id}: {why_not}")
                     raise ImageRefused(f"Docker does not take the image {image_id}: {why_not}")
             finally:
                 engine.close()

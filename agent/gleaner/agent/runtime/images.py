@@ -31,7 +31,7 @@ from typing import BinaryIO, cast
 import structlog
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
-from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, Runtime, RuntimeFault
+from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, NoRoom, Runtime, RuntimeFault
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import json_of
 
@@ -181,7 +181,7 @@ def prune(
 def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: float) -> None:
     """Remove unused images until a further one of this size does not pass the limit of all.
 
-    Raises `ImageRefused` if it alone is too large, and `RuntimeFault` if the others are in use.
+    Raises `ImageRefused` if it alone is too large, and `NoRoom` if the others are in use.
     """
     if size_bytes > limit_bytes:
         raise ImageRefused(
@@ -191,7 +191,7 @@ def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: flo
     prune(runtime, unused_for_s=FRESH_S, enough=lambda left: left + size_bytes <= limit_bytes, now_s=now_s)
     left_bytes = sum(image.size_bytes for image in runtime.cached_images())
     if left_bytes + size_bytes > limit_bytes:
-        raise RuntimeFault(
+        raise NoRoom(
             f"there is no room for an image of {size_bytes / 2**30:.3g} GiB: of the {limit_bytes / 2**30:.3g} GiB that"
             f" images may take here (images_limit_gib) those in use take {left_bytes / 2**30:.3g} GiB"
         )
@@ -203,7 +203,7 @@ def ensure_image(
     """Load the image from the storage unless the node has it. `digest` is the digest of its archive's manifest.
 
     All images of the node take at most `limit_bytes` then. Raises `ImageMissing` if the storage does not have the image
-    whole, `ImageRefused` if the runtime refuses it or it is too large, `StorageError` or `RuntimeFault`.
+    whole, `ImageRefused` if the runtime refuses it or it is too large, `NoRoom`, `StorageError` or `RuntimeFault`.
     """
     if runtime.has_image(image_id):
         return

@@ -21,6 +21,10 @@ class RuntimeFault(Exception):
     """The runtime does not answer or does not work on this node; the job is not to blame."""
 
 
+class NoRoom(RuntimeFault):
+    """The runtime works, and this node has no room for the image now; another node may have."""
+
+
 class ImageMissing(Exception):
     """The container image is not on the node and cannot be pulled."""
 
