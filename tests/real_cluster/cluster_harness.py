@@ -10,6 +10,8 @@ PI = "gleaner/pi:demo"
 ENDLESS = "1000000000000"
 RESTING = ("--rest", "0.3")
 """Jobs of the tests go on for a while, and leave most of the processor to others: 10 million points take 34 s."""
+IDLING = ("--rest", "2")
+"""A job that never ends needs to compute next to nothing."""
 IDLE_CPUS = 6
 ROUND_S = 60
 """Of the tests that have no length of their own."""
@@ -17,9 +19,10 @@ ROUND_S = 60
 
 def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -> list[int]:
     """Jobs that estimate pi; with the default size one fills a node, and it never ends."""
+    rests = IDLING if samples == ENDLESS else RESTING
     answer = cluster.glean(
         "submit", "--group", "physics", "--image", PI, "--name", "pi", "--cpus", str(cpus), "--memory-mib", "200",
-        "--array", f"1-{how_many}", after=("--samples", samples, "--seed", "{index}", "--out", ".", *RESTING),
+        "--array", f"1-{how_many}", after=("--samples", samples, "--seed", "{index}", "--out", ".", *rests),
     )  # fmt: skip
     return list(answer["jobs"])
 

@@ -17,7 +17,7 @@ JOBS_OUTLIVE_A_TEST = True
 NAME = "user-job-test"
 EVENTS = 1600
 SMALL = (f"--job-name={NAME}", "--ntasks=1", "--cpus-per-task=1", "--mem=600", "--time=10", "--partition=regular")
-ENDLESS = ("--samples", "1000000000000", "--seed", "1", "--out", ".", *cluster_harness.RESTING)
+ENDLESS = ("--samples", "1000000000000", "--seed", "1", "--out", ".", *cluster_harness.IDLING)
 CONNECTED = """
 import socket, time
 listener = socket.create_server(("127.0.0.1", 0))

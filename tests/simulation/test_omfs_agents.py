@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import IS_WHOLE
 from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload
 from tests.simulation.test_omfs import BY_WORDS, FREE, PERCENT, UNITS, jobs_of, same
 
@@ -127,6 +128,8 @@ def test_by_the_listing_two_owners_within_their_entitlements_vacate_each_other_f
     assert not np.isnan(by_words.end_s[[6, 8]]).any()
 
 
+# To compile OMFS with a queue that ends takes a quarter of a minute; what such a queue does is tested with EASY.
+QUEUES = [AgentQueueSettings(), AgentQueueSettings(jobs=7, work_s=40)] if IS_WHOLE else [AgentQueueSettings()]
 some_agents = st.builds(
     AgentSettings,
     length_s=st.sampled_from([15.0, 50.0]),
@@ -135,7 +138,7 @@ some_agents = st.builds(
     preemption=st.booleans(),
     save=st.builds(CostSettings, constant_s=st.integers(0, 3).map(float)),
     restore=st.builds(CostSettings, constant_s=st.integers(0, 2).map(float)),
-    queue=st.sampled_from([AgentQueueSettings(), AgentQueueSettings(jobs=7, work_s=40)]),
+    queue=st.sampled_from(QUEUES),
 )
 may_start = jobs_of(st.sampled_from([FIXED, SAVED])).filter(lambda some: any(one.kind is SAVED for one in some))
 
@@ -168,7 +171,8 @@ def test_agents_that_are_saved_at_once_and_for_nothing_change_nothing(
     assert same(with_agents.end_s, without.end_s.tolist())
 
 
-@pytest.mark.parametrize("preemption", [False, pytest.param(True, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("preemption", [False, True])
 def test_without_low_priority_jobs_agents_change_nothing(preemption: bool) -> None:
     jobs = [Job(0, 200, 8, "C"), Job(50, 10, 5, "A"), Job(60, 10, 5, "B")]
     none = AGENTS.model_copy(update={"queue": AgentQueueSettings(jobs=0), "preemption": preemption})
