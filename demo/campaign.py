@@ -38,6 +38,26 @@ def ended(show: Callable[[], int], command: str) -> int:
         return 1
 
 
+def stage(name: str, usual: str) -> None:
+    """Say what begins, and how long it usually takes, in the form of `deploy/prepare.sh`."""
+    console.print(f"== {name} (usually {usual})", highlight=False)
+
+
+def show_next(*, first_job: int) -> None:
+    """Print five commands to try next, each on a line of its own that can be copied."""
+    glean = "deploy/cluster.sh exec -u gleaner head glean"
+    program = "--seed 1 --events 50000 --process zmumu --out ."
+    console.print("\nthe cluster stays up; five lines to try next:")
+    for line in (
+        f"{glean} show {first_job}",
+        f"{glean} check --group physics --memory-mib 400 {reference.IMAGE} -- {program}",
+        f"{glean} nodes",
+        "make demo-entitlements",
+        "make demo-down",
+    ):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
 def submit(wanted: Sequence[reference.Wanted]) -> int:
     """Submit the campaign, as a user would."""
     words = ["--group", "physics", "--image", reference.IMAGE, "--name", "pythia", "--cpus", "1", "--memory-mib", "400"]

@@ -21,9 +21,8 @@ IMAGE = "gleaner/pythia:demo"
 KEPT_IN = Path("/var/lib/gleaner/reference")
 RUNS = 12
 PROCESS = "hardqcd"
-SLICES_WANTED = 2.6
-SLICE_COMPUTING_S = 55.0
-"""Seconds of a demo slice that are left for computing."""
+JOB_COMPUTING_S = 2.6 * 32.0
+"""The seconds for which a job computes: more than two slices of the demo, of each of which so much is left for that."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 
@@ -67,7 +66,7 @@ def events_a_run(kept: Path, cores: int) -> int:
             pool.map(lambda core: compute(Wanted(core + 1, TRIAL_EVENTS), kept / f"trial-{core}"), range(cores))
         )
     an_event_s = max(cpu_s(run.log) or 1.0 for run in trials) / TRIAL_EVENTS
-    events = max(100, round(share * SLICE_COMPUTING_S * SLICES_WANTED / an_event_s))
+    events = max(100, round(share * JOB_COMPUTING_S / an_event_s))
     found.write_text(json.dumps(events))
     return events
 
@@ -96,7 +95,7 @@ def load(kept: Path) -> Run:
 
 def references() -> tuple[list[Wanted], list[Run]]:
     """Return the campaign and its uninterrupted jobs; compute what is missing."""
-    kept = folder(image_id())
+    kept = folder(image_id()) / f"jobs-of-{JOB_COMPUTING_S:.0f}s"
     kept.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     events = events_a_run(kept, cores)

@@ -143,17 +143,21 @@ logs_of_dead() {
 }
 
 load_images() {
-    local node image
-    for node in $nodes; do
-        for image in $workloads; do
-            if [ "$(in_container "$node" docker image inspect --format '{{.Id}}' "$image" 2>/dev/null)" != \
-                "$(docker image inspect --format '{{.Id}}' "$image")" ]; then
-                docker save "$image" | docker exec -i "$node" docker load -q >/dev/null ||
-                    die "$image could not be loaded on $node"
-                say "cluster: loaded $image on $node"
-            fi
-            in_container "$node" sh -c "$give_to_helper" sh "$image" || die "$image could not be given to the helper on $node"
-        done
+    local node pid pids=() status=0
+    for node in $nodes; do load_images_on "$node" & pids+=($!); done
+    for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+    return $status
+}
+load_images_on() {
+    local node=$1 image
+    for image in $workloads; do
+        if [ "$(in_container "$node" docker image inspect --format '{{.Id}}' "$image" 2>/dev/null)" != \
+            "$(docker image inspect --format '{{.Id}}' "$image")" ]; then
+            docker save "$image" | docker exec -i "$node" docker load -q >/dev/null ||
+                die "$image could not be loaded on $node"
+            say "cluster: loaded $image on $node"
+        fi
+        in_container "$node" sh -c "$give_to_helper" sh "$image" || die "$image could not be given to the helper on $node"
     done
 }
 # For user jobs. The helper takes one plain file.

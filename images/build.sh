@@ -187,6 +187,10 @@ build_one() {
             build pythia gleaner/python:$tag
             ;;
         pi) context pi && build pi gleaner/python:$tag ;;
+        workloads)
+            build_one pythia
+            build_one pi
+            ;;
         slurm-base)
             context slurm-base
             locked both >"$work/both.lock"
@@ -228,7 +232,7 @@ build_one() {
 
 as_root
 case ${1:-}${2+ $2}${3+ more} in
-    "") wanted=(base python pythia pi slurm-base) ;;
+    "") wanted=(base python) ;;
     "--only base") wanted=(base) ;;
     "--only python") wanted=(base python) ;;
     "--only pythia" | "--only pi" | "--only slurm-base") wanted=(base python "$2") ;;
@@ -241,14 +245,17 @@ docker version >/dev/null 2>&1 || die "our engine does not answer; run deploy/en
 mkdir -p "$work"
 exec 9>"$work/lock"
 flock 9 # two builds at once would empty each other's context
+# side_by_side NAME...: images that do not need one another; two at once keep two cores and the network busy.
+side_by_side() {
+    local name pid pids=() status=0
+    for name in "$@"; do build_one "$name" & pids+=($!); done
+    for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+    return $status
+}
+
 for name in "${wanted[@]}"; do build_one "$name"; done
 if [ $# = 0 ]; then
-    # Side by side: neither needs the other, and what both take, the project's wheel, is made before.
-    own >/dev/null
-    build_one node & node=$!
-    build_one head & head=$!
-    status=0
-    wait $node || status=1
-    wait $head || status=1
-    exit $status
+    side_by_side workloads slurm-base
+    own >/dev/null # both of the others take the project's wheel
+    side_by_side node head
 fi
