@@ -209,13 +209,14 @@ def test_a_program_that_cannot_be_saved_is_a_no_while_its_slice_goes_on(harness:
     assert seen(harness, job).job.outcome is Outcome.CANCELLED
 
 
-def test_ctrl_c_cancels_the_job_of_a_check(harness: CliHarness) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whatever_ends_a_check_cancels_its_job(harness: CliHarness, number: signal.Signals) -> None:
     process = begun(harness)
     job = claimed(harness).job
     assert process.stderr
     while "runs on" not in process.stderr.readline():
         pass
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert (process.wait(timeout=60), seen(harness, job).job.outcome) == (130, Outcome.CANCELLED)
 
 

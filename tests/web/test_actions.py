@@ -7,10 +7,12 @@ import pytest
 from tests.api.api_harness import ApiHarness, Caller
 from tests.web.web_harness import Shown, browser_of
 
-from gleaner.control.queue import tokens
+from gleaner.control.models.inputs import InputRow
+from gleaner.control.queue import inputs, lanes, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import ClusterSettings
 
+INPUT = f"sha256:{'1' * 64}"
 VERBS = ("hold", "release", "cancel", "migrate", "priority")
 PEOPLE = ("submitter", "colleague", "manager", "stranger", "admin")
 
@@ -171,6 +173,22 @@ def test_a_wrong_campaign_is_refused_with_its_line_and_nothing_is_lost(
     assert said in shown.text
     assert status == 403 or text.strip() in unescape(shown.answer.text)
     assert harness.admin.get("/v1/jobs").json()["total"] == 0
+
+
+def test_a_job_with_inputs_that_came_to_need_all_its_memory_is_run_again(harness: ApiHarness) -> None:
+    row = InputRow(content=INPUT, group="atlas", size_bytes=1, used_s=harness.now_s)
+    with transaction(harness.state.engine) as db:
+        inputs.put(db, row, digest=INPUT, group_bytes=2**30)
+    wanted = [{"name": "a.cmnd", "content": INPUT, "into_job": True}]
+    harness.user.submit(spec={"inputs": wanted, "memory_mib": 100, "most_memory_mib": 200})
+    with transaction(harness.state.engine) as db:
+        lanes.give_memory(db, 1, 200)
+    browser = browser_of(harness, harness.user)
+    assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
+    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2"
+    again = harness.user.get("/v1/jobs/2").json()
+    assert again["inputs"] == [wanted[0] | {"size_bytes": 1}]
+    assert (again["job"]["memory_mib"], again["most_memory_mib"]) == (200, None)
 
 
 def test_a_job_that_has_ended_is_run_again_as_a_new_job(harness: ApiHarness) -> None:

@@ -3,9 +3,10 @@
 `next_step` decides from what control knows of the job; `_watch` does it and looks again.
 """
 
+import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -188,7 +189,7 @@ def check(
         given["command"] = Given(tuple(command), "the command")
     packed = pack_inputs(given, Path())
     wanted = campaigns.submission(given)
-    with connect() as control:
+    with connect() as control, _ended_as_by_ctrl_c():
         send(control, packed, wanted.group)
         (job,) = control.submit(wanted).jobs
         try:
@@ -218,6 +219,17 @@ def in_one_line(checked: Checked) -> str:
             return f"not known: {reason}"
         case _:
             assert_never(checked.verdict)
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Generator[None]:
+    """Let a closed terminal and SIGTERM end the check as Ctrl-C does, so that its job is cancelled."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _seconds(option: str, text: str) -> int:
