@@ -49,6 +49,8 @@ def test_a_failed_save_is_said_once_while_the_job_goes_on_and_no_more_after_one_
     assert harness.detail(job).not_saved_because == "cannot be saved: a queue"
     harness.record_checkpoint(job, 1)
     assert harness.detail(job).not_saved_because is None
+    harness.record_heartbeat("a", (job, 1), unsaved="cannot be saved: a queue")
+    assert harness.detail(job).not_saved_because == "cannot be saved: a queue"
 
 
 def test_of_an_attempt_that_is_not_current_no_failed_save_is_recorded(harness: QueueHarness) -> None:

@@ -122,9 +122,12 @@ def remove_archives(engine: Engine, storage: Storage) -> list[str]:
 
 def remove_inputs(state: ControlState, now_s: float) -> int:
     """Remove the inputs that no job needs and nobody has used for long. Return their number."""
+    before_s = now_s - state.settings.inputs.keep_days * DAY_S
     with state.images_turn:
+        with snapshot(state.engine) as db:  # this reads the inputs of all jobs: no transaction that writes waits for it
+            unneeded = inputs.unneeded(db, before_s=before_s)
         with state.writing() as db:
-            removed = inputs.remove_unneeded(db, before_s=now_s - state.settings.inputs.keep_days * DAY_S)
+            removed = inputs.forget(db, unneeded, before_s=before_s)
         for group, content in removed:
             state.storage.delete(input_key(group, content))
     return len(removed)

@@ -15,7 +15,8 @@ from gleaner.control.queue.attempt_reports import give_up, lose, revive, running
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, Phase
-from gleaner.control.queue.transitions import record
+from gleaner.control.queue.transitions import event_name, record
+from gleaner.control.states import Transition
 
 _RAN = or_(
     ATTEMPT.c.ending.in_([Ending.SAVED, Ending.SUCCEEDED]),
@@ -104,14 +105,15 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
 
 
 def _record_failed_save(db: Connection, ref: AttemptRef, *, now_s: float) -> None:
-    """Record why a save failed, once: its owner need not wait for the end of the slice to read it."""
+    """Record why saves fail, once until one works: the owner need not wait for the end of the slice to read it."""
+    these = (NOT_SAVED, event_name(Transition.CHECKPOINT))
     told = (
-        select(EVENT.c.detail)
-        .where(EVENT.c.job == ref.job, EVENT.c.attempt == ref.attempt, EVENT.c.what == NOT_SAVED)
+        select(EVENT.c.what, EVENT.c.detail)
+        .where(EVENT.c.job == ref.job, EVENT.c.attempt == ref.attempt, EVENT.c.what.in_(these))
         .order_by(EVENT.c.id.desc())
         .limit(1)
     )
-    if db.execute(told).scalar_one_or_none() != ref.unsaved:
+    if db.execute(told).one_or_none() != (NOT_SAVED, ref.unsaved):
         record(db, ref.job, NOT_SAVED, now_s=now_s, attempt=ref.attempt, detail=ref.unsaved)
 
 

@@ -60,19 +60,22 @@ def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None
     db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
 
 
-def remove_unneeded(db: Connection, *, before_s: float) -> list[tuple[str, str]]:
-    """Forget the inputs that were not used since then and that no unended job needs. Return group and content."""
+def unneeded(db: Connection, *, before_s: float) -> list[tuple[str, str]]:
+    """Return group and content of the inputs that were not used since then and that no unended job needs."""
     old = db.execute(select(INPUT.c.group, INPUT.c.content).where(INPUT.c.used_s < before_s)).all()
-    if not old:
-        return []
-    needed = _needed(db)
-    removed: list[tuple[str, str]] = []
-    for row in old:
-        key = (str(row.group), str(row.content))
-        if key not in needed:
-            mine = (INPUT.c.group == row.group) & (INPUT.c.content == row.content) & (INPUT.c.used_s < before_s)
-            removed += [key] if db.execute(delete(INPUT).where(mine)).rowcount else []
-    return removed
+    needed = _needed(db) if old else set[tuple[str, str]]()
+    return [key for row in old if (key := (str(row.group), str(row.content))) not in needed]
+
+
+def forget(db: Connection, inputs: Sequence[tuple[str, str]], *, before_s: float) -> list[tuple[str, str]]:
+    """Forget these inputs, but for those that were used since then: a job that comes meanwhile keeps its own."""
+    return [
+        (group, content)
+        for group, content in inputs
+        if db.execute(
+            delete(INPUT).where(INPUT.c.group == group, INPUT.c.content == content, INPUT.c.used_s < before_s)
+        ).rowcount
+    ]
 
 
 def _needed(db: Connection) -> set[tuple[str, str]]:
