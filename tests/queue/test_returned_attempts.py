@@ -48,13 +48,12 @@ def test_a_failure_starts_over_and_no_old_checkpoint_is_named(harness: QueueHarn
     assert harness.claim_one("a").checkpoint is None
 
 
-@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED])
-def test_a_missing_image_holds_the_job_with_that_reason(harness: QueueHarness, why: ReturnReason) -> None:
+def test_an_image_that_the_site_refuses_holds_the_job_with_that_reason(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
-    harness.record_return(job, 1, why, "no image pythia:8")
+    harness.record_return(job, 1, ReturnReason.IMAGE_REFUSED, "pythia:8 may not run here")
     assert (harness.row(job).state, harness.row(job).held) == (State.NEW, True)
-    assert harness.look(queries.hold_reason, job) == f"{why}: no image pythia:8"
+    assert harness.look(queries.hold_reason, job) == "image refused: pythia:8 may not run here"
 
 
 @pytest.mark.parametrize(
@@ -130,13 +129,14 @@ def test_a_job_that_two_nodes_cannot_save_for_a_reason_of_its_own_is_held_with_i
     assert not harness.row(job).held  # the count began anew
 
 
-def test_one_node_that_finds_no_input_holds_no_job(harness: QueueHarness) -> None:
+@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.INPUT_MISSING])
+def test_one_node_that_finds_no_image_or_input_holds_no_job(harness: QueueHarness, why: ReturnReason) -> None:
     job = harness.job()
     harness.agent("other", node="n2")
-    _unsavable(harness, job, "n1", ReturnReason.INPUT_MISSING)
+    _unsavable(harness, job, "n1", why)
     assert not harness.row(job).held
-    _unsavable(harness, job, "n2", ReturnReason.INPUT_MISSING)
-    assert harness.look(queries.hold_reason, job) == f"input missing: {NO_QUEUE}; found 2 times, on n1, n2"
+    _unsavable(harness, job, "n2", why)
+    assert harness.look(queries.hold_reason, job) == f"{why}: {NO_QUEUE}; found 2 times, on n1, n2"
 
 
 def test_a_job_for_which_no_node_has_what_it_needs_is_held(harness: QueueHarness) -> None:

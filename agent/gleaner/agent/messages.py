@@ -435,7 +435,7 @@ class ReturnReason(StrEnum):
     UNSTARTED = "unstarted"
     """Too little time was left, or the agent ends: no fault of the job."""
     IMAGE_MISSING = "image missing"
-    """The image is not on the node and cannot be pulled. The job is held."""
+    """The image is not on the node and cannot be pulled. The job is held when another node says so, too."""
     IMAGE_REFUSED = "image refused"
     """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
     INPUT_MISSING = "input missing"

@@ -36,10 +36,10 @@ TRIES_UNTIL_HELD = 5
 """A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
 the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included. The
 job may be the cause, and would go on for ever."""
-TWO_NODES_SAY = (ReturnReason.UNSAVABLE, ReturnReason.INPUT_MISSING)
+TWO_NODES_SAY = (ReturnReason.UNSAVABLE, ReturnReason.IMAGE_MISSING, ReturnReason.INPUT_MISSING)
 TOLD_UNTIL_HELD = 2
-"""A job is held when so many nodes said that it cannot be saved, or that its input is not there; where there are fewer
-nodes, when it was said so often. More tries would give the same answer."""
+"""A job is held when so many nodes said that it cannot be saved, or that its image or input is not there; where there
+are fewer nodes, when it was said so often. More tries would give the same answer."""
 MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.SAVE_FAILURES, ReturnReason.STORAGE_FAULT)
 """An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
 AT_ONCE_S = 5.0
@@ -306,7 +306,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     else:
         _settle(db, job)
         attempts.end(db, job, attempt, end)
-    if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED):
+    if report.why is ReturnReason.IMAGE_REFUSED:
         put_on_hold(db, row, reason=line, now_s=now_s)
     if report.why is ReturnReason.NODE_LACKS:
         lanes.keep_off_for_now(db, row.id, row.attempt, [attempts.find(db, job, attempt).node], now_s=now_s)
