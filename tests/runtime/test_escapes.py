@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.effort import a_few
 from tests.runtime.escapes import FORGER, HOLDER, TARGET, UserWork, mounts, tree, user_jobs, without
 from tests.runtime.nodes_harness import Node, Work
 from tests.runtime.test_conformance import HOLDER as HARMLESS
@@ -21,12 +22,12 @@ EVERYWHERE = [(place, what) for place in ("/job", "/tmp", "/dev/shm") for what i
 NOT_MADE = "(Can't create ghost|couldn't mkdirpat) .*"
 SOME = [
     ("shim", "/job", "file"),
+    ("criu", "/dev/shm", "file"),
+    ("user", "/dev/shm", "folder"),
     ("shim", "/tmp", "file"),
     ("shim", "/dev/shm", "folder"),
     ("criu", "/job", "folder"),
-    ("criu", "/dev/shm", "file"),
     ("user", "/job", "file"),
-    ("user", "/dev/shm", "folder"),
 ]
 
 
@@ -100,7 +101,7 @@ def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: No
     assert node.runtime.wait(container) == 0
 
 
-@pytest.mark.parametrize(("whose", "place", "what"), SOME)
+@pytest.mark.parametrize(("whose", "place", "what"), a_few(SOME, 3))
 def test_what_was_saved_before_is_not_restored_through_a_link(
     node: Node, job: Work, whose: str, place: str, what: str
 ) -> None:
@@ -115,7 +116,7 @@ def test_what_was_saved_before_is_not_restored_through_a_link(
         job.restore(node, saved, HOLDER)
 
 
-@pytest.mark.parametrize(("whose", "place", "what"), SOME)
+@pytest.mark.parametrize(("whose", "place", "what"), a_few(SOME, 3))
 def test_where_criu_restores_the_node_cannot_be_written(
     node: Node, job: Work, whose: str, place: str, what: str
 ) -> None:
@@ -129,7 +130,7 @@ def test_where_criu_restores_the_node_cannot_be_written(
             job.restore(node, saved, HOLDER)
 
 
-@pytest.mark.parametrize(("whose", "after_s"), [("shim", 0.0), ("shim", 0.2), ("criu", 0.1), ("user", 0.1)])
+@pytest.mark.parametrize(("whose", "after_s"), a_few([("shim", 0.1), ("criu", 0.1), ("shim", 0.0), ("user", 0.1)], 2))
 def test_criu_killed_in_the_middle_leaves_nothing_on_the_node(node: Node, job: Work, after_s: float) -> None:
     saved = saved_before(node, job, holding("/dev/shm", "folder"))
     killing = threading.Thread(target=kill_criu, args=(node, after_s))
