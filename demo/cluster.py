@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 import httpx
 
+from demo import inside
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
 NODES = ("node1", "node2", "node3")
@@ -44,11 +46,14 @@ class RegularJob:
 
 def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdin: str | None = None) -> str:
     """Run a program in one of the cluster's containers and return what it printed."""
-    options = ["-u", user] + (["-i"] if stdin is not None else [])
+    try:
+        inner = inside.words(node, *words, user=user)
+    except inside.NotThere:
+        raise ClusterError(f"{node} does not run: make demo starts it") from None
     done = subprocess.run(
-        [str(SCRIPT), "exec", *options, node, *words],
+        inner,
         capture_output=True, encoding="utf-8", errors="replace",  # jobs' comments and names may be of any bytes
-        timeout=max(timeout_s, PATIENCE_S), input=stdin, check=False,
+        timeout=max(timeout_s, PATIENCE_S), input=stdin or "", check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise ClusterError(f"{node}: {' '.join(words)}: status {done.returncode}: {done.stderr.strip()[-800:]}")

@@ -100,16 +100,17 @@ def postgres_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def shared_postgres_url(postgres_server: Server) -> str:
-    """A database with all tables, for one test after the other."""
-    return postgres_server.create(SHARED, template=TEMPLATE)
+def shared_postgres(postgres_server: Server) -> tuple[str, str]:
+    """A database with all tables, for one test after the other: its URL and the version of its tables."""
+    return postgres_server.create(SHARED, template=TEMPLATE), postgres_server.version(SHARED)
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server, shared_postgres_url: str) -> Iterator[str]:
+def postgres_url(postgres_server: Server, shared_postgres: tuple[str, str]) -> Iterator[str]:
     """A database with all tables and no rows on a real PostgreSQL server. Mark a test that uses it `postgres`."""
-    yield shared_postgres_url
-    postgres_server.empty(SHARED, template=TEMPLATE)
+    url, version = shared_postgres
+    yield url
+    postgres_server.empty(SHARED, template=TEMPLATE, version=version)
 
 
 @pytest.fixture

@@ -62,7 +62,13 @@ class Server:
             connection.execute(names)
         return self.url(database)
 
-    def empty(self, database: str, *, template: str) -> None:
+    def version(self, database: str) -> str:
+        """The version of a database's tables."""
+        with psycopg.connect(dbname=database, host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
+            (version,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
+        return str(version)
+
+    def empty(self, database: str, *, template: str, version: str) -> None:
         """Remove all rows, and end all connections: the database is then as it was when it was made.
 
         That takes some ms; to make a database and to drop it takes half a second.
@@ -70,6 +76,8 @@ class Server:
         with psycopg.connect(dbname=database, host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
             connection.execute(_END_OTHERS)
             connection.execute(_EMPTY)
+            connection.execute("DELETE FROM alembic_version WHERE version_num <> %s", (version,))
+            connection.execute("INSERT INTO alembic_version VALUES (%s) ON CONFLICT DO NOTHING", (version,))
             (largest_bytes,) = connection.execute(_LARGEST_BYTES).fetchone() or (0,)
         if largest_bytes > LARGE_BYTES:
             self.drop(database)

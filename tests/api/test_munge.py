@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.api.api_harness import ApiHarness, detail, served
 
+from gleaner.control.api.caller_places import STRANGERS_AT_ONCE
 from gleaner.control.api.munge_login import Once
-from gleaner.control.api.places import STRANGERS_AT_ONCE
 from gleaner.control.cli.client import Control
 from gleaner.control.cli.failures import NoToken
 from gleaner.control.control_state import ControlState

@@ -14,8 +14,8 @@ from sqlalchemy import event
 from tests.api.api_harness import ApiHarness, served
 
 from gleaner.control.api.app import create_app
+from gleaner.control.api.caller_places import STORERS_WAIT, STRANGERS_AT_ONCE, STRANGERS_PER_HOST
 from gleaner.control.api.http_protocol import BoundedHead
-from gleaner.control.api.places import STORERS_WAIT, STRANGERS_AT_ONCE, STRANGERS_PER_HOST
 from gleaner.control.queue import tokens
 
 REQUESTS = 500

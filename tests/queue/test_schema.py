@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, text
-from tests.conftest import TEMPLATE
 from tests.postgres import Server
 from tests.queue.queue_harness import QueueHarness
 
@@ -97,45 +95,32 @@ def test_a_database_without_tables_says_what_to_run(kind: str, request: pytest.F
         queries.status(db)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def own_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """A database whose version the test may change."""
-    if request.param == "sqlite":
-        yield connect(request.getfixturevalue("sqlite_url"))
-        return
-    server: Server = request.getfixturevalue("postgres_server")
-    engine = connect(server.create("of-one-test", template=TEMPLATE))
-    yield engine
-    engine.dispose()
-    server.drop("of-one-test")
-
-
-def test_an_older_database_says_what_to_run(own_engine: Engine) -> None:
-    with own_engine.begin() as connection:
+def test_an_older_database_says_what_to_run(queue_engine: Engine) -> None:
+    with queue_engine.begin() as connection:
         connection.execute(text("DELETE FROM alembic_version"))
     with pytest.raises(SchemaMismatch, match="run `glean control migrate`"):
-        check_schema(own_engine)
+        check_schema(queue_engine)
 
 
-def test_a_newer_database_is_neither_used_nor_migrated(own_engine: Engine) -> None:
-    with own_engine.begin() as connection:
+def test_a_newer_database_is_neither_used_nor_migrated(queue_engine: Engine) -> None:
+    with queue_engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaMismatch, match=r"\(9999\): install a newer Gleaner"):
-        check_schema(own_engine)
+        check_schema(queue_engine)
     with pytest.raises(SchemaMismatch, match="install a newer Gleaner"):
-        migrate(own_engine)
+        migrate(queue_engine)
 
 
 @pytest.mark.parametrize("revision", ["0001", "0021"])
 def test_a_database_of_an_earlier_gleaner_is_refused_in_one_line_and_left_as_it_is(
-    own_engine: Engine, revision: str
+    queue_engine: Engine, revision: str
 ) -> None:
-    with own_engine.begin() as connection:
+    with queue_engine.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
     for refused in (check_schema, migrate):
         with pytest.raises(SchemaMismatch, match=r"of an earlier Gleaner, .*begin here with an empty database$"):
-            refused(own_engine)
-    with own_engine.connect() as connection:
+            refused(queue_engine)
+    with queue_engine.connect() as connection:
         assert MigrationContext.configure(connection).get_current_revision() == revision
 
 

@@ -213,7 +213,7 @@ GROUPS = ("biology", "chemistry", "physics")
 def test_live_control_gives_a_place_to_the_group_whose_job_the_walk_starts_first(
     holds: dict[str, int], entitled: dict[str, float], priorities: list[int]
 ) -> None:
-    """Where the first job of each group fits."""
+    """They may differ where the first job of a group does not fit."""
     shares = Shares(ShareRules(entitled), capacity_cpus=12, holds_cpus=holds, waiting=frozenset(GROUPS))
     firsts = [
         First(job=number, group=group, cpus=1, is_saved=False, priority=priorities[number])

@@ -15,7 +15,7 @@ from tests.slurm.records import node, seen
 from tests.web.web_harness import Browser, Shown, browser_of, markup
 
 from gleaner.agent.messages import LogLines
-from gleaner.control.api.places import CallerPlaces
+from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.decisions import DecisionKind

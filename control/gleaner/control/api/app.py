@@ -24,8 +24,8 @@ from gleaner.control.api import (
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
+from gleaner.control.api.caller_places import storers
 from gleaner.control.api.instruments import Instruments, Stopwatch
-from gleaner.control.api.places import storers
 from gleaner.control.control_state import ControlState
 
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Body, HTTPException, Path, Query
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.api import examples, image_uploads
 from gleaner.control.api.access import Admin, Caller, User
+from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import Uploads
-from gleaner.control.api.places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import Name
 from gleaner.control.models.images import (

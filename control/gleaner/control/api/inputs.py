@@ -12,9 +12,9 @@ from fastapi import APIRouter, HTTPException
 from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
+from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import Uploads, check_pieces, is_whole
 from gleaner.control.api.images import Group, Piece, group_of
-from gleaner.control.api.places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.models.images import PieceList, PieceMissing, PieceStored
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow

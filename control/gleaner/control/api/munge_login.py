@@ -20,7 +20,7 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
-from gleaner.control.api.places import CallerPlaces
+from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.queue.tokens import Identity
 from gleaner.control.settings import MungeRule, MungeSettings
 from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, payload_of

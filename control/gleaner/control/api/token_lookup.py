@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from gleaner.control.api.places import CallerPlaces
+from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity, identify

@@ -17,8 +17,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gleaner.control.api.access import Caller
+from gleaner.control.api.caller_places import CallerPlaces, strangers
 from gleaner.control.api.instruments import Instruments
-from gleaner.control.api.places import CallerPlaces, strangers
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
 from gleaner.control.queue.database import snapshot

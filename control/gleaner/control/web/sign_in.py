@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from gleaner.control.api.access import LONGEST_TOKEN, Caller, User
-from gleaner.control.api.places import strangers
+from gleaner.control.api.caller_places import strangers
 from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
