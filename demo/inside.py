@@ -5,7 +5,6 @@ groups and home. Its limits are those of whoever starts it. Only root may do thi
 """
 
 import json
-import pwd
 import re
 import subprocess
 from functools import cache
@@ -28,10 +27,10 @@ def words(container: str, *command: str, user: str = "root") -> list[str]:
         _inspected.cache_clear()
         number, pid, environment = _inspected(container)
     groups = " ".join(_cgroup_folders(number, _cgroup(pid)))
-    entry = _user(pid, user)
-    become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups"]
+    number_of_user, group, home = _user(pid, user)
+    become = ["setpriv", f"--reuid={number_of_user}", f"--regid={group}", "--init-groups"]
     become += [f"--bounding-set={beyond}"] if (beyond := _beyond(pid)) else []
-    clean = ["env", "-i", f"HOME={entry.pw_dir}", *environment]
+    clean = ["env", "-i", f"HOME={home}", *environment]
     return ["sh", "-c", _ENTER, "sh", groups, str(pid), *clean, *become, "--", *command]
 
 
@@ -70,11 +69,10 @@ def _beyond(pid: int) -> str:
     return ",".join(f"-cap_{bit}" for bit in range(64) if (ours & ~theirs) >> bit & 1)
 
 
-def _user(pid: int, name: str) -> pwd.struct_passwd:
-    """Return the entry of a user of the container's own file."""
+def _user(pid: int, name: str) -> tuple[int, int, str]:
+    """Return number, group and home of a user of the container, who is named or numbered."""
     for line in Path(f"/proc/{pid}/root/etc/passwd").read_text().splitlines():
-        fields = line.split(":")
-        if name in {fields[0], fields[2]}:
-            fields[2:4] = map(int, fields[2:4])  # type: ignore[call-overload]
-            return pwd.struct_passwd(fields)
+        login, _, number, group, _, home, _ = line.split(":")
+        if name in {login, number}:
+            return int(number), int(group), home
     raise NotThere(f"no user {name}")

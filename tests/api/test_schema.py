@@ -16,7 +16,7 @@ from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig,
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.api.api_harness import ApiHarness, Caller
 from tests.databases import new_sqlite
-from tests.effort import examples
+from tests.effort import IS_WHOLE
 from tests.slurm.records import node, seen
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -83,7 +83,7 @@ def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
 
 
 @schema.parametrize()
-@settings(max_examples=examples(30), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
+@settings(max_examples=30 if IS_WHOLE else 5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
 def test_the_document_is_true(case: schemathesis.Case, callers: dict[str, Caller]) -> None:
     is_beyond = case.operation.label in BEYOND_A_SCHEMA or _contradicts_itself(case.body)
     excluded: list[Any] = [positive_data_acceptance] if is_beyond else []

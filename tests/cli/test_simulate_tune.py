@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.effort import a_few
 from tests.simulation.shipped import PATH
 
 from gleaner.control.cli import app
@@ -159,7 +160,7 @@ def test_a_scenario_that_stops_early_is_refused(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", a_few(["2", "1"], 1))
 def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path: Path, workers: str) -> None:
     state = tmp_path / "state"
     grid = ("--lengths", "30m,1h", "--margins", "30", "--workers", workers)

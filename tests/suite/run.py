@@ -30,7 +30,7 @@ from tests.suite.cleaner import ROOT
 
 OUTPUT = ROOT / "test-output"
 BIN = ROOT / ".venv" / "bin"
-LIMIT_MIN = 18
+LIMIT_MIN = 19
 SAY_EVERY_S = 30.0
 STACKS, STACKS_WITHIN_S = "stacks", 5.0
 PR_SET_PDEATHSIG = 1
