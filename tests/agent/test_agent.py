@@ -439,7 +439,9 @@ def test_an_image_that_is_not_allowed_holds_the_job_with_its_name_and_the_settin
 
 def test_a_missing_image_holds_the_job_with_its_name(control: Control) -> None:
     job = control.submit("5", image="missing")
-    control.live(control.agent("a1", lives_s=30))
+    for name in ("a1", "a2"):
+        assert not control.job(job).job.held
+        control.live(control.agent(name, lives_s=30))
     detail = control.job(job)
     assert detail.job.held
     assert "missing" in (detail.waits_because or detail.events[-1].detail)
