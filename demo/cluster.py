@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
-from demo import inside
+from demo import nsenter
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
@@ -47,8 +47,8 @@ class RegularJob:
 def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdin: str | None = None) -> str:
     """Run a program in one of the cluster's containers and return what it printed."""
     try:
-        inner = inside.words(node, *words, user=user)
-    except inside.NotThere:
+        inner = nsenter.words(node, *words, user=user)
+    except nsenter.NotThere:
         raise ClusterError(f"{node} does not run: make demo starts it") from None
     done = subprocess.run(
         inner,

@@ -18,7 +18,7 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.shim import criu_messages, main, seal, transfer, vdso
 from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, SaveNotes, open_seal
-from gleaner.agent.system import ipc
+from gleaner.agent.system import ipc, openat
 
 KEY, UID = b"k" * 32, 4301
 IMAGES = {
@@ -106,6 +106,29 @@ class Place:
                     raise Broken(self.relay.reason)
                 else:
                     raise TimeoutError(name)
+
+
+class Deserted(Place):
+    """The user's program ends before the first image."""
+
+    def _capture(self, users: socket.socket) -> None:
+        users.accept()[0].close()
+
+
+@pytest.mark.parametrize("name", ["pages-1.img", "core-1.img"])
+def test_a_save_whose_agent_has_gone_does_not_wait_for_it(tmp_path: Path, name: str) -> None:
+    at = Deserted(tmp_path, None, {})
+    at.user.join(60)
+    criu_messages.send_request(at.criu, name)
+    theirs, ours = os.pipe()
+    criu_messages.send_pipe(at.criu, theirs)
+    os.close(theirs)
+    with openat.closing_fd(ours):
+        nobody_reads = select.poll()
+        nobody_reads.register(ours, 0)
+        assert nobody_reads.poll(20_000) == [(ours, select.POLLERR)]
+    with pytest.raises(Broken, match="Broken pipe"):
+        at.relay.finish(float("inf"))
 
 
 def saved(place: Path) -> tuple[str, dict[str, bytes]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from demo import inside
+from demo import nsenter
 from docker.errors import DockerException, NotFound
 from tests.runtime.account_harness import AsAccount
 from tests.runtime.kinds.kind import Versions
@@ -103,7 +103,7 @@ class Node:
 
     def run(self, *words: str, check: bool = True) -> str:
         """Run a command as root inside the node; what it printed."""
-        return subprocess.run(inside.words(self.name, *words), capture_output=True, text=True, check=check).stdout
+        return subprocess.run(nsenter.words(self.name, *words), capture_output=True, text=True, check=check).stdout
 
     def switch_on(self) -> None:
         """Start a node that has ended, as it does when its engine ends. Whoever called waits until it answers."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from demo import inside
+from demo import nsenter
 from tests.runtime.nodes_harness import IMAGE, Node, our_labels, wait_for
 
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
@@ -39,7 +39,7 @@ class Shimmed:
     def run(self, *words: str, user: str = "root", text: str | None = None, timeout_s: float = 60) -> str:
         """Run a command inside the node; what it printed."""
         said = subprocess.run(
-            inside.words(self.name, *words, user=user),
+            nsenter.words(self.name, *words, user=user),
             input=text, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
         assert said.returncode == 0, said.stderr + said.stdout
@@ -105,7 +105,7 @@ class Shimmed:
 
     def kill(self, *pids: str) -> None:
         """Kill processes of the node, by their numbers there; those that have ended are no error."""
-        subprocess.run(inside.words(self.name, "kill", "-9", *pids), capture_output=True, check=False)
+        subprocess.run(nsenter.words(self.name, "kill", "-9", *pids), capture_output=True, check=False)
 
     def pids(self, container: str, *sought: str) -> list[str]:
         """The processes whose command lines name this container and have all these words."""
@@ -116,7 +116,7 @@ class Shimmed:
     def agent(self, *words: str) -> Iterator["Pretending"]:
         """An agent inside the node (see pretender.py)."""
         process = subprocess.Popen(
-            inside.words(self.name, PYTHON, "-u", "-", *words, user="gleaner"),
+            nsenter.words(self.name, PYTHON, "-u", "-", *words, user="gleaner"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdin is not None

@@ -10,6 +10,7 @@ that CRIU itself reads as root (`vdso`). Those are looked at in every restore.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -148,17 +149,20 @@ class Relay:
         mappings = wipe_on_fork.IMAGE.match(name)
         pid = self._pids.get(mappings.group(1)) if mappings else None
         source = criu_messages.receive_pipe(criu)
-        criu_messages.send_request(streamer, name)
-        if _PAGES.match(name):
-            with openat.closing_fd(source):
+        with contextlib.ExitStack() as ends:  # if the agent is gone, none may stay open: CRIU would wait for ever
+            ends.callback(os.close, source)
+            criu_messages.send_request(streamer, name)
+            if _PAGES.match(name):
                 criu_messages.send_pipe(streamer, source)
-            return
-        if name in self.images:
-            raise Broken(f"CRIU has written {name} twice")
-        digests = self.images.setdefault(name, [])
-        ours, theirs = os.pipe()[::-1]
-        with openat.closing_fd(theirs):
-            criu_messages.send_pipe(streamer, theirs)
+                return
+            if name in self.images:
+                raise Broken(f"CRIU has written {name} twice")
+            digests = self.images.setdefault(name, [])
+            theirs, ours = os.pipe()
+            ends.callback(os.close, ours)
+            with openat.closing_fd(theirs):
+                criu_messages.send_pipe(streamer, theirs)
+            ends.pop_all()  # the pump closes them
         self._pump(_pass_and_note, source, ours, digests, name, pid)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
