@@ -1,5 +1,6 @@
 """Root restores only what root has saved itself: forged checkpoints of user jobs are refused."""
 
+import hashlib
 import os
 import select
 import socket
@@ -106,6 +107,37 @@ class Place:
                     raise Broken(self.relay.reason)
                 else:
                     raise TimeoutError(name)
+
+
+def test_what_criu_writes_right_before_it_ends_is_noted_however_late_the_relay_comes_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay reads the request only while it is waited for, and the image only while that is waited for, too."""
+    joins = [threading.Event(), threading.Event()]
+    join, read_request, block = threading.Thread.join, criu_messages.read_request, seal._block
+
+    def joined(thread: threading.Thread, timeout: float | None = None) -> None:
+        next(each for each in joins if not each.is_set()).set()
+        join(thread, timeout)
+
+    def late(criu: socket.socket) -> str | None:
+        if "_run_guarded" in threading.current_thread().name:
+            assert joins[0].wait(60)
+        return read_request(criu)
+
+    def late_block(source: int) -> bytes:
+        assert joins[1].wait(60)
+        return block(source)
+
+    at = Place(tmp_path, None, {})
+    monkeypatch.setattr(criu_messages, "read_request", late)
+    monkeypatch.setattr(seal, "_block", late_block)
+    at.save("inventory.img", b"the last one")
+    at.criu.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", joined)
+        at.relay.finish(float("inf"))
+    assert at.relay.images == {"inventory.img": [hashlib.sha256(b"the last one").hexdigest()]}
 
 
 class Deserted(Place):

@@ -112,12 +112,16 @@ class Relay:
 
     def finish(self, until_s: float) -> None:
         """Wait until all has been passed on; CRIU is done by now. Raises `Broken`."""
-        for thread in [self._main, *self._pumps]:
-            thread.join(max(_JOIN_S, until_s - time.time()) if until_s < float("inf") else None)
-            if thread.is_alive():
-                raise Broken("the other side does not take what was saved")
+        self._join(self._main, until_s)
+        for thread in self._pumps:  # now there are all: the last may be for what CRIU wrote right before it ended
+            self._join(thread, until_s)
         if self.reason:
             raise Broken(self.reason)
+
+    def _join(self, thread: threading.Thread, until_s: float) -> None:
+        thread.join(max(_JOIN_S, until_s - time.time()) if until_s < float("inf") else None)
+        if thread.is_alive():
+            raise Broken("the other side does not take what was saved")
 
     def _run_guarded(self, act: Callable[..., None], *args: object) -> None:
         try:
