@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -210,8 +210,11 @@ def test_an_agent_that_nobody_can_kill_has_said_so_in_time_and_is_gone_with_what
 
 def threads(process: int) -> set[str]:
     """The states in which its threads are, as the kernel calls them: D is a wait that nobody can end."""
-    found = Path(f"/proc/{process}/task").glob("*/stat")
-    return {one.read_text().rpartition(")")[2].split()[0] for one in found}
+    found: set[str] = set()
+    for one in Path(f"/proc/{process}/task").glob("*/stat"):
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended meanwhile
+            found.add(one.read_text().rpartition(")")[2].split()[0])
+    return found
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
