@@ -10,7 +10,9 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-OUTER = ("docker", "-H", "unix:///run/gleaner/docker.sock")
+SOCKET = "unix:///run/gleaner/docker.sock"
+"""Of our engine, in which the containers run."""
+OUTER = ("docker", "-H", SOCKET)
 CGROUPS = Path("/sys/fs/cgroup")
 _BOUND = re.compile(r"^CapBnd:\s*(\w+)", re.MULTILINE)
 _ENTER = 'for each in $1; do echo $$ >"$each/cgroup.procs" || exit 125; done; shift; exec nsenter --all --target "$@"'

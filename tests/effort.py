@@ -1,4 +1,4 @@
-"""The number of examples that a test draws: all of them in `make test-all`, a quarter in `make test`."""
+"""The number of examples and cases of a test: all of them in `make test-all`, fewer in `make test`."""
 
 import os
 from collections.abc import Iterable

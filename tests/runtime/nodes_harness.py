@@ -43,8 +43,6 @@ AGENT = "runtime-tests"
 USER = (4200, 4200)
 """The service account of the nodes' image."""
 
-_OUTER = "unix:///run/gleaner/docker.sock"
-_OUTER_COMMAND = ("docker", "-H", _OUTER)
 _FROM = "gleaner/pi:demo"
 _PLACE = Path("/var/lib/gleaner/runtime-tests")
 
@@ -63,7 +61,7 @@ class Node:
     def __init__(self, name: str, kind: str = "shim") -> None:
         self.name, self.kind = name, kind
         try:
-            outer = docker.APIClient(base_url=_OUTER, version="auto")
+            outer = docker.APIClient(base_url=nsenter.SOCKET, version="auto")
             process = outer.inspect_container(name)["State"]["Pid"]
             outer.close()
         except DockerException as error:
@@ -107,7 +105,7 @@ class Node:
 
     def switch_on(self) -> None:
         """Start a node that has ended, as it does when its engine ends. Whoever called waits until it answers."""
-        subprocess.run([*_OUTER_COMMAND, "start", self.name], capture_output=True, check=True, timeout=120)
+        subprocess.run([*nsenter.OUTER, "start", self.name], capture_output=True, check=True, timeout=120)
 
     def is_paused(self, container: ContainerId) -> bool:
         if self.kind == "criu":

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from demo import nsenter
 from tests.runtime.nodes_harness import AGENT, IMAGE, Node, Work, wait_for
 
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, LABEL_SLURM_JOB, ContainerId
@@ -55,11 +56,10 @@ def hanging_engine(node: Node) -> Iterator[None]:
 @contextmanager
 def programs(node: Node) -> Iterator[None]:
     """Ours as they are in the repository, on the node."""
-    words = ["docker", "-H", "unix:///run/gleaner/docker.sock", "exec", "-i", node.name, "sh", "-c"]
     epilog = EPILOG.replace("/usr/local/libexec/gleaner/watchdog", f"{PLACE}/watchdog")
     for name, text in (("watchdog", WATCHDOG), ("epilog.sh", epilog)):
         put = f"mkdir -p {PLACE} && cat >{PLACE}/{name} && chmod 755 {PLACE}/{name}"
-        subprocess.run([*words, put], input=text, text=True, check=True)
+        subprocess.run(nsenter.words(node.name, "sh", "-c", put), input=text, text=True, check=True)
     try:
         yield
     finally:
