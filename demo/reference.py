@@ -21,8 +21,8 @@ IMAGE = "gleaner/pythia:demo"
 KEPT_IN = Path("/var/lib/gleaner/reference")
 RUNS = 12
 PROCESS = "hardqcd"
-JOB_COMPUTING_S = 2.6 * 32.0
-"""The seconds for which a job computes: more than two slices of the demo, of each of which so much is left for that."""
+SLICES = 2.6
+"""A job computes for so many slices of the demo, so that it is restored twice at least."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 
@@ -55,8 +55,19 @@ def image_id() -> str:
     return _docker("image", "inspect", "--format", "{{.Id}}", IMAGE).strip()
 
 
+def computing_s(cores: int) -> float:
+    """Return the seconds of a round of a minute in which the jobs compute; saves and restores need the rest.
+
+    With two cores these need about 36 s of each round, if all nodes of the demo share the cores.
+
+    >>> [round(computing_s(cores)) for cores in (2, 4, 16)]
+    [24, 40, 52]
+    """
+    return 56.0 - 64.0 / max(2, cores)
+
+
 def events_a_run(kept: Path, cores: int) -> int:
-    """Return so many events that a job takes about three slices on this machine; measured once."""
+    """Return so many events that a job takes `SLICES` slices on this machine; measured once."""
     found = kept / "events.json"
     if found.exists():
         return int(json.loads(found.read_text()))
@@ -66,7 +77,7 @@ def events_a_run(kept: Path, cores: int) -> int:
             pool.map(lambda core: compute(Wanted(core + 1, TRIAL_EVENTS), kept / f"trial-{core}"), range(cores))
         )
     an_event_s = max(cpu_s(run.log) or 1.0 for run in trials) / TRIAL_EVENTS
-    events = max(100, round(share * JOB_COMPUTING_S / an_event_s))
+    events = max(100, round(share * SLICES * computing_s(cores) / an_event_s))
     found.write_text(json.dumps(events))
     return events
 
@@ -95,7 +106,7 @@ def load(kept: Path) -> Run:
 
 def references() -> tuple[list[Wanted], list[Run]]:
     """Return the campaign and its uninterrupted jobs; compute what is missing."""
-    kept = folder(image_id()) / f"jobs-of-{JOB_COMPUTING_S:.0f}s"
+    kept = folder(image_id()) / f"jobs-of-{SLICES}-slices"
     kept.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     events = events_a_run(kept, cores)

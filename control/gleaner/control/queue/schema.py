@@ -9,12 +9,9 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    Dialect,
-    Enum,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
@@ -24,80 +21,28 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    TypeDecorator,
     false,
-    text,
     true,
 )
-from sqlalchemy import Text as PlainText
 
-from gleaner.agent.system.untrusted import storable
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import Blame, NodeHealth
 from gleaner.control.policy.node_time import FIELDS
+from gleaner.control.queue.columns import BIG, BIG_ID, CHURNED, JSON_OR_NULL, Text, listed, not_null, only_where, words
 from gleaner.control.states import WAITING, Outcome, State
 
 METADATA = MetaData()
 """All tables."""
-BIG = BigInteger()
-BIG_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
-JSON_OR_NULL = JSON(none_as_null=True)
-
-
-class Text(TypeDecorator[str]):
-    """A text for people, which may quote anybody. What no database takes is replaced."""
-
-    impl = PlainText
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else storable(value)
-
-
-def words(kind: type[StrEnum], name: str) -> Any:
-    """Return the type of a column that holds one of the members, stored by its value."""
-    return Enum(
-        kind,
-        name=name,
-        native_enum=False,
-        create_constraint=True,
-        length=16,
-        values_callable=list,  # a StrEnum's members are its values; SQLAlchemy would store their names
-    )
+WAITS = f"state IN ({listed(*WAITING)}) AND NOT held"
+"""The condition under which an agent may claim the job. The index of the waiting jobs is used only where a query says
+exactly this."""
 
 
 def _table(name: str, *columns_and_constraints: Any, **words: Any) -> Table:
     return Table(name, METADATA, *columns_and_constraints, **words)
-
-
-def not_null(name: str, type_: Any, *more: Any, **words: Any) -> Column[Any]:
-    """Return a column that always has a value. A plain `Column` may be null."""
-    return Column(name, type_, *more, nullable=False, **words)
-
-
-def listed(*words: StrEnum) -> str:
-    """Return the words as SQL writes a list of them, sorted, so that the text is always the same.
-
-    >>> listed(State.SAVED, State.NEW)
-    "'New', 'Saved'"
-    """
-    return ", ".join(f"'{word.value}'" for word in sorted(words))
-
-
-def _where(condition: str) -> dict[str, Any]:
-    """Return what makes an index one of those rows only."""
-    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
-
-
-CHURNED: dict[str, Any] = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
-"""For a table whose rows are rewritten at every transition. By default PostgreSQL lets a fifth of a table die before it
-cleans up, and a claim steps over the dead rows at the front of the index of the waiting jobs."""
-WAITS = f"state IN ({listed(*WAITING)}) AND NOT held"
-"""The condition under which an agent may claim the job. The index of the waiting jobs is used only where a query says
-exactly this."""
 
 
 # Jobs, and what is submitted with them
@@ -222,17 +167,16 @@ JOB = _table(
 """One job, and its state. Only `transitions` writes `state`."""
 
 # In claim order within each lane. "Saved" sorts after "New", so the descending order puts saved jobs first.
-Index("job_waiting", JOB.c.lane, JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id, **_where(WAITS))
-Index("job_on_agent", JOB.c.agent, **_where("agent IS NOT NULL"))
-Index("job_in_campaign", JOB.c.campaign, JOB.c.index, unique=True, **_where("campaign IS NOT NULL"))
+Index("job_waiting", JOB.c.lane, JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id, **only_where(WAITS))
+Index("job_on_agent", JOB.c.agent, **only_where("agent IS NOT NULL"))
+Index("job_in_campaign", JOB.c.campaign, JOB.c.index, unique=True, **only_where("campaign IS NOT NULL"))
 Index("job_in_group", JOB.c.group, JOB.c.id)
-Index("job_unended", JOB.c.group, JOB.c.lane, JOB.c.submitter, **_where("state <> 'Complete'"))
-Index("job_running", JOB.c.group, JOB.c.submitter, **_where("agent IS NOT NULL"))
-Index("job_output", JOB.c.group, JOB.c.submitter, JOB.c.output_bytes, **_where("output_bytes IS NOT NULL"))
+Index("job_unended", JOB.c.group, JOB.c.lane, JOB.c.submitter, **only_where("state <> 'Complete'"))
+Index("job_running", JOB.c.group, JOB.c.submitter, **only_where("agent IS NOT NULL"))
+Index("job_output", JOB.c.group, JOB.c.submitter, JOB.c.output_bytes, **only_where("output_bytes IS NOT NULL"))
 
 
 # Attempts, and what they leave behind
-
 
 ATTEMPT = _table(
     "attempt",
@@ -260,7 +204,7 @@ ATTEMPT = _table(
     CheckConstraint("(from_attempt IS NOT NULL) = (from_number IS NOT NULL)", "from_whole"),
     CheckConstraint("from_attempt < attempt", "from_earlier"),
     CheckConstraint("attempt >= 1 AND log_from >= 0", "counts"),
-    Index("attempt_live", "job", unique=True, **_where("ending IS NULL")),
+    Index("attempt_live", "job", unique=True, **only_where("ending IS NULL")),
     Index("attempt_of_agent", "agent"),
     Index("attempt_ended", "ended_s"),
     **CHURNED,
@@ -379,7 +323,7 @@ AGENT = _table(
     CheckConstraint("phase <> 'submitted' OR registered_s IS NULL", "submitted_unregistered"),
     CheckConstraint("phase NOT IN ('live', 'silent') OR registered_s IS NOT NULL", "live_registered"),
     CheckConstraint("(phase = 'ended') = (ended_s IS NOT NULL)", "end_iff_ended"),
-    Index("agent_here", "phase", **_where("phase <> 'ended'")),
+    Index("agent_here", "phase", **only_where("phase <> 'ended'")),
 )
 """One agent that control has submitted."""
 
@@ -470,7 +414,6 @@ NODE_TIME_MARK = _table(
 
 
 # Failures of jobs, and what follows from them
-
 
 FAILURE = _table(
     "failure",
@@ -570,7 +513,6 @@ TOLD = _table(
 
 # Decisions
 
-
 DECISION = _table(
     "decision",
     Column("id", BIG_ID, primary_key=True),
@@ -595,7 +537,6 @@ SUBJECT = _table(
 
 # Drains
 
-
 DRAIN = _table(
     "drain",
     Column("id", BIG_ID, primary_key=True),
@@ -615,7 +556,6 @@ DRAIN = _table(
 
 
 # Who may do something: tokens, and the program that leads
-
 
 TOKEN = _table(
     "token",

@@ -43,8 +43,9 @@ from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.selectable import ScalarSelect
 
+from gleaner.control.queue.columns import listed
 from gleaner.control.queue.errors import NotCurrent, TransitionRefused, Unknown
-from gleaner.control.queue.schema import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC, listed
+from gleaner.control.queue.schema import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC
 from gleaner.control.states import State, Transition
 
 _ADD_EVENT = insert(EVENT).inline()
