@@ -52,14 +52,16 @@ ENTITLEMENTS: dict[str, object] = {
 USERS_FOLDER = "/srv/users"
 CLAIM_AFTER_S = 25
 CLAIM_LENGTH_S = 60
+OWN_RUNS, OWN_TIMES = 2, 2.5
+"""Chemistry's own jobs are so many times as long as the campaign's: one has to run still when it is preempted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A Pythia job under `glean run` in a Slurm job of bob's, and the folder for its files."""
+    """A Pythia job under `glean run` in a Slurm job of bob's, the folder for its files, and its uninterrupted twin."""
 
     job: Sent
-    wanted: reference.Wanted
+    whole: proof.Run
     results: str
 
 
@@ -67,20 +69,25 @@ def main() -> int:
     """Run the demo and return 0 if all claims were met in time and every job is proven right."""
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
+    longer = reference.longer(OWN_RUNS, OWN_TIMES)
     origin_s = int(time.time()) % ROUND_S
     cluster.configure({"rounds": {"length_s": ROUND_S, "origin_s": origin_s}, "entitlements": ENTITLEMENTS})
     cluster.clear()
     cluster.set_preemption(on=False)
     try:
-        return _shown(wanted, whole)
+        return _shown(wanted, whole, longer)
     finally:
         cluster.set_preemption(on=True)
         cluster.configure()
 
 
-def _shown(wanted: Sequence[reference.Wanted], whole: Sequence[proof.Run]) -> int:
+def _shown(
+    wanted: Sequence[reference.Wanted],
+    whole: Sequence[proof.Run],
+    longer: tuple[Sequence[reference.Wanted], Sequence[proof.Run]],
+) -> int:
     began_s = time.time()
-    own = [own_run(wanted[at]) for at in range(2)]
+    own = [own_run(*each) for each in zip(*longer, strict=True)]
     cluster.until("chemistry's jobs to start", lambda: all(_started(run.job) for run in own), timeout_s=60)
     campaign = submit(wanted)
     claims: list[Sent] = []
@@ -98,7 +105,7 @@ def _shown(wanted: Sequence[reference.Wanted], whole: Sequence[proof.Run]) -> in
     return conclude(campaign, wanted, whole, own, claims, began_s=began_s)
 
 
-def own_run(wanted: reference.Wanted) -> OwnRun:
+def own_run(wanted: reference.Wanted, whole: proof.Run) -> OwnRun:
     """Submit a checkpointable job of bob's that takes a node for itself, and more than chemistry's share."""
     results = f"{USERS_FOLDER}/bob-{wanted.index}-{int(time.time())}"
     words = " ".join(["glean", "run", "--storage", f"{USERS_FOLDER}/bob", "--results", results, reference.IMAGE])
@@ -106,7 +113,7 @@ def own_run(wanted: reference.Wanted) -> OwnRun:
     options = ["--partition=shared", "--cpus-per-task=6", "--mem=3000", "--time=30", "--requeue", "--open-mode=append"]
     options += ["--comment=gleaner:checkpointable", f"--job-name=bob-{wanted.index}"]
     number = cluster.sbatch(*options, script=script, user="bob", output=f"{results}.log")
-    return OwnRun(Sent(number, f"chemistry {wanted.index}"), wanted, results)
+    return OwnRun(Sent(number, f"chemistry {wanted.index - reference.RUNS}"), whole, results)
 
 
 def claim(user: str, cpus: int) -> Sent:
@@ -157,7 +164,7 @@ def conclude(
     """Compare, sum up and draw; return the exit status."""
     jobs = jobs_of(campaign)
     runs = judged(jobs, campaign, wanted, whole, restores_at_least=0, nodes_at_least=1)
-    own_right = [_is_right(run, kept) for run, kept in zip(own, whole, strict=False)]
+    own_right = [_is_right(run) for run in own]
     waits_s = {f"{job.label} ({job.id})": _waited_s(job) for job in claims}
     end_s = time.time()
     spans = timeline.spans_of_attempts(jobs)
@@ -190,12 +197,12 @@ def conclude(
     return 0 if is_right and in_time and preempted_once else 1
 
 
-def _is_right(run: OwnRun, whole: proof.Run) -> bool:
+def _is_right(run: OwnRun) -> bool:
     """Return whether the job's files are those of the uninterrupted one."""
     names = cluster.run("head", "ls", run.results).split()
     files = {name: cluster.run("head", "base64", f"{run.results}/{name}").encode() for name in names}
     mine = proof.Run({name: base64.b64decode(text) for name, text in files.items()}, ())
-    return bool(files) and not proof.files_differ(mine, whole)
+    return bool(files) and not proof.files_differ(mine, run.whole)
 
 
 def _waited_s(job: Sent) -> float:

@@ -106,13 +106,27 @@ def load(kept: Path) -> Run:
 
 def references() -> tuple[list[Wanted], list[Run]]:
     """Return the campaign and its uninterrupted jobs; compute what is missing."""
+    kept, events = _kept()
+    wanted = [Wanted(index, events) for index in range(1, RUNS + 1)]
+    return wanted, _computed(kept, wanted)
+
+
+def longer(how_many: int, times: float) -> tuple[list[Wanted], list[Run]]:
+    """Return so many jobs that are so many times as long as the campaign's, and their uninterrupted runs."""
+    kept, events = _kept()
+    wanted = [Wanted(index, round(times * events)) for index in range(RUNS + 1, RUNS + 1 + how_many)]
+    return wanted, _computed(kept, wanted)
+
+
+def _kept() -> tuple[Path, int]:
     kept = folder(image_id()) / f"jobs-of-{SLICES}-slices"
     kept.mkdir(parents=True, exist_ok=True)
-    cores = os.cpu_count() or 1
-    events = events_a_run(kept, cores)
-    wanted = [Wanted(index, events) for index in range(1, RUNS + 1)]
+    return kept, events_a_run(kept, os.cpu_count() or 1)
+
+
+def _computed(kept: Path, wanted: Sequence[Wanted]) -> list[Run]:
     with ThreadPoolExecutor(max_workers=RUNS) as pool:
-        return wanted, list(pool.map(lambda w: compute(w, kept / f"run-{w.index}"), wanted))
+        return list(pool.map(lambda w: compute(w, kept / f"run-{w.index}-of-{w.events}-events"), wanted))
 
 
 def _docker(*words: str) -> str:
