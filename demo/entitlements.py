@@ -53,7 +53,8 @@ USERS_FOLDER = "/srv/users"
 CLAIM_AFTER_S = 25
 CLAIM_LENGTH_S = 60
 OWN_RUNS, OWN_TIMES = 2, 2.5
-"""Chemistry's own jobs are so many times as long as the campaign's: one has to run still when it is preempted."""
+"""The user jobs of chemistry are so many times as long as those of the campaign: one has to run still when it is
+preempted."""
 
 
 @dataclass(frozen=True, slots=True)

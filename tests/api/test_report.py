@@ -1,6 +1,9 @@
 """The month's report: the nodes' time as control saw it, and who got what."""
 
+import os
+import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from tests.api.api_harness import ApiHarness, Caller
@@ -8,7 +11,7 @@ from tests.api.api_harness import ApiHarness, Caller
 from gleaner.control.policy.node_time import NodeTime
 from gleaner.control.queue import node_time
 from gleaner.control.queue.database import transaction
-from gleaner.control.settings import HistorySettings
+from gleaner.control.settings import ClusterSettings, HistorySettings
 
 
 def _month(harness: ApiHarness) -> str:
@@ -61,3 +64,49 @@ def test_energy_is_an_estimate_if_the_settings_have_the_power_of_a_core(harness:
     harness.state.settings = harness.state.settings.model_copy(update={"history": HistorySettings(watts_per_core=9)})
     wanted = 2 * (1.5 + 60 + 4) / 3600 * 9 / 1000
     assert harness.admin.get("/v1/report").json()["energy_kwh"] == pytest.approx(wanted)
+
+
+def _sacct(harness: ApiHarness, path: Path, monkeypatch: pytest.MonkeyPatch, *does: str) -> None:
+    """Put a program of that name on PATH, which does as these lines of Python say, and notes that it was asked."""
+    program = path / "sacct"
+    lines = (f"#!{sys.executable}", "import sys", f"open('{path}/asked', 'a').write('.')", *does)
+    program.write_text("\n".join(lines))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path))
+    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="slurm")})
+
+
+def test_slurms_accounting_tells_the_waits_of_regular_jobs_and_the_measured_energy(
+    harness: ApiHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_s = int(harness.now_s)
+    told = [
+        f"1001|{at_s}|{at_s}|{at_s + 60}|0",
+        f"1001|{at_s}|{at_s + 40}|{at_s + 60}|",  # it was to begin later
+        f"1001|{at_s}|Unknown|Unknown|0",  # it has not started
+        f"1001|{at_s - 10**8}|{at_s - 10**8}|{at_s - 10**7}|0",  # it started in another month
+        f"{os.geteuid()}|{at_s}|{at_s}|{at_s + 1}|3600000",
+        f"{os.geteuid()}|{at_s}|{at_s}|{at_s + 1}|18446744073709551614",  # Slurm has not measured it
+        "what|is|that",
+    ]
+    (tmp_path / "told").write_bytes("\n".join(told).encode() + b"\ncaf\xe9|")
+    _sacct(harness, tmp_path, monkeypatch, f"sys.stdout.buffer.write(open('{tmp_path}/told', 'rb').read())")
+    found = [harness.admin.get("/v1/report", accounting="true").json() for _ in range(2)]
+    assert found[0]["regular"] == {"jobs": 2, "mean_wait_s": 40.0, "median_wait_s": 40.0, "late_wait_s": 60.0}
+    assert (found[0]["energy_kwh"], found[0]["energy_is_measured"]) == (1.0, True)
+    assert found[1]["regular"] == found[0]["regular"]
+    assert (tmp_path / "asked").read_text() == ".", "the second answer is the first one"
+    assert harness.admin.get("/v1/report").json()["regular"] is None
+
+
+def test_accounting_is_asked_for_admins_only_and_its_silence_is_one_line(
+    harness: ApiHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sacct(harness, tmp_path, monkeypatch, "sys.exit('sacct: error: slurmdbd: Connection refused')")
+    assert harness.user.get("/v1/report", accounting="true").status_code == 403
+    assert not (tmp_path / "asked").exists()
+    answer = harness.admin.get("/v1/report", accounting="true")
+    assert (answer.status_code, answer.json()["detail"].count("\n")) == (503, 0)
+    assert "Connection refused" in answer.json()["detail"]
+    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="local")})
+    assert harness.admin.get("/v1/report", accounting="true").status_code == 422, "there is no Slurm"

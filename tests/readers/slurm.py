@@ -10,7 +10,7 @@ from gleaner.agent.privileged.common import request
 from gleaner.agent.system import untrusted
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control import hostlist
-from gleaner.control.slurm import accounting, munge, parse, parse_json, pyslurm
+from gleaner.control.slurm import accounted_month, accounting, munge, parse, parse_json, pyslurm
 from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import owners_view
@@ -117,6 +117,13 @@ SLURM = (
         lambda content, _: accounting.enforced(text_of(content)),
         (ClusterError,),
         (b"A = 1\nAccountingStorageEnforce = associations,limits\n",),
+    ),
+    Reader(
+        "sacct",
+        lambda content, _: accounted_month.parse(text_of(content).splitlines(), begin_s=0, end_s=999, own=4200),
+        (),
+        (b"1001|100|130|160|0\n4200|100|100|101|7200000\n",),
+        ("1001|²|1|1|\n".encode(), b"1001|1|1|1|" + b"9" * 400),
     ),
     Reader(
         "sacctmgr",

@@ -27,6 +27,7 @@ from gleaner.control.queue.leader import Term
 from gleaner.control.queue.quotas import Stored, allowance
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
+from gleaner.control.slurm.accounted_month import AccountedMonths
 from gleaner.control.slurm.snapshot import Snapshot
 
 
@@ -111,6 +112,8 @@ class ControlState:
     images_turn: threading.Lock = field(default_factory=threading.Lock)
     """Held by the thread that adds an image or an input to the storage, or removes one, together with its row in the
     queue."""
+    accounted: AccountedMonths = field(default_factory=AccountedMonths)
+    """A cache that the threads that answer admins change in place."""
     quotas: QuotaRules = field(init=False)
     """The quotas of each group and user, by the settings."""
     clock: Callable[[], float] = time.time
