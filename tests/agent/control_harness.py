@@ -240,6 +240,7 @@ def job_spec(
     compute_limit_s: int | None = None,
     most_memory_mib: int | None = None,
     silent_limit_s: int | None = None,
+    disk_mib: int | None = None,
 ) -> Submission:
     """Return one job that counts."""
     spec = JobSpec(
@@ -252,6 +253,7 @@ def job_spec(
         compute_limit_s=compute_limit_s,
         most_memory_mib=most_memory_mib,
         silent_limit_s=silent_limit_s,
+        disk_mib=disk_mib,
     )
     return Submission(job=spec)
 

@@ -412,6 +412,22 @@ def test_a_job_that_has_no_time_left_is_not_restored(control: Control) -> None:
     assert not (control.folder / "work" / "a2").exists()
 
 
+def test_a_job_that_passes_its_own_limit_of_the_disk_fails_and_others_have_the_nodes(control: Control) -> None:
+    limited, other = control.submit("100000", disk_mib=2), control.submit("60")
+
+    def fill() -> None:
+        for job in (limited, other):
+            (folder,) = (control.folder / "work" / "a1").glob(f"{job}-*")
+            (folder / "large").write_bytes(bytes(3 * 2**20))
+
+    control.once_it_counts(fill, jobs=2)
+    control.live(control.agent("a1", lives_s=FAR_S))
+    detail = control.job(limited)
+    assert (detail.job.outcome, detail.job.exit_code, detail.disk_mib) == (Outcome.FAILED, 153, 2)
+    assert detail.failed_because == "disk limit 2 MiB reached: it takes at least 3 MiB of the disk"
+    assert control.job(other).job.outcome is Outcome.SUCCEEDED
+
+
 def test_a_job_that_passes_a_limit_of_the_disk_fails_by_itself_and_its_agent_goes_on(control: Control) -> None:
     large, small = control.submit("100000"), control.submit("60")
 

@@ -29,6 +29,7 @@ never_retry_on: 1
 compute_limit: 1.5h
 needs_at_least: 20m
 silent_limit: 30m
+disk: 20G
 """
 
 
@@ -56,6 +57,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
             compute_limit_s=5400,
             needs_at_least_s=1200,
             silent_limit_s=1800,
+            disk_mib=20_480,
         ),
         indices=tuple(range(12)),
         group="atlas",
@@ -67,7 +69,8 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
     "key",
     [
         "mounts", "time_limit", "gpus", "disk_mib", "after", "labels", "parameters", "constraint", "network",
-        "max_running", "workdir", "notify", "results_to", "indices_from",
+        "max_running", "gpu", "mem", "memory", "request_memory", "max_retries", "workdir", "notify",
+        "results_to", "indices_from",
     ],
 )  # fmt: skip
 def test_a_key_that_people_know_from_elsewhere_is_refused_with_what_to_do(key: str) -> None:
@@ -141,6 +144,8 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\ncompute_limit: 0", "runs.yaml, line 2: compute_limit must be at least 1, found 0"),
         ("image: a\ncompute_limit: 9999d", "runs.yaml, line 2: compute_limit must be at most 315360000, found"),
         ("image: a\ncompute_limit: [1h]", "runs.yaml, line 2: compute_limit must be a single value, found a list"),
+        ("image: a\ndisk: lots", "runs.yaml, line 2: disk must be like 4096 (in MiB) or 4G, found 'lots'"),
+        ("image: a\ndisk: 0", "runs.yaml, line 2: disk must be at least 1, found 0"),
         ("image: a\nsilent_limit: 5", "runs.yaml, line 2: silent_limit must be at least 10, found 5"),
         ("image: a\nneeds_at_least: soon", "runs.yaml, line 2: needs_at_least must be like 90 (in seconds), 30m"),
         ("image: a\nneeds_at_least: 0m", "runs.yaml, line 2: needs_at_least must be at least 1, found 0"),

@@ -93,6 +93,22 @@ def test_a_job_that_has_reached_its_compute_limit_says_so_in_one_line(harness: C
     ]
 
 
+def test_a_job_that_gets_more_memory_says_why_and_how_much_it_may_have(harness: CliHarness) -> None:
+    job = submit(harness, "--memory-mib", "512..4G", "--disk", "2G", "--silent-limit", "30m")
+    (work,) = harness.node.claim()
+    reached = "memory limit 512 MiB reached"
+    report = Completed(exit_code=137, reason=reached, slice=Slice(started_s=1), out_of_memory=True)
+    with transaction(harness.node.engine) as db:
+        attempt_reports.record_completion(db, job, work.attempt, report, now_s=time.time())
+    said = f"{reached}; starts from the beginning with 1 GiB"
+    assert json.loads(harness.good("show", str(job), "--json"))["last_failure"] == said
+    rows = (line.partition("  ") for line in harness.good("show", str(job)).splitlines())
+    shown = {what: value.strip() for what, _, value in rows}
+    assert shown["last failure"] == said
+    assert shown["needs"].startswith("cpus 1, memory 1024 MiB (at most 4 GiB);")
+    assert (shown["writes"], shown["ends"]) == ("at most 2 GiB", "after 30 min without output or writes")
+
+
 def test_the_time_that_an_agent_must_have_is_shown(harness: CliHarness) -> None:
     job = submit(harness, "--needs-at-least", "18m")
     assert json.loads(harness.good("show", str(job), "--json"))["needs_at_least_s"] == 1200, "the next step"

@@ -161,6 +161,8 @@ CASES = {
             "submit --image pi --memory-mib 4Q --array 1,1 -- pi", "submit --image pi --array 5-2 -- pi",
             "submit --image pi --saves-itself 'SIG  a' -- pi", "submit --image pi --env 'a  b' -- pi",
             "submit --image pi --retry-on x -- pi", "submit --image pi --compute-limit 2x -- pi",
+            "submit --image pi --gpus 1 -- pi", "submit --image pi --memory 4G -- pi",
+            "submit --image pi --disc 1 -- pi",
             "submit --image pi --cpus 0 -- pi", "submit --image '' -- pi", "submit --image pi --nodes 2 -- pi",
             "submit -- pi", "submit", "simulate validate --length x", "simulate tune --wait-limit x",
             "simulate tune t.swf --lengths 1x", "simulate tune t.swf --save x", "simulate run t.swf --json none/a",

@@ -218,6 +218,15 @@ def test_a_job_beyond_its_own_limit_is_told_which_and_what_it_took() -> None:
     assert found[C] == TooLarge("it has at least 1001 files and folders, and may have 1000 (inodes_per_job)")
 
 
+def test_a_job_may_have_a_limit_of_its_own_below_that_of_the_node() -> None:
+    uses = dict.fromkeys((A, B, C), DiskUse(90 * MIB, 5))
+    assert verdicts(uses, None, LIMITS, {A: 80, B: 90}) == {
+        A: TooLarge("disk limit 80 MiB reached: it takes at least 90 MiB of the disk")
+    }
+    found = verdicts({A: DiskUse(101 * MIB, 5)}, None, LIMITS, {A: 200})
+    assert found[A] == TooLarge("it takes at least 101 MiB of the disk, and may take 100 MiB (disk_mib_per_job)")
+
+
 def test_below_the_reserve_the_largest_job_is_saved_and_below_half_of_it_ended() -> None:
     jobs = {A: DiskUse(80 * MIB, 5), B: DiskUse(99 * MIB, 5)}
     assert verdicts(jobs, Room("/var", 50 * MIB), LIMITS) == {}

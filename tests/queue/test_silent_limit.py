@@ -22,9 +22,15 @@ def test_a_claim_says_for_how_long_the_job_had_been_silent_when_it_was_saved(har
     assert harness.detail(job).silent_limit_s == 1800
 
 
+def test_a_claim_says_how_much_the_job_may_write(harness: QueueHarness) -> None:
+    job, agent = harness.job(disk_mib=2048), harness.agent("a")
+    assert (harness.claim_one(agent).disk_mib, harness.detail(job).disk_mib) == (2048, 2048)
+
+
 def test_a_job_without_a_limit_has_none(harness: QueueHarness) -> None:
     job = harness.job()
-    assert harness.claim_one(harness.agent("a")).silent_limit_s is None
+    work = harness.claim_one(harness.agent("a"))
+    assert (work.silent_limit_s, work.disk_mib) == (None, None)
     assert harness.detail(job).silent_limit_s is None
 
 

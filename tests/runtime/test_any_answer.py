@@ -52,6 +52,7 @@ CALLS: dict[str, Callable[[DockerRuntime], object]] = {
     "pause": lambda docker: docker.pause(C),
     "logs": lambda docker: list(docker.logs(C)),
     "wait": lambda docker: docker.wait(C),
+    "was_out_of_memory": lambda docker: docker.was_out_of_memory(C),
     "usage": lambda docker: docker.usage([C]),
     "ours": lambda docker: docker.our_containers(),
     "places": lambda docker: docker.data_folders(),

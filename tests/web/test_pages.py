@@ -80,6 +80,24 @@ def test_the_life_of_a_job_is_on_its_page(harness: ApiHarness) -> None:
     assert browser.good(f"/web/jobs/{job}/log?first=1").text.count("event") == 1
 
 
+def test_why_a_job_has_failed_and_how_it_goes_on_is_on_its_page(harness: ApiHarness) -> None:
+    limits = {"memory_mib": 512, "most_memory_mib": 600, "disk_mib": 2048, "silent_limit_s": 1800}
+    job = harness.user.submit(spec={"retries": 0, **limits})
+    agent, browser = harness.agent(), browser_of(harness, harness.user)
+    reached = {"exit_code": 137, "slice": {"started_s": harness.now_s}, "out_of_memory": True}
+    for mib, said in (
+        (512, "Last failure memory limit 512 MiB reached; starts from the beginning with 600 MiB"),
+        (600, "Failed because memory limit 600 MiB reached"),
+    ):
+        (claimed,) = agent.claim()
+        report = reached | {"reason": f"memory limit {mib} MiB reached"}
+        assert agent.report(job, claimed["attempt"], "completed", report).status_code == 204
+        shown = browser.good(f"/web/jobs/{job}").text
+        assert said in shown
+        assert "600 MiB (at most 600)" in shown
+        assert "Writes at most 2,048 MiB Ends after 30 min without output or writes" in shown
+
+
 def test_a_log_is_shown_from_its_end_and_turned_back_page_by_page(harness: ApiHarness) -> None:
     job = harness.user.submit()
     agent = harness.agent()

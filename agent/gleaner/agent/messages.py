@@ -278,6 +278,8 @@ class Assignment(Message):
     """The way in which the workload saves itself; None if the agent saves its memory."""
     compute_limit: ComputeLimit | None = None
     """The agent ends the job when this is used up. None: no limit."""
+    disk_mib: Mebibytes | None = None
+    """The job may write so much, its folder and all else together, if the node's limit is not lower. None: no limit."""
     silent_limit_s: Duration | None = None
     """The agent ends the job when it has computed for so long without writing anything. None: no limit."""
     pushed: PushedImage | None = None

@@ -158,6 +158,6 @@ def spec_of(context: AgentContext, assignment: Assignment, checkpoints: JobCheck
             LABEL_SLURM_JOB: context.slurm_job or "",
             LABEL_END: str(int(context.end_s())),
         },
-        disk_mib=context.limits.mib_per_job,
+        disk_mib=context.limits.mib_of(assignment.disk_mib),
         inputs=context.inputs.folder(assignment),
     )

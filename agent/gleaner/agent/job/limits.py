@@ -74,7 +74,9 @@ class DiskGuard:
         """Count what the jobs have written, and end or save those that must go."""
         here = {job.container: job for job in jobs if job.container is not None}
         folders = {container: job.checkpoints.folder for container, job in here.items()}
-        for container, verdict in (await asyncio.to_thread(self.watch.look, folders)).items():
+        own = {container: job.assignment.disk_mib for container, job in here.items()}
+        own_mib = {container: mib for container, mib in own.items() if mib is not None}
+        for container, verdict in (await asyncio.to_thread(self.watch.look, folders, own_mib)).items():
             await self._carry_out(here[container], container, verdict)
 
     async def _carry_out(self, job: Executor, container: ContainerId, verdict: Verdict) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
+from gleaner.agent.common.quantities import memory_in_words
 from gleaner.agent.node.container_processes import processes_of
 from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, count_disk_use
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
@@ -48,6 +50,10 @@ class DiskLimits:
     mib_per_job: int = 20_480
     inodes_per_job: int = 500_000
     reserve_mib: int = 1024
+
+    def mib_of(self, own_mib: int | None) -> int:
+        """Return the limit of a job that has a limit of its own, or None: the lower one counts."""
+        return self.mib_per_job if own_mib is None else min(own_mib, self.mib_per_job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +92,26 @@ class InTheWay:
 Verdict: TypeAlias = TooLarge | InTheWay
 
 
-def verdicts(uses: Mapping[ContainerId, DiskUse], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
-    """Return the verdict on each job that must end or be saved.
+def verdicts(
+    uses: Mapping[ContainerId, DiskUse],
+    room: Room | None,
+    limits: DiskLimits,
+    own_mib: Mapping[ContainerId, int] = MappingProxyType({}),
+) -> dict[ContainerId, Verdict]:
+    """Return the verdict on each job that must end or be saved. `own_mib`: the limits of jobs that have their own.
 
     >>> verdicts({ContainerId("a"): DiskUse(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
     """
     found: dict[ContainerId, Verdict] = {}
     for container, one in uses.items():
-        if one.size_bytes > limits.mib_per_job * _MIB:
+        has_mib, may_mib = one.size_bytes // _MIB, limits.mib_of(own_mib.get(container))
+        if one.size_bytes > may_mib * _MIB and may_mib < limits.mib_per_job:
+            reached = f"disk limit {memory_in_words(may_mib)} reached"
+            found[container] = TooLarge(f"{reached}: it takes at least {has_mib} MiB of the disk")
+        elif one.size_bytes > limits.mib_per_job * _MIB:
             may = f"may take {limits.mib_per_job} MiB (disk_mib_per_job)"
-            found[container] = TooLarge(f"it takes at least {one.size_bytes // _MIB} MiB of the disk, and {may}")
+            found[container] = TooLarge(f"it takes at least {has_mib} MiB of the disk, and {may}")
         elif one.inodes > limits.inodes_per_job:
             may = f"may have {limits.inodes_per_job} (inodes_per_job)"
             found[container] = TooLarge(f"it has at least {one.inodes} files and folders, and {may}")
@@ -153,8 +168,13 @@ class DiskWatch:
         """True if no new job may begin here."""
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
-    def look(self, jobs: Mapping[ContainerId, Path]) -> dict[ContainerId, Verdict]:
-        """Return verdicts on jobs that must end or be saved; `jobs` has their folders. Blocks for a limited time."""
+    def look(
+        self, jobs: Mapping[ContainerId, Path], own_mib: Mapping[ContainerId, int] = MappingProxyType({})
+    ) -> dict[ContainerId, Verdict]:
+        """Return verdicts on jobs that must end or be saved. Blocks for a limited time.
+
+        `jobs` has their folders, and `own_mib` the limits of those that have their own.
+        """
         self.room = room([self.work, *self._places()])
         if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
             self.room = room([self.work, *self._places()])
@@ -173,7 +193,7 @@ class DiskWatch:
         took_s = self.clock.monotonic_s() - began_s
         self._next_s = began_s + max(_EVERY_S, _SHARE * took_s)
         self._urgent_s = self.clock.monotonic_s() + took_s
-        return self._one_at_a_time(verdicts(uses, self.room, self.limits))
+        return self._one_at_a_time(verdicts(uses, self.room, self.limits, own_mib))
 
     def _is_due(self) -> bool:
         """Return True if it is time for a count: earlier if room is used up fast or is short."""

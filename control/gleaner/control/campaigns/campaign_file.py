@@ -14,7 +14,7 @@ from typing import cast
 import yaml
 from pydantic import ValidationError
 
-from gleaner.agent.common.quantities import duration_s, memory_range_mib
+from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.input_list import LocalInput, local_input
 from gleaner.control.campaigns.wrong_keys import INSTEAD
@@ -28,8 +28,10 @@ NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
 CODES = frozenset({"retry_on", "never_retry_on"})
 DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s", "silent_limit": "silent_limit_s"}
 """The keys that take a duration, and the names under which control takes it, in seconds."""
+RENAMED = DURATIONS | {"disk": "disk_mib"}
+"""The keys whose value control takes under another name, which has the unit."""
 KEYS = (
-    TEXTS | NUMBERS | CODES | DURATIONS.keys() | {"command", "environment", "indices", "hold", "saves_itself", "inputs"}
+    TEXTS | NUMBERS | CODES | RENAMED.keys() | {"command", "environment", "indices", "hold", "saves_itself", "inputs"}
 )
 SELF_SAVE = frozenset({"signal", "exit_code"})
 
@@ -141,7 +143,7 @@ def default_name(image: str) -> str:
 
 def submission(given: Mapping[str, Given]) -> Submission:
     """Return the submission for control. Raises `InputError` that names the place of the first wrong value."""
-    values = {DURATIONS.get(key, key): value.value for key, value in given.items()}
+    values = {RENAMED.get(key, key): value.value for key, value in given.items()}
     if isinstance(memory := values.get("memory_mib"), tuple):
         values["memory_mib"], values["most_memory_mib"] = memory
     if "image" not in values:
@@ -157,7 +159,7 @@ def submission(given: Mapping[str, Given]) -> Submission:
         first = error.errors()[0]
         path = [str(part) for part in first["loc"]]
         field = path[1] if path[0] == "job" else path[0]
-        names = DURATIONS | {"memory_mib": "most_memory_mib"}
+        names = RENAMED | {"memory_mib": "most_memory_mib"}
         key = next((key for key, name in names.items() if name == field), field)
         where = given[key].where if key in given else ""
         inner = "".join(f" {part}" for part in path[2:]) if key == "saves_itself" else ""
@@ -183,9 +185,10 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
     where = _place(name, node)
     if key in TEXTS:
         return _text(node, where, key)
-    if key == "memory_mib" or key in DURATIONS:
+    if key == "memory_mib" or key in RENAMED:
+        parse = {"memory_mib": memory_range_mib, "disk": memory_mib}.get(key, duration_s)
         try:
-            return (memory_range_mib if key == "memory_mib" else duration_s)(_text(node, where, key))
+            return parse(_text(node, where, key))
         except ValueError as error:
             raise InputError(f"{where}: {key} {error}") from None
     if key in NUMBERS:

@@ -1,5 +1,7 @@
 """Keys that people know from other systems and that a campaign file does not have: a line each that says what to do."""
 
+_MEMORY = "use memory_mib, as in memory_mib: 4G, or memory_mib: 512..4096 for a job that may need more"
+_GPUS = "Gleaner gives no GPUs to jobs yet; leave it out, and ask for cores with cpus"
 _TIME = "a job takes as many slices as it needs; to end one that computes for too long, write compute_limit: 2h"
 
 INSTEAD = {
@@ -8,16 +10,24 @@ INSTEAD = {
     "array": "use indices, as in indices: 0-11",
     "constraint": "Gleaner chooses the nodes, by cpus, memory_mib and what a saved job needs to go on; leave it out",
     "cores": "use cpus",
-    "disk_mib": "how much a job may write is set by the site, for all jobs alike; leave it out",
+    "disk_mib": "use disk, as in disk: 20G",
     "env": "use environment, as in environment: {OMP_NUM_THREADS: 1}",
-    "gpus": "Gleaner gives no GPUs to jobs yet; leave it out",
+    "gpu": _GPUS,
+    "gpus": _GPUS,
     "indices_from": "write the list here, as in indices: 0-11 or 1,3,10-20:5, or give it as --array",
     "labels": "jobs have no labels; name says what they are, and `glean list --campaign C` lists what belongs together",
+    "max_retries": "use retries, as in retries: 3",
     "max_running": "the site limits the cores that run at once; to start fewer jobs, hold some: `glean hold JOB`",
+    "mem": _MEMORY,
+    "memory": _MEMORY,
     "mounts": "Gleaner mounts no folders yet; put what the program reads into the container image",
     "network": "a job has no network; put what it needs into the container image, and what it makes into /job",
     "notify": "Gleaner sends no messages; `glean wait --campaign C` returns when all jobs have ended",
     "parameters": "what differs between jobs is {index} in command and environment; let the program look up the rest",
+    "request_cpus": "use cpus",
+    "request_disk": "use disk, as in disk: 20G",
+    "request_gpus": _GPUS,
+    "request_memory": _MEMORY,
     "results_to": "fetch the results with `glean results --campaign C --to FOLDER`",
     "time": _TIME,
     "time_limit": _TIME,

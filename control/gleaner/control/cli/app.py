@@ -11,6 +11,7 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
+from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.cli import (
     check,
     cluster,
@@ -153,6 +154,9 @@ def run(arguments: list[str] | None = None) -> int:
         if not said.startswith("Usage:"):
             command = one_line(getattr(getattr(error, "ctx", None), "command_path", "glean"))
             if command.endswith((" submit", " check")) and said.startswith("No such option"):
+                option = one_line(str(getattr(error, "option_name", "")))
+                instead = INSTEAD.get(option.lstrip("-").replace("-", "_"))
+                said = f"No such option {option}: {instead}" if instead else said
                 said += "; the options of what the job runs go after --"
             render.remark(f"{said} (see {command} --help)")
         else:

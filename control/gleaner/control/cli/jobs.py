@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from gleaner.agent.common.quantities import duration_s, memory_range_mib
+from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.campaigns.input_list import LocalInput, local_input
@@ -68,6 +68,7 @@ class SubmitOptions:
     needs_at_least: Annotated[
         str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
     ] = None
+    disk: Annotated[str | None, typer.Option(metavar="MIB", help="How much it may write, in MiB, or as in 20G.")] = None
     silent_limit: Annotated[
         str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
     ] = None
@@ -326,7 +327,7 @@ KEYS = {"array": "indices", "env": "environment", "input": "inputs"}
 PARSERS: dict[str, Callable[[Any], object] | None] = {
     "image": None, "name": None, "cpus": None, "memory_mib": memory_range_mib, "nodes": None, "priority": None,
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
-    "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s,
+    "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s, "disk": memory_mib,
     "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
     "input": _inputs, "hold": None,
 }  # fmt: skip

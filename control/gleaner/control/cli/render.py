@@ -289,6 +289,8 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     facts["needs"] = f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}"
     if detail.compute_limit_s is not None:
         facts["computed"] = f"{in_words(detail.counted_s)} of at most {in_words(detail.compute_limit_s)}"
+    if detail.disk_mib is not None:
+        facts["writes"] = f"at most {memory_in_words(detail.disk_mib)}"
     if detail.silent_limit_s is not None:
         facts["ends"] = f"after {in_words(detail.silent_limit_s)} without output or writes"
     if detail.saves_itself:

@@ -96,6 +96,8 @@ class JobSpec(Shape):
     """The seconds for which the job may compute, all slices together; None: no limit."""
     needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
     """The seconds that an agent must have left to be given the job; None: any agent will do."""
+    disk_mib: Annotated[int, Field(ge=1, le=16 * 1024 * 1024), NUMBER] | None = None
+    """The job may write so much, in MiB, its folder and all else together; None: as much as its node allows."""
     silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
     """The seconds for which the job may compute without printing or writing anything; None: no limit."""
     inputs: InputSpecs = ()
@@ -255,6 +257,7 @@ class JobDetail(Reply):
     counted_s: float = 0.0
     """The seconds computed that count against such a limit: all but what was lost since a last checkpoint."""
     needs_at_least_s: int | None = None
+    disk_mib: int | None = None
     silent_limit_s: int | None = None
     failed_because: str | None = None
     """The reason why the job has failed, in one line; None if it has not."""

@@ -146,6 +146,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             SPEC.c.saves_itself,
             SPEC.c.compute_limit_s,
             SPEC.c.silent_limit_s,
+            SPEC.c.disk_mib,
             SPEC.c.image_id,
             SPEC.c.inputs,
             STORED_IMAGE.c.digest.label("image_digest"),
@@ -365,6 +366,7 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
         if row.compute_limit_s is None
         else ComputeLimit(limit_s=row.compute_limit_s, left_s=max(0.0, row.compute_limit_s - counted_s)),
         silent_limit_s=row.silent_limit_s,
+        disk_mib=row.disk_mib,
         pushed=pushed,
         inputs=row.inputs or (),
     )

@@ -90,6 +90,7 @@ def submit(
         compute_limit_s=spec.compute_limit_s,
         most_memory_mib=most_memory_mib,
         silent_limit_s=spec.silent_limit_s,
+        disk_mib=spec.disk_mib,
         image_id=images.pushed_id(db, group, spec.image),
         inputs=inputs.take_for_spec(db, group, spec.inputs, now_s=now_s),
     )

@@ -142,6 +142,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             SPEC.c.compute_limit_s,
             SPEC.c.most_memory_mib,
             SPEC.c.silent_limit_s,
+            SPEC.c.disk_mib,
             JOB.c.retries,
             JOB.c.failures,
             JOB.c.output_bytes,

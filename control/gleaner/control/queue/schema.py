@@ -71,6 +71,7 @@ SPEC = _table(
     # A job that has met its memory limit gets more, up to this. None: no more than at first.
     Column("most_memory_mib", Integer),
     Column("silent_limit_s", Integer),
+    Column("disk_mib", Integer),
     # The id of the image that the group had pushed under the name `image` at the submission. All slices of the job use
     # this very image. None: `image` is a name that the nodes know.
     Column("image_id", String),
