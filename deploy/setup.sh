@@ -58,6 +58,7 @@ if [ "${1:-}" = --tests ]; then
     need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
     need "Chromium" "command -v chromium" chromium
     need "SIF's tools" "command -v siftool && command -v mksquashfs && command -v unsquashfs" siftool squashfs-tools
+    need "a registry of images" "command -v docker-registry && command -v skopeo" docker-registry skopeo
     need "munge" "command -v munged && command -v munge && command -v unmunge" munge
 fi
 install_wanted

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from structlog.testing import capture_logs
 from tests.api.api_harness import ApiHarness, detail
+from tests.api.test_images import pushed
+from tests.api.test_inputs import put
+from tests.made_images import MadeImage
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
@@ -21,11 +24,13 @@ from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import (
     DRAFT_AGE_S,
+    ORPHAN_AGE_S,
     JobArchive,
     is_garbage,
     remove_archives,
     remove_drafts,
     remove_garbage,
+    remove_orphans,
 )
 from gleaner.control.queue import agents, attempt_reports, queries
 from gleaner.control.queue.database import connect, transaction
@@ -194,6 +199,36 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
         draft.__exit__(None, None, None)
 
 
+def test_stored_images_and_inputs_without_a_row_go_after_a_day(harness: ApiHarness) -> None:
+    """An upload may break off before its row is written, and a removal after its row has gone."""
+
+    def stored() -> set[str]:
+        return {*harness.storage.keys("images"), *harness.storage.keys("inputs")}
+
+    def store(key: str) -> str:
+        with harness.storage.draft(key) as draft:
+            draft.publish({})
+        return key
+
+    def removed(after_s: float) -> int:
+        return remove_orphans(harness.state, harness.now_s + after_s)
+
+    pushed(harness.user, MadeImage())
+    assert put(harness.user).status_code == 201
+    with_rows = stored()
+    assert len(with_rows) == 2
+    first = {store(f"images/{'1' * 64}"), store(f"inputs/atlas/{'2' * 64}")}
+    assert removed(0) == 0, "its row may be written this moment"
+    late = store(f"images/{'3' * 64}")
+    assert removed(ORPHAN_AGE_S - 1) == 0
+    assert stored() == with_rows | first | {late}
+    assert removed(ORPHAN_AGE_S) == 2
+    assert stored() == with_rows | {late}
+    assert removed(2 * ORPHAN_AGE_S) == 1
+    assert stored() == with_rows
+    assert harness.state.orphans_since_s == {}
+
+
 def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) -> None:
     now_s, folder = time.time(), harness.state.settings.storage.folder
     live = harness.agent("n1").name
@@ -211,7 +246,7 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
         assert len(said) == 1
         remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60)
     draft.__exit__(None, None, None)
-    counts = dict.fromkeys(("archives", "inputs", "drafts", "tokens", "logs"), 0)
+    counts = dict.fromkeys(("archives", "inputs", "orphans", "drafts", "tokens", "logs"), 0)
     nothing = {"event": "garbage collected", "log_level": "info", **counts}
     assert said == [nothing | {"tokens": 1, "logs": 1}, nothing | {"drafts": 1}]
     assert [file.exists() for file in (token, of_the_living, old, young)] == [False, True, False, True]

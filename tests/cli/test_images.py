@@ -170,6 +170,37 @@ def test_without_docker_podman_saves_it(harness: CliHarness, tmp_path: Path) -> 
     assert "no name that could be saved" in harness.refused("image", "push", "pi", "lab/pi", *FOR, code=2)
 
 
+def allow(harness: CliHarness, *registries: str) -> None:
+    settings = harness.state.settings
+    images = settings.images.model_copy(update={"registries": registries})
+    harness.state.settings = settings.model_copy(update={"images": images})
+
+
+def test_an_image_in_a_registry_is_fetched_where_the_site_names_the_registry(harness: CliHarness) -> None:
+    image = MadeImage()
+    saved(harness, image)
+    source = "docker://registry.site/physics/pi:1"
+    words = f"--override-os linux --override-arch amd64 copy --quiet {source} docker-archive:"
+    program(
+        harness,
+        "skopeo",
+        f'case "$*" in "{words}"*) exec cp {harness.folder}/pi.tar "${{8#docker-archive:}}" ;; esac\n'
+        "echo no such >&2; exit 1",
+    )
+    push = ("image", "push", "pi", source, "--json", *FOR)
+    assert "takes none ([images] registries in control's settings)" in harness.refused(*push, code=3)
+    allow(harness, "other.site/*", "registry.site/chemistry/*")
+    assert "only other.site/*, registry.site/chemistry/*" in harness.refused(*push, code=3)
+    allow(harness, "registry.site/physics/*")
+    assert json.loads(harness.good(*push))["image_id"] == image.image_id
+    other = "docker://registry.site/physics/other"
+    assert f"skopeo does not fetch {other}: no such" in harness.refused("image", "push", "pi", other, *FOR, code=2)
+    assert "after docker:// comes a name" in harness.refused("image", "push", "pi", "docker://-o", *FOR, code=2)
+    (harness.folder / "bin" / "skopeo").unlink()
+    harness.environment["PATH"] = str(harness.folder / "bin")
+    assert "install skopeo" in harness.refused(*push, code=2)
+
+
 @pytest.mark.parametrize(
     ("name", "source", "said"),
     [

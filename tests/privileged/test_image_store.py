@@ -154,7 +154,7 @@ def test_a_link_where_runc_mounts_a_file_is_replaced_by_a_file(settings: Config,
 
 def kept(settings: Config) -> list[str]:
     folder = Path(settings.bundles) / "images"
-    return sorted(path.name for path in folder.iterdir() if path.name not in ("names.json", ".lock"))
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("names.json", ".lock", ".import"))
 
 
 good = saved(*LAYERS)
@@ -275,6 +275,25 @@ def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes
     assert find(settings, new) is not None  # a use
     with pytest.raises(Hostile, match="the others have names, or are in use"):
         take(settings, of_size(150 * KIB, b"x", "x:1"), "x:1")
+
+
+def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import may take an hour, and a disk that is short has no time to wait for it."""
+    old = take_pushed(settings, b"a")
+    unused(settings, old, 5000)
+    unpack_one = image_store._unpack
+    dropped: list[bool] = []
+
+    def dropping(*given: Any) -> None:
+        thread = threading.Thread(target=lambda: dropped.append(image_store.drop(settings, old)))
+        thread.start()
+        thread.join(60)
+        assert dropped == [True], "it waits"
+        unpack_one(*given)
+
+    monkeypatch.setattr(image_store, "_unpack", dropping)
+    new = take_pushed(settings, b"b")
+    assert kept(settings) == [new.replace(":", "-")]
 
 
 def test_an_image_whose_name_means_another_by_now_makes_room(tmp_path: Path) -> None:

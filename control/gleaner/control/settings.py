@@ -417,6 +417,10 @@ class ImageSettings(_StoreSettings):
 
     push: bool = True
     """False: nobody may push an image. Those that are there stay."""
+    registries: tuple[str, ...] = ()
+    """Patterns like those of the agents' `images_allowed`: which images `glean image push NAME docker://...` fetches
+    from registries. This tells users where images should come from; who fetches an image with other tools can still
+    push the file."""
     largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one image, all its layers uncompressed."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)

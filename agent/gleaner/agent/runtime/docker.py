@@ -68,6 +68,8 @@ _QUOTAS_ON = frozenset({"pquota", "prjquota"})
 
 _CRIU_PATIENCE_S = 10
 _PULL_PATIENCE_S = 900
+_LOADED_WITHIN_S = 24 * 3600.0
+"""An image of the record that the engine lacks is perhaps still being loaded, for so long after it was recorded."""
 _LOOK_PATIENCE_S = 30
 """A slow measurement of what one container has written must not delay those of the others."""
 _OOM_KNOWN_WITHIN_S = 1.0
@@ -348,7 +350,8 @@ class DockerRuntime:
                     image_id, size_bytes = "", 0
                 if image_id == pulled.image_id:
                     images.append(CachedImage(name, size_bytes, pulled.used_s))
-                else:  # it is gone, or somebody else has brought another one under its name
+                elif image_id or pulled.used_s < time.time() - _LOADED_WITHIN_S:
+                    # It is gone, or somebody else has brought another one under its name.
                     self._pulled_images.forget(name)
         return images
 

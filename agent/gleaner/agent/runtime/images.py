@@ -84,13 +84,18 @@ def refusal(image: str, allowed: Sequence[str]) -> str:
     """
     if not image.isprintable() or not {"", ".", ".."}.isdisjoint(image.split("/")):
         return f"the image {image!r} may not run here: that is no image's name"
-    if any(_matches(image, pattern) for pattern in allowed):
+    if any(matches(image, pattern) for pattern in allowed):
         return ""
     patterns = ", ".join(allowed) or "nothing"
     return f"the image {image} may not run here: images_allowed in the settings of the agents has {patterns}"
 
 
-def _matches(image: str, pattern: str) -> bool:
+def matches(image: str, pattern: str) -> bool:
+    """Return True if the pattern covers the image, however the image's name is spelt.
+
+    >>> matches("docker.io/gleaner/pi:1", "gleaner/*"), matches("other.site/gleaner/pi", "gleaner/*")
+    (True, False)
+    """
     if pattern == EVERYTHING:
         return True
     if is_id(image):

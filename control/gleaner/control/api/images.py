@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, HTTPException, Path, Query
 
-from gleaner.agent.runtime.images import IMAGE_PART, image_key
+from gleaner.agent.runtime.images import IMAGE_PART, image_key, matches
 from gleaner.control.api import examples, image_uploads
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.caller_places import IN_TURN
@@ -19,9 +19,9 @@ from gleaner.control.models.images import (
     EVERYBODY,
     PIECE_BYTES,
     ImageName,
+    ImagePieceList,
     ImagePush,
     ImageRow,
-    PieceList,
     PieceMissing,
     PieceStored,
     tagged,
@@ -114,8 +114,9 @@ def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
 
 
 @uploads.post("/missing", responses=documented(413, 422))
-def missing(caller: User, wanted: Annotated[PieceList, examples.A_PIECE_LIST]) -> PieceMissing:
+def missing(caller: User, wanted: Annotated[ImagePieceList, examples.A_PIECE_LIST]) -> PieceMissing:
     """Return the pieces that control lacks: a push that was interrupted goes on with them."""
+    _check_registry(caller, wanted.registry_image)
     return PieceMissing(missing=_uploads(caller, wanted.group).missing(wanted.pieces, now_s=caller.now_s))
 
 
@@ -130,6 +131,7 @@ def add_piece(caller: User, content: Piece, group: Group = None) -> PieceStored:
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
     """Store an image whose pieces are all here, and give it its name in the group."""
     state, sent, group = caller.state, _uploads(caller, pushed.group), group_of(caller, pushed.group)
+    _check_registry(caller, pushed.registry_image)
     limits, name = state.settings.images, tagged(pushed.name)
     if pushed.size_bytes > limits.largest_bytes:
         said = f"{pushed.size_bytes / 2**30:.3g} GiB, and may have {limits.largest_gib:.3g} ([images] largest_gib)"
@@ -165,8 +167,20 @@ def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> 
             answer = images.row(db, group, name)
         image_uploads.sweep(state.storage, needed)
         sent.remove(pushed.pieces)
-    caller.about.append(f"group {group}, image {name}, {pushed.image_id}")
+    whence = f", from {pushed.registry_image}" if pushed.registry_image else ""
+    caller.about.append(f"group {group}, image {name}, {pushed.image_id}{whence}")
     return answer
+
+
+def _check_registry(caller: Caller, image: str | None) -> None:
+    """Raise 403 if the client says that it fetches the image from a registry that the site does not name."""
+    allowed = caller.state.settings.images.registries
+    if image is None or any(matches(image, pattern) for pattern in allowed):
+        return
+    what = f"only {', '.join(allowed)}" if allowed else "none"
+    raise HTTPException(
+        403, f"of images in registries this site takes {what} ([images] registries in control's settings), not {image}"
+    )
 
 
 def _check_may_push(caller: Caller, there: tuple[ImageRow, ...]) -> None:

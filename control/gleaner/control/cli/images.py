@@ -26,6 +26,7 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.models.images import (
     EVERYBODY,
     ImageName,
+    ImagePieceList,
     ImagePush,
     ImageRow,
     PieceList,
@@ -35,8 +36,9 @@ from gleaner.control.simulation.metrics.tables import Table, number
 
 app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
 
-SAVE_S = 3600.0
-"""The time for `docker save`."""
+BRING_S = 3600.0
+"""The time for `docker save`, and for skopeo."""
+_REGISTRY = "docker://"
 TRIES = 3
 """A push of the same image by somebody else may end first, and take the pieces away: they are sent once more."""
 
@@ -51,7 +53,8 @@ def push(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A SIF file, an archive of `docker save`, an OCI layout, or a name that Docker or Podman knows.",
+            help="A SIF file, an archive of `docker save`, an OCI layout, a name that Docker or Podman knows, or"
+            " docker:// and a registry's name.",
         ),
     ],
     group: Group = None,
@@ -61,7 +64,7 @@ def push(
     as_json: AsJson = False,
 ) -> Answer:
     """Bring an image: the jobs of your group can use it by its name. A push that was interrupted goes on."""
-    wanted = _checked(name)
+    wanted, registry_image = _checked(name), _registry_image(source, group)
     found = architecture or dockers_word(platform.machine())
     with ExitStack() as opened:
         try:
@@ -70,7 +73,14 @@ def push(
                 pieces = tuple(f"sha256:{hashlib.sha256(piece).hexdigest()}" for piece in image.pieces())
         except NotAnImage as error:
             raise BadInput(one_line(f"{source}: {error}")) from error
-        given = ImagePush(name=wanted, group=group, config=image.config, layers=image.layers, pieces=pieces)
+        given = ImagePush(
+            name=wanted,
+            group=group,
+            config=image.config,
+            layers=image.layers,
+            pieces=pieces,
+            registry_image=registry_image,
+        )
         with connect() as control:
             return _answer(_pushed(control, image, given), as_json=as_json)
 
@@ -121,6 +131,19 @@ def _checked(name: str) -> str:
         ) from None
 
 
+def _registry_image(source: str, group: str | None) -> str | None:
+    """Return the registry's name of the image, if the source is one. Control is asked first whether it takes it."""
+    if not source.startswith(_REGISTRY):
+        return None
+    try:
+        asked = ImagePieceList(pieces=(), group=group, registry_image=source.removeprefix(_REGISTRY))
+    except ValidationError:
+        raise BadInput(f"{one_line(source)!r}: after {_REGISTRY} comes a name, as in registry.site/pythia:8") from None
+    with connect() as control:
+        control.missing_pieces(asked)
+    return asked.registry_image
+
+
 def _pushed(control: Control, image: SavedImage, given: ImagePush) -> ImageRow:
     """Send what control lacks of the image, and have it stored."""
     changed = Failure("a piece of the image did not arrive as it was sent: push again, which goes on from here")
@@ -144,7 +167,7 @@ def _image(source: str, architecture: str) -> Generator[SavedImage]:
     path = Path(source)
     with ExitStack() as opened:
         is_sif = path.is_file() and sif.is_sif(path)
-        archive = None if is_sif else opened.enter_context(_archive(path, source))
+        archive = None if is_sif else opened.enter_context(_archive(path, source, architecture))
         with render.busy(f"reading {one_line(source)}"):
             if archive is None:
                 image = opened.enter_context(sif.opened(path, architecture=architecture))
@@ -154,8 +177,8 @@ def _image(source: str, architecture: str) -> Generator[SavedImage]:
 
 
 @contextmanager
-def _archive(path: Path, source: str) -> Generator[BinaryIO]:
-    """Open the archive of the image. A name is saved by Docker or Podman first."""
+def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
+    """Open the archive of the image. A name is fetched by skopeo, or saved by Docker or Podman, first."""
     if path.is_file() or (path / "index.json").is_file():
         with ExitStack() as opened:
             try:
@@ -164,6 +187,13 @@ def _archive(path: Path, source: str) -> Generator[BinaryIO]:
                 raise BadInput(one_line(f"{source}: {error}")) from error
             yield file
         return
+    if source.startswith(_REGISTRY):
+        with tempfile.TemporaryDirectory(prefix="gleaner-image-") as folder:
+            made = Path(folder, "image.tar")
+            _run("skopeo", *_fetch(source, architecture, made), does="fetch", source=source)
+            with made.open("rb") as file:
+                yield file
+        return
     program = shutil.which("docker") or shutil.which("podman")
     if program is None or path.exists() or source.startswith("-"):
         raise BadInput(
@@ -171,22 +201,47 @@ def _archive(path: Path, source: str) -> Generator[BinaryIO]:
             " Podman here: give an archive of `docker save`"
         )
     with tempfile.TemporaryFile() as file:
-        try:
-            with render.busy(f"saving {one_line(source)}"):
-                subprocess.run(
-                    [program, "save", source],
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.PIPE,
-                    check=True,
-                    timeout=SAVE_S,
-                )
-        except subprocess.TimeoutExpired:
-            raise Failure(f"{Path(program).name} did not save {one_line(source)} within {SAVE_S:.0f} s") from None
-        except subprocess.CalledProcessError as error:
-            said = one_line(error.stderr.decode("utf-8", "replace").strip() or f"exit code {error.returncode}")
-            raise BadInput(f"{Path(program).name} does not save {one_line(source)}: {said}") from None
+        _run(program, "save", source, does="save", source=source, stdout=file)
         yield file
+
+
+def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
+    """Return the words by which skopeo fetches an image for our nodes, with the rights that the user has."""
+    if shutil.which("skopeo") is None:
+        raise BadInput(
+            "an image in a registry is fetched by skopeo, which is not here: install skopeo, or push an archive of"
+            " `docker save`"
+        )
+    return (
+        "--override-os",
+        "linux",
+        "--override-arch",
+        architecture,
+        "copy",
+        "--quiet",
+        source,
+        f"docker-archive:{to}",
+    )
+
+
+def _run(program: str, *words: str, does: str, source: str, stdout: BinaryIO | int = subprocess.DEVNULL) -> None:
+    """Run a program that brings the image to this machine."""
+    name = Path(program).name
+    try:
+        with render.busy(f"{name}: {does} {one_line(source)}"):
+            subprocess.run(
+                [program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                check=True,
+                timeout=BRING_S,
+            )
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{name} did not {does} {one_line(source)} within {BRING_S:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode("utf-8", "replace").strip() or f"exit code {error.returncode}"
+        raise BadInput(f"{name} does not {does} {one_line(source)}: {one_line(said)}") from None
 
 
 def _answer(row: ImageRow, *, as_json: bool) -> Answer:

@@ -3,7 +3,7 @@
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.node_time import RESOLUTIONS, of_attempts, of_look
 from gleaner.control.queue import agents, node_time
-from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.database import oldest_transaction_s, snapshot
 from gleaner.control.queue.node_time import NodeUses
 from gleaner.control.slurm.agents_view import node_uses
 from gleaner.control.slurm.snapshot import Snapshot
@@ -13,7 +13,7 @@ POLLS_UNTIL_UNKNOWN = 3
 ATTEMPTS_S = 60.0
 """The ends of attempts are added this often."""
 SETTLED_S = 30.0
-"""An end that is this old is in the database, if it ever will be: no transaction of control lasts longer."""
+"""The longest time between the instant that a request takes for its own and the beginning of its transaction."""
 
 
 class NodeHistory:
@@ -52,13 +52,16 @@ class NodeHistory:
         self._last = view
 
     def _add_attempts(self, until_s: float) -> None:
-        """Add the attempts that ended until then, each once. The first time there is only a beginning to record."""
-        with snapshot(self._state.engine) as db:
-            after_s = node_time.mark(db)
-            found = [] if after_s is None else node_time.ended_attempts(db, after_s=after_s, until_s=until_s)
-        if after_s is not None and after_s >= until_s:
-            return
+        """Add the attempts that ended until then, each once. The first time there is only a beginning to record.
+
+        A transaction that is still open may end attempts that ended when it began: the next step adds these.
+        """
         with self._state.writing() as db:
+            until_s -= oldest_transaction_s(db)
+            after_s = node_time.mark(db)
+            if after_s is not None and after_s >= until_s:
+                return
+            found = [] if after_s is None else node_time.ended_attempts(db, after_s=after_s, until_s=until_s)
             for each in RESOLUTIONS:
                 node_time.add(db, each.step_s, of_attempts(found, step_s=each.step_s))
             node_time.set_mark(db, until_s)

@@ -14,7 +14,8 @@ An archive may be deleted only if no report can ever make it count again:
   still be on the way.
 
 Archives of jobs and attempts that the queue does not know are left alone: a queue that was set up anew beside an old
-storage folder must not empty the folder.
+storage folder must not empty the folder. An image or an input without a row is removed once it has had none for a day,
+as far as this program has seen: its upload broke off before the row was written, or its removal broke off after that.
 """
 
 import re
@@ -29,9 +30,10 @@ from sqlalchemy import Engine
 from gleaner.agent.checkpoints.interface import Storage, StorageError
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
+from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
-from gleaner.control.queue import inputs, queries
+from gleaner.control.queue import images, inputs, queries
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.queries import Kept
 from gleaner.control.settings import DAY_S
@@ -39,6 +41,9 @@ from gleaner.control.settings import DAY_S
 DRAFT_AGE_S = 24 * 3600.0
 """The age of a draft that a program left when it died: nobody has written to the draft for this long. A draft of an
 agent that is known to have ended is removed before that."""
+ORPHAN_AGE_S = 24 * 3600.0
+"""The time for which an image or an input must have had no row. An admin who has started control with a wrong
+`queue.url` has so long to notice."""
 JOBS_A_LOOK = 500
 """The number of jobs that are looked up in one transaction, to keep each transaction short."""
 
@@ -72,6 +77,7 @@ def remove_garbage(state: ControlState, now_s: float) -> None:
         removed = {
             "archives": len(remove_archives(state.engine, state.storage)),
             "inputs": remove_inputs(state, now_s),
+            "orphans": remove_orphans(state, now_s),
             "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
             "tokens": remove_tokens(state.engine, agents),
             "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
@@ -131,6 +137,24 @@ def remove_inputs(state: ControlState, now_s: float) -> int:
         for group, content in removed:
             state.storage.delete(input_key(group, content))
     return len(removed)
+
+
+def remove_orphans(state: ControlState, now_s: float) -> int:
+    """Remove the stored images and inputs that have had no row for long. Return their number."""
+    with state.images_turn:
+        stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
+        with snapshot(state.engine) as db:
+            known = {image_key(image_id) for image_id in images.stored_ids(db)}
+            known |= {input_key(group, content) for group, content in inputs.stored(db)}
+        since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
+        old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
+        if old:
+            state.check_leads()
+        for key in old:
+            state.storage.delete(key)
+            del since_s[key]
+        state.orphans_since_s = since_s
+    return len(old)
 
 
 def remove_tokens(engine: Engine, folder: Path) -> int:

@@ -21,6 +21,8 @@ ImageName = Annotated[
 ]
 """A group's own name for an image, with a tag or without one: `pythia:8.3`. It has no slash, so it never hides an image
 of the site's (`gleaner/pi`)."""
+RegistryImage = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$")]
+"""A name by which a registry has an image: `registry.site/physics/pythia:8.3`."""
 Pieces = Annotated[tuple[Digest, ...], Field(max_length=MOST_PIECES)]
 
 
@@ -56,6 +58,13 @@ class PieceList(Shape):
     group: Name | None = None
 
 
+class ImagePieceList(PieceList):
+    """The digests of an image's pieces that a client is about to send."""
+
+    registry_image: RegistryImage | None = None
+    """The registry's name, if the client fetches the image from a registry. With no pieces: may it do so?"""
+
+
 class PieceMissing(Reply):
     """The digests of the pieces that control lacks, in the order of the question, each once."""
 
@@ -79,6 +88,8 @@ class ImagePush(Shape):
     layers: Annotated[tuple[ImageLayer, ...], Field(min_length=1, max_length=MOST_LAYERS)]
     """The layers, the lowest first."""
     pieces: Pieces
+    registry_image: RegistryImage | None = None
+    """The registry's name, if the client has fetched the image from a registry."""
 
     @property
     def image_id(self) -> str:

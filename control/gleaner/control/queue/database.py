@@ -131,6 +131,21 @@ def snapshot(engine: Engine) -> Generator[Connection]:
         yield db
 
 
+def oldest_transaction_s(db: Connection) -> float:
+    """Return the age of control's oldest transaction, this one included.
+
+    On SQLite a transaction that writes is alone. PostgreSQL lists the transactions of all control programs, which
+    connect as one user (pg_stat_activity, monitoring-stats.html); `xact_start` and `clock_timestamp` are the server's.
+    """
+    if db.dialect.name == "sqlite":
+        return 0.0
+    age = db.exec_driver_sql(
+        "SELECT extract(epoch FROM clock_timestamp() - min(xact_start)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND usename = current_user"
+    ).scalar_one()
+    return max(0.0, float(age))
+
+
 def allow_whole_campaign(db: Connection) -> None:
     """Let the statements of this transaction take long enough to write all jobs of a campaign.
 

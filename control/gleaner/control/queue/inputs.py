@@ -60,6 +60,11 @@ def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None
     db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
 
 
+def stored(db: Connection) -> list[tuple[str, str]]:
+    """Return group and content of all inputs that the storage must have."""
+    return [(str(row.group), str(row.content)) for row in db.execute(select(INPUT.c.group, INPUT.c.content))]
+
+
 def unneeded(db: Connection, *, before_s: float) -> list[tuple[str, str]]:
     """Return group and content of the inputs that were not used since then and that no unended job needs."""
     old = db.execute(select(INPUT.c.group, INPUT.c.content).where(INPUT.c.used_s < before_s)).all()

@@ -32,7 +32,7 @@ from ...system.tar_policy import MALFORMED, MOST_STEPS, Hostile, Policy, ShortMe
 from ..common import bundle, config, confined, linux, mounts
 from ..common.request import is_image_id
 
-_PART = ".part-"
+_PART, _GONE = ".part-", ".gone-"
 _NAMES, _SIZE = "names.json", "size.json"
 _WITHIN_S = 3500
 """The time in which an image must be read; whoever waits for it waits a little longer."""
@@ -91,16 +91,20 @@ def import_image(settings: config.Config, descriptor: int, name: str) -> str:
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Hostile("an image must be handed over as one plain file")
-    with _lock(settings) as folder:
+    with _lock(settings, ".import", _PART) as folder:
         facts = _confined(folder, lambda _: _facts(descriptor, name), descriptor)
         size_bytes, raw_config = int.from_bytes(facts[:8], "big"), facts[8:]
         image_id = f"sha256:{hashlib.sha256(raw_config).hexdigest()}"
         place = os.path.join(folder, image_id.replace(":", "-"))
-        if not os.path.exists(place):
-            _make_room(settings, folder, size_bytes)
+        with _lock(settings):
+            is_here = find(settings, image_id) is not None  # as a use: nobody drops it now
+            if not is_here:
+                _make_room(settings, folder, size_bytes)
+        if not is_here:
             _unpack(_Source(descriptor, name, raw_config), folder, place, settings.most_image_bytes)
         if not is_image_id(name):
-            _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
+            with _lock(settings):
+                _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
         return image_id
 
 
@@ -161,7 +165,7 @@ def _unneeded(settings: config.Config) -> list[StoredImage]:
 
 
 def _remove(folder: str, name: str) -> None:
-    trash = tempfile.mkdtemp(prefix=_PART, dir=folder)
+    trash = tempfile.mkdtemp(prefix=_GONE, dir=folder)
     with suppress(FileNotFoundError):
         os.rename(os.path.join(folder, name), os.path.join(trash, "image"))
     mounts.remove_tree(trash)
@@ -454,13 +458,16 @@ def _folder(settings: config.Config) -> str:
 
 
 @contextmanager
-def _lock(settings: config.Config) -> Generator[str, None, None]:
-    """Yield the images' folder, for one program alone. Remove the rest of an earlier import that was cut off."""
+def _lock(settings: config.Config, lock: str = ".lock", leftovers: str = _GONE) -> Generator[str, None, None]:
+    """Yield the images' folder, for one program alone. Remove what an earlier one left when it was cut off.
+
+    An import has a lock of its own for the time in which it reads a file: removals do not wait for it.
+    """
     folder = _folder(settings)
-    with open(os.path.join(folder, ".lock"), "w", encoding="ascii") as file:
+    with open(os.path.join(folder, lock), "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for name in os.listdir(folder):
-            if name.startswith(_PART):
+            if name.startswith(leftovers):
                 mounts.remove_tree(os.path.join(folder, name))
         yield folder
 
