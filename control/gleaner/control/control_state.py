@@ -27,6 +27,7 @@ from gleaner.control.queue.leader import Term
 from gleaner.control.queue.quotas import Stored, allowance
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
+from gleaner.control.slurm.accounted_month import AccountedMonths
 from gleaner.control.slurm.snapshot import Snapshot
 
 
@@ -113,6 +114,8 @@ class ControlState:
     queue."""
     orphans_since_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """By key, the stored images and inputs without a row, and the time at which `storage_gc` first saw each of them."""
+    accounted: AccountedMonths = field(default_factory=AccountedMonths)
+    """A cache that the threads that answer admins change in place."""
     quotas: QuotaRules = field(init=False)
     """The quotas of each group and user, by the settings."""
     clock: Callable[[], float] = time.time

@@ -1,5 +1,6 @@
 """The report of a month."""
 
+import os
 from datetime import datetime
 from typing import Annotated
 
@@ -7,13 +8,17 @@ from fastapi import APIRouter, HTTPException, Query
 
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.report import MonthReport, ReportFilter, ReportRow
+from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter, ReportRow
 from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
 from gleaner.control.queue import node_time
+from gleaner.control.slurm.accounted_month import AccountedMonth
+from gleaner.control.slurm.interface import ClusterError
 
 router = APIRouter(prefix="/v1/report", tags=["report"])
 
 HOUR_S = 3600.0
+ACCOUNTING_S = 120.0
+"""The time that Slurm's accounting has to answer. `glean report` waits for longer."""
 KINDS = ("harvested", "saving", "restoring", "lost")
 
 
@@ -21,8 +26,11 @@ KINDS = ("harvested", "saving", "restoring", "lost")
 def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthReport:
     """Return what became of the nodes' time in a month, and who got what was harvested.
 
-    Everybody may see the nodes' time, and the rows of the own group. Admins see all groups.
+    Everybody may see the nodes' time, and the rows of the own group. Admins see all groups, and may have Slurm's
+    accounting asked: for the waits of regular jobs, and for the energy that Slurm has measured.
     """
+    if wanted.accounting and caller.group is not None:
+        raise HTTPException(403, "accounting: this needs an admin's token")
     now_s = caller.now_s
     month = wanted.month or datetime.fromtimestamp(now_s).astimezone().strftime("%Y-%m")
     begin_s, month_end_s = month_span(month)
@@ -30,6 +38,7 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     with caller.reading() as db:
         seen = node_time.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
         spent = node_time.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
+    accounted = _accounted(caller, begin_s, month_end_s) if wanted.accounting else None
     rows = tuple(
         ReportRow(
             group=row.group,
@@ -44,6 +53,7 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     )
     nodes = sum(seen.values(), NodeTime())
     sums = {f"{kind}_core_h": sum(getattr(row, f"{kind}_core_h") for row in rows) for kind in KINDS}
+    measured_kwh = None if accounted is None else accounted.agents_kwh
     watts = caller.state.settings.history.watts_per_core
     return MonthReport(
         month=month,
@@ -55,10 +65,34 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
         idle_node_h=nodes.idle_node_s / HOUR_S,
         idle_without_node_h=(nodes.idle_node_s + nodes.agent_node_s) / HOUR_S,
         unusable_node_h=nodes.unusable_node_s / HOUR_S,
-        energy_kwh=None if watts is None else sum(sums.values()) * watts / 1000,
+        energy_kwh=measured_kwh or (None if watts is None else sum(sums.values()) * watts / 1000),
+        energy_is_measured=measured_kwh is not None,
+        regular=None if accounted is None else _waits(accounted),
         group=caller.group,
         rows=rows,
         **sums,
+    )
+
+
+def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
+    """Return the month by Slurm's accounting. Raises 503 if it does not answer."""
+    cluster = caller.state.settings.cluster
+    if cluster.backend == "local":
+        raise HTTPException(422, "accounting: control runs without Slurm here ([cluster] backend)")
+    try:
+        return caller.state.accounted.month(
+            begin_s, end_s, own=os.geteuid(), now_s=caller.now_s, timeout_s=ACCOUNTING_S
+        )
+    except ClusterError as error:
+        raise HTTPException(503, str(error)) from error
+
+
+def _waits(accounted: AccountedMonth) -> RegularWaits:
+    return RegularWaits(
+        jobs=accounted.jobs,
+        mean_wait_s=accounted.mean_wait_s,
+        median_wait_s=accounted.median_wait_s,
+        late_wait_s=accounted.late_wait_s,
     )
 
 

@@ -70,6 +70,8 @@ CONNECT_S = 10.0
 """The time that a connection may take, and after which nothing is repeated any more."""
 REFUSED_S = 4.8
 """The time for which a refused connection is tried again: a restart of control takes two to four seconds."""
+ACCOUNTING_S = 150.0
+"""The time for a report with Slurm's accounting, which reads a month of a large cluster for minutes."""
 PUSH_S = 1800.0
 """The time in which control stores an image whose pieces it has."""
 WORD_AFTER_S = 5.0
@@ -309,8 +311,11 @@ class Control:
     def owners(self) -> OwnersStatus:
         return self._read("/v1/owners", OwnersStatus)
 
-    def report(self, month: str) -> MonthReport:
-        return self._read("/v1/report", MonthReport, {"month": month})
+    def report(self, month: str, *, accounting: bool) -> MonthReport:
+        given: dict[str, Any] = {"params": {"month": month, "accounting": accounting}}
+        if accounting:
+            given["timeout"] = ACCOUNTING_S
+        return self._asked(lambda: self._ask("GET", "/v1/report", MonthReport, **given), lost=())
 
     def health(self) -> Health:
         return self._read("/health", Health)

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.models.report import MonthReport
+from gleaner.control.models.report import MonthReport, RegularWaits
 from gleaner.control.simulation.metrics.tables import Table, number
 
 
@@ -14,6 +15,9 @@ def report(
     month: Annotated[
         str, typer.Option(metavar="YYYY-MM", help="The month, as in 2026-10; this month by default.")
     ] = "",
+    accounting: Annotated[
+        bool, typer.Option("--accounting", help="For admins: ask Slurm for the waits of regular jobs, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Show a month's node time, and who got the harvest.
@@ -21,7 +25,7 @@ def report(
     Users see the jobs of their group, admins those of all groups.
     """
     with connect() as control:
-        found = control.report(month)
+        found = control.report(month, accounting=accounting)
     return Answer(found if as_json else _shown(found), as_json)
 
 
@@ -36,7 +40,8 @@ def _shown(found: MonthReport) -> tuple[Table | str, ...]:
     )
     rows = [(what, number(value)) for what, value in nodes]
     whose = "all groups" if found.group is None else f"group {found.group}"
-    power = [] if found.energy_kwh is None else [f"energy, an estimate: {found.energy_kwh:,.1f} kWh"]
+    how = "measured by Slurm" if found.energy_is_measured else "an estimate"
+    power = [] if found.energy_kwh is None else [f"energy, {how}: {found.energy_kwh:,.1f} kWh"]
     who = Table.of(
         (*found.rows,),
         {
@@ -54,4 +59,16 @@ def _shown(found: MonthReport) -> tuple[Table | str, ...]:
         Table(("NODES", "HOURS"), tuple(rows), left=1, title=title),
         Table(who.columns, (*who.rows, total), left=2, title=who.title),
         *power,
+        *([] if found.regular is None else [_waits(found.regular)]),
+    )
+
+
+def _waits(regular: RegularWaits) -> str:
+    """Return one line on the waits of regular jobs."""
+    if regular.mean_wait_s is None or regular.median_wait_s is None or regular.late_wait_s is None:
+        return "no regular job started, by Slurm's accounting"
+    mean, median, late = (in_words(each) for each in (regular.mean_wait_s, regular.median_wait_s, regular.late_wait_s))
+    return (
+        f"{regular.jobs:,} regular jobs started; they waited {mean} on average, half of them {median} at most,"
+        f" one in twenty more than {late}"
     )

@@ -10,6 +10,19 @@ class ReportFilter(Shape):
 
     month: str = Field(default="", pattern=r"^([0-9]{4}-(0[1-9]|1[0-2]))?$", examples=["2026-10"])
     """As in 2026-10."""
+    accounting: bool = False
+    """True: ask Slurm's accounting, too. For admins."""
+
+
+class RegularWaits(Reply):
+    """The waits of the regular jobs that started in the month, in seconds, by Slurm's accounting."""
+
+    jobs: int
+    mean_wait_s: float | None
+    """None if no job started."""
+    median_wait_s: float | None
+    late_wait_s: float | None
+    """One job in twenty has waited for longer."""
 
 
 class ReportRow(Reply):
@@ -49,7 +62,11 @@ class MonthReport(Reply):
     restoring_core_h: float
     lost_core_h: float
     energy_kwh: float | None
-    """An estimate: hours of cores times `[history] watts_per_core`. None: that is not set."""
+    """The energy of the agents; an estimate is hours of cores times `[history] watts_per_core`. None: it is not set."""
+    energy_is_measured: bool = False
+    """True if Slurm has measured it, which only the report with `accounting` knows."""
+    regular: RegularWaits | None = None
+    """None unless `accounting` was asked for."""
     group: str | None
     """The group whose jobs these are; None for all groups."""
     rows: tuple[ReportRow, ...]

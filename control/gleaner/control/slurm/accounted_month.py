@@ -1,0 +1,107 @@
+"""A month by Slurm's accounting: the waits of regular jobs, and the energy of agents where Slurm has measured it."""
+
+import statistics
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gleaner.control.slurm import run
+from gleaner.control.slurm.commands import ASK_ENVIRONMENT
+from gleaner.control.slurm.interface import ClusterUnavailable
+
+_FIELDS = ("UID", "Submit", "Eligible", "Start", "ConsumedEnergyRaw")
+_MOST_JOULES = 1e15
+"""Slurm prints numbers above that for an energy that it does not know."""
+_JOULES_A_KWH = 3.6e6
+_LATE = 0.95
+KEPT_S = 600.0
+"""An answer is good for so long: slurmdbd reads a month of a large cluster for minutes."""
+_MOST_KEPT = 24
+_TURN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccountedMonth:
+    """The regular jobs that started in a month, and the seconds for which they had waited.
+
+    `agents_kwh` is the energy of the agents that started in it; None if Slurm has measured none.
+    """
+
+    jobs: int
+    mean_wait_s: float | None
+    median_wait_s: float | None
+    late_wait_s: float | None
+    """One job in twenty has waited for longer."""
+    agents_kwh: float | None
+
+
+class AccountedMonths:
+    """The answers of the last minutes. Only one question runs at a time, so that nobody floods slurmdbd."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._known: dict[float, tuple[float, AccountedMonth]] = {}
+
+    def month(self, begin_s: float, end_s: float, *, own: int, now_s: float, timeout_s: float) -> AccountedMonth:
+        """Return the month, asked for now or lately; see `accounted`."""
+        if not self._turn.acquire(timeout=_TURN_S):
+            raise ClusterUnavailable("Slurm's accounting is still busy with the question before; ask again in a minute")
+        try:
+            asked_s, known = self._known.get(begin_s, (0.0, None))
+            if known is None or not 0 <= now_s - asked_s < KEPT_S:
+                known = accounted(begin_s, end_s, own=own, timeout_s=timeout_s)
+                if len(self._known) >= _MOST_KEPT:
+                    self._known.clear()
+                self._known[begin_s] = (now_s, known)
+            return known
+        finally:
+            self._turn.release()
+
+
+def ask(begin_s: float, end_s: float) -> list[str]:
+    """Return the question for all jobs that were there at some time between the two instants."""
+    begin, end = (datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (begin_s, end_s))
+    return [
+        "sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2",
+        f"--starttime={begin}", f"--endtime={end}", f"--format={','.join(_FIELDS)}",
+    ]  # fmt: skip
+
+
+def accounted(begin_s: float, end_s: float, *, own: int, timeout_s: float) -> AccountedMonth:
+    """Ask Slurm. `own` is the uid of the agents. Raises `ClusterUnavailable` or `ClusterRefused`."""
+    answer = run.run(ask(begin_s, end_s), ASK_ENVIRONMENT, timeout_s=timeout_s)
+    return parse(answer.splitlines(), begin_s=begin_s, end_s=end_s, own=own)
+
+
+def parse(lines: Iterable[str], *, begin_s: float, end_s: float, own: int) -> AccountedMonth:
+    """Return the sums over these lines, those that cannot be read left out.
+
+    A job waits from its submission, or from the time when it may start, whichever is later.
+
+    >>> parse(["1001|100|100|160|0", "1001|100|130|130|", "4200|100|100|101|7200000"], begin_s=0, end_s=999, own=4200)
+    AccountedMonth(jobs=2, mean_wait_s=30.0, median_wait_s=30.0, late_wait_s=60.0, agents_kwh=2.0)
+    """
+    waits_s: list[float] = []
+    joules = 0.0
+    for line in lines:
+        fields = line.split("|")
+        if len(fields) != len(_FIELDS) or not all(_is_number(field) for field in fields[:4]):
+            continue  # a job that has not started, among others
+        uid, submit_s, eligible_s, start_s = (int(field) for field in fields[:4])
+        if not begin_s <= start_s < end_s:
+            continue
+        if uid != own:
+            waits_s.append(max(0.0, float(start_s - max(submit_s, eligible_s))))
+        elif _is_number(fields[4]) and int(fields[4]) < _MOST_JOULES:
+            joules += int(fields[4])
+    kwh = joules / _JOULES_A_KWH if joules else None
+    if not waits_s:
+        return AccountedMonth(0, None, None, None, kwh)
+    waits_s.sort()
+    late_s = waits_s[min(len(waits_s) - 1, int(_LATE * len(waits_s)))]
+    return AccountedMonth(len(waits_s), statistics.fmean(waits_s), statistics.median(waits_s), late_s, kwh)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20
