@@ -54,9 +54,10 @@ def test_an_admin_may_have_the_waits_of_regular_jobs_asked(
     harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admins = browser_of(harness, harness.admin)
+    assert "accounting" not in str(admins.good("/web/report").links()), "there is no Slurm"
+    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="slurm")})
     (link,) = [each for each in admins.good("/web/report").links() if "accounting=true" in each]
     assert not [each for each in browser_of(harness, harness.user).good("/web/report").links() if "accounting" in each]
-    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="slurm")})
     month = AccountedMonth(1234, 90.0, 30.0, 400.0, 2.5)
     monkeypatch.setattr(accounted_month, "accounted", lambda *_, **__: month)
     shown = admins.good(link).text
