@@ -15,8 +15,8 @@ from tests.made_images import MadeImage, digest, hexed, of_sizes, tar
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
-from gleaner.control.api.image_uploads import KEEP_PIECES_S
-from gleaner.control.models.images import PIECE_BYTES
+from gleaner.control.daemon.storage_gc import remove_garbage
+from gleaner.control.models.images import KEEP_PIECES_S, PIECE_BYTES
 from gleaner.control.settings import ImageSettings
 
 pytestmark = pytest.mark.slow
@@ -139,8 +139,11 @@ def test_pieces_that_nobody_goes_on_with_are_removed_after_a_week(harness: ApiHa
     send_all(harness.user, [*old.pieces(), *new.pieces()])
     assert missing(harness.user, old) == []
     assert len(pieces_left(tmp_path)) == 2
+    remove_garbage(harness.state, harness.now_s + KEEP_PIECES_S - 60)
+    assert len(pieces_left(tmp_path)) == 2
     harness.now_s += KEEP_PIECES_S + 1
     assert missing(harness.user, new) == []
+    remove_garbage(harness.state, harness.now_s)
     assert pieces_left(tmp_path) == [hexed(piece) for piece in new.pieces()]
 
 

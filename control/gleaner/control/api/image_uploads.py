@@ -14,17 +14,15 @@ import os
 import secrets
 import tarfile
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, BytesLike, Storage, StorageError
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
-from gleaner.control.models.images import PIECE_BYTES, ImagePush
+from gleaner.control.models.images import KEEP_PIECES_S, PIECE_BYTES, PIECES, ImagePush
 from gleaner.control.queue.errors import Invalid, Refused
 
-KEEP_PIECES_S = 7 * 24 * 3600.0
-"""Pieces of an image that nobody goes on to push are removed after this long."""
 _BLOCK = tarfile.BLOCKSIZE
 
 
@@ -32,22 +30,18 @@ class Uploads:
     """The pieces of one group's images or inputs. Every method may raise `StorageError`."""
 
     def __init__(self, root: Path, group: str, kind: Literal["images", "inputs"] = "images") -> None:
-        self._folder = root / kind / ".pieces" / group
+        self._folder = root / kind / PIECES / group
 
     def missing(self, pieces: Sequence[str], *, now_s: float) -> tuple[str, ...]:
-        """Return the pieces that are not here, each once. Those that are here count as fresh; stale ones go."""
+        """Return the pieces that are not here, each once. Those that are here count as fresh."""
+        lacking: list[str] = []
         with _translated():
-            wanted = dict.fromkeys(pieces)
-            there: set[str] = set()
-            for path in self._files():
-                digest = f"sha256:{path.name}"
-                with suppress(FileNotFoundError):  # another push has just been stored
-                    if digest in wanted:
-                        os.utime(path, (now_s, now_s))
-                        there.add(digest)
-                    elif path.stat().st_mtime < now_s - KEEP_PIECES_S:
-                        path.unlink()
-            return tuple(digest for digest in wanted if digest not in there)
+            for digest in dict.fromkeys(pieces):
+                try:
+                    os.utime(self._folder / digest.removeprefix("sha256:"), (now_s, now_s))
+                except FileNotFoundError:
+                    lacking.append(digest)
+        return tuple(lacking)
 
     def add(self, content: bytes, *, at_most_bytes: int) -> str:
         """Store a piece, unless it is here. Return its digest. Raises `Refused` if the group has too many."""
@@ -90,9 +84,6 @@ class Uploads:
         with _translated():
             for digest in pieces:
                 (self._folder / digest.removeprefix("sha256:")).unlink(missing_ok=True)
-
-    def _files(self) -> list[Path]:
-        return [path for path in self._folder.glob("*") if not path.name.startswith(".")]
 
 
 def architecture_of(push: ImagePush) -> str:

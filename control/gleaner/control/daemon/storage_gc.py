@@ -18,6 +18,7 @@ storage folder must not empty the folder. An image or an input without a row is 
 as far as this program has seen: its upload broke off before the row was written, or its removal broke off after that.
 """
 
+import os
 import re
 import stat
 from collections import defaultdict
@@ -33,6 +34,7 @@ from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
+from gleaner.control.models.images import KEEP_PIECES_S, PIECES
 from gleaner.control.queue import images, inputs, queries
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.queries import Kept
@@ -72,18 +74,19 @@ def remove_garbage(state: ControlState, now_s: float) -> None:
     Raises `StorageError` or `QueueError`.
     """
     state.check_leads()
-    agents = state.settings.storage.folder / "agents"
+    folder = state.settings.storage.folder
     try:
         removed = {
             "archives": len(remove_archives(state.engine, state.storage)),
             "inputs": remove_inputs(state, now_s),
             "orphans": remove_orphans(state, now_s),
+            "pieces": remove_pieces(folder, before_s=now_s - KEEP_PIECES_S),
             "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
-            "tokens": remove_tokens(state.engine, agents),
-            "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
+            "tokens": remove_tokens(state.engine, folder / "agents"),
+            "logs": remove_logs(folder / "agents", before_s=now_s - LOG_AGE_S),
         }
     except OSError as error:
-        raise StorageError(f"{agents}: {error}") from error
+        raise StorageError(f"{folder}: {error}") from error
     if any(removed.values()):
         _log.info("garbage collected", **removed)
 
@@ -157,6 +160,15 @@ def remove_orphans(state: ControlState, now_s: float) -> int:
     return len(old)
 
 
+def remove_pieces(folder: Path, *, before_s: float) -> int:
+    """Remove the pieces of uploads with which nobody has gone on since then. Return their number. Raises `OSError`."""
+    pieces = [piece for kind in ("images", "inputs") for piece in (folder / kind / PIECES).glob("*/*")]
+    old = [piece for piece in pieces if (about := _facts(piece)) is not None and about.st_mtime < before_s]
+    for piece in old:
+        piece.unlink(missing_ok=True)
+    return len(old)
+
+
 def remove_tokens(engine: Engine, folder: Path) -> int:
     """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`."""
     found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
@@ -179,10 +191,15 @@ def remove_logs(folder: Path, *, before_s: float) -> int:
 
 def _kind(path: Path) -> int:
     """Return the kind of a file; 0 if it is not there. A link is only a link, wherever it leads."""
+    about = _facts(path)
+    return 0 if about is None else stat.S_IFMT(about.st_mode)
+
+
+def _facts(path: Path) -> os.stat_result | None:
     try:
-        return stat.S_IFMT(path.lstat().st_mode)
+        return path.lstat()
     except FileNotFoundError:
-        return 0
+        return None
 
 
 def job_archive(key: str) -> JobArchive | None:

@@ -10,6 +10,10 @@ from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 
 PIECE_BYTES = 4 * 2**20
 """The size of every piece of an image except for the last one."""
+PIECES = ".pieces"
+"""The folder of the pieces in the storage, beside the images or the inputs, with a folder for each group."""
+KEEP_PIECES_S = 7 * 24 * 3600.0
+"""Pieces that nobody goes on to push are removed after this long."""
 MOST_LAYERS = 512
 LONGEST_CONFIG = 1_000_000
 MOST_PIECES = 50_000
