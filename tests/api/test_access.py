@@ -54,7 +54,7 @@ def test_every_call_says_whom_it_is_for(harness: ApiHarness) -> None:
 def test_health_tells_no_secrets(harness: ApiHarness) -> None:
     answer = harness.client.get("/health")
     assert answer.json() | {"version": ""} == {
-        "status": "ok", "leader": True, "version": "", "queue": "ok", "failing": [],
+        "status": "ok", "leader": True, "version": "", "queue": "ok", "failing": [], "step_ages_s": {},
     }  # fmt: skip
 
 

@@ -55,10 +55,12 @@ def provisioning_rules(rounds: RoundSettings) -> ProvisioningRules:
 class LoopFaults:
     """The loops of `daemon` that failed by a bug. Each loop's thread changes its own entries in place; anybody reads.
 
-    `rounds` counts each loop's failed rounds since control started.
+    `rounds` counts each loop's failed rounds since control started. `worked_s` has the instant, on `steady_clock`, of
+    the last round of each loop that was good; a loop that does nothing while another program leads is not in it.
     """
 
     rounds: Counter[str] = field(default_factory=Counter[str])
+    worked_s: dict[str, float] = field(default_factory=dict[str, float])
     _last: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -129,6 +131,12 @@ class ControlState:
 
     def __post_init__(self) -> None:
         self.quotas = self.settings.quotas.rules
+
+    @property
+    def loop_ages_s(self) -> dict[str, float]:
+        """By loop, the seconds since its last good round."""
+        now_s = self.steady_clock()
+        return {name: max(0.0, now_s - at_s) for name, at_s in sorted(self.faults.worked_s.copy().items())}
 
     @property
     def boundary_s(self) -> float:

@@ -89,4 +89,5 @@ async def health(request: Request, response: Response) -> Health:
         version=installed_version(),
         queue=queue,
         failing=failing,
+        step_ages_s=state.loop_ages_s,
     )

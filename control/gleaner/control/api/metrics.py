@@ -72,6 +72,11 @@ def _gauges(caller: Caller) -> Gauges:
             "step",
             dict(state.faults.rounds),
         ),
+        "gleaner_step_age_seconds": (
+            "Since the last good round of each of control's background steps",
+            "step",
+            state.loop_ages_s,
+        ),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
     }
     if state.cluster is not None:

@@ -37,12 +37,13 @@ class Loop:
     _reason: str = field(default="", init=False)
 
     def run_once(self, state: ControlState, now_s: float) -> None:
-        """Do one step, if this program leads.
+        """Do one step, if this program leads, and note in `state.faults` when it was good.
 
         A failure of the database, of Slurm or of the storage is logged once; the next step tries again. Any other
         exception is a bug, and gets further.
         """
         if self.leader_only and not state.is_leader:
+            state.faults.worked_s.pop(self.name, None)
             return
         reason = ""
         try:
@@ -53,6 +54,8 @@ class Loop:
             reason = str(error)
             if reason != self._reason:
                 _log.warning(self.trouble, loop=self.name, reason=reason)
+        else:
+            state.faults.worked_s[self.name] = state.steady_clock()
         self._reason = reason
 
 

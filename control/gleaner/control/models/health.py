@@ -1,5 +1,7 @@
 """The health of the control program."""
 
+from pydantic import Field
+
 from gleaner.control.models.base import Reply
 
 
@@ -13,3 +15,5 @@ class Health(Reply):
     """`ok`, or what is wrong with the database."""
     failing: tuple[str, ...] = ()
     """The steps of control whose last round failed by a bug; control's log says how."""
+    step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])
+    """By step, the seconds since its last good round. Only the control program that leads has most of them."""
