@@ -11,6 +11,7 @@ from gleaner.control.api.app import described
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import GroupSettings, MungeRule, MungeSettings
+from gleaner.control.slurm.snapshot import Snapshot
 
 
 def _operations(harness: ApiHarness) -> Iterator[tuple[str, str]]:
@@ -55,7 +56,13 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
     answer = harness.client.get("/health")
     assert answer.json() | {"version": ""} == {
         "status": "ok", "leader": True, "version": "", "queue": "ok", "failing": [], "step_ages_s": {},
+        "last_poll_age_s": None, "storage_id": "",
     }  # fmt: skip
+
+
+def test_health_tells_the_age_of_the_last_look_at_the_cluster(harness: ApiHarness) -> None:
+    harness.state.cluster = Snapshot(read_s=harness.now_s - 7)
+    assert harness.client.get("/health").json()["last_poll_age_s"] == 7
 
 
 @pytest.mark.slow

@@ -111,6 +111,8 @@ class ControlState:
     until its agent's next heartbeat."""
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads that answer agents and users change in place."""
+    storage_id: str = ""
+    """The number of the storage folder (`storage_root.storage_id`); empty until a loop has read it."""
     images_turn: threading.Lock = field(default_factory=threading.Lock)
     """Held by the thread that adds an image or an input to the storage, or removes one, together with its row in the
     queue."""

@@ -27,8 +27,9 @@ from gleaner.agent.checkpoints.archive import FolderArchive, open_archive
 from gleaner.agent.checkpoints.draft import FolderDraft, writer_of
 from gleaner.agent.checkpoints.interface import Archive, Draft, Storage, StorageError
 from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
-from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translate_errors
+from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
+from gleaner.agent.system import atomic
 from gleaner.agent.system.openat import (
     closing_fd,
     entries,
@@ -64,6 +65,8 @@ class FolderStorage:
             for name in (DRAFTS, _BROKEN):
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
             self._root.chmod(0o700)
+            if not (self._root / STORAGE_ID).exists():
+                atomic.write(self._root / STORAGE_ID, f"{secrets.token_hex(16)}\n".encode())
             for folder in (self._root, self._root.parent):
                 with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
                     os.fsync(file)

@@ -11,6 +11,8 @@ from gleaner.agent.checkpoints.interface import StorageError, StorageFull
 from gleaner.agent.system.openat import closing_fd, entries
 
 DRAFTS = ".drafts"
+STORAGE_ID = ".storage-id"
+"""A file with a number of the folder's own: a machine that has it sees this folder, and no other of that name."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -26,6 +28,18 @@ def translate_errors(root: Path, missing: str = "is the file system mounted?") -
             raise StorageFull(line) from error
         hint = f": {missing}" if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) else ""
         raise StorageError(f"the storage folder {root} fails ({error.strerror}){hint}") from error
+
+
+def storage_id(root: Path) -> str:
+    """Return the folder's own number; empty if the folder was set up before there were numbers.
+
+    Raises `StorageError`.
+    """
+    with translate_errors(root):
+        try:
+            return (root / STORAGE_ID).read_text("ascii", "replace")[:64].strip()
+        except FileNotFoundError:
+            return ""
 
 
 @contextmanager

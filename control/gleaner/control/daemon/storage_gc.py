@@ -29,6 +29,7 @@ import structlog
 from sqlalchemy import Engine
 
 from gleaner.agent.checkpoints.interface import Storage, StorageError
+from gleaner.agent.checkpoints.storage_root import storage_id
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.runtime.images import image_key
@@ -94,10 +95,13 @@ def remove_garbage(state: ControlState, now_s: float) -> None:
 def remove_drafts(state: ControlState, now_s: float) -> int:
     """Remove the drafts of agents that are gone: a save that was killed leaves all that it had written.
 
+    It also reads the storage's number, which `/health` tells: no caller of that may wait for a storage.
+
     Return the number of removed drafts. An agent that the queue does not know yet is not gone. Raises `StorageError` or
     `QueueError`.
     """
     state.check_leads()
+    state.storage_id = storage_id(state.settings.storage.folder)
     writers = state.storage.writers()
     with snapshot(state.engine) as db:
         ended = queries.gone_agents(db, writers, now_s=now_s)
