@@ -38,7 +38,10 @@ def without(missing: tuple[str, ...], harness: CliHarness, *arguments: str) -> "
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "--json"], ["config"], ["submit", "--image", "a"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["list", "--json"], ["config"], ["submit", "--image", "a"], ["doctor", "client", "--patience", "120"]],
+)
 def test_a_users_verbs_need_nothing_of_the_server(harness: CliHarness, arguments: list[str]) -> None:
     done = without(SERVER, harness, *arguments)
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,6 +17,7 @@ from gleaner.control.cli import (
     cluster,
     config,
     decisions,
+    doctor,
     drains,
     images,
     jobs,
@@ -69,6 +70,7 @@ app.command(rich_help_panel=ADMIN)(drains.drain)
 app.command(rich_help_panel=ADMIN)(drains.resume)
 app.add_typer(tokens.app, name="token", rich_help_panel=ADMIN)
 app.command(rich_help_panel=ADMIN)(config.config)
+app.command(rich_help_panel=ADMIN)(doctor.doctor)
 app.add_typer(services.control_app, name="control", rich_help_panel=ADMIN)
 app.command(rich_help_panel=ADMIN, context_settings=services.REST)(services.agent)
 app.add_typer(simulate.app, name="simulate", rich_help_panel=SIMULATION)

@@ -1,7 +1,6 @@
 """The settings, read with complaints that name file, line and key, and `glean config`, which prints them."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -13,6 +12,7 @@ from pydantic_settings import SettingsError
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
 from gleaner.control.input_errors import InputError, TomlFile, read_toml, table_complaint, toml_line, unknown_key
 from gleaner.control.settings import Settings
+from gleaner.control.setup.redaction import without_password
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -50,16 +50,6 @@ def config(as_json: AsJson = False) -> Answer:
             shown = without_password(value) if isinstance(value, str) and "://" in value else value
             rows.append(Setting(table=table, key=key, value=shown, origin=origin))
     return Answer(Configuration(file=str(file.path) if file.path else None, settings=tuple(rows)), as_json)
-
-
-def without_password(url: str) -> str:
-    """Return the URL with its password, wherever it stands, replaced by `***`.
-
-    >>> without_password("postgresql+psycopg://gleaner:secret@db/gleaner?password=secret")
-    'postgresql+psycopg://gleaner:***@db/gleaner?password=***'
-    """
-    masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
-    return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)
 
 
 def _read(path: Path | None) -> TomlFile:

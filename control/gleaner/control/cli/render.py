@@ -38,7 +38,9 @@ GAP = 2
 """The width of the gap between two columns of a table."""
 WORDS_WIDTH = 20
 """The least number of the terminal's columns for words; longer words are folded."""
-OF_WORDS = frozenset({"REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS"})
+OF_WORDS = frozenset(
+    {"REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS", "SEEN", "TO DO"}
+)
 LEAST_WANTED = (
     "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",

@@ -210,7 +210,11 @@ def check_schema(engine: Engine) -> None:
 
 def check_tables(db: Connection) -> None:
     """Do the same within a transaction: another program may have migrated since this one started."""
-    found = MigrationContext.configure(db).get_current_revision()
+    check_revision(MigrationContext.configure(db).get_current_revision())
+
+
+def check_revision(found: str | None) -> None:
+    """Raise `SchemaMismatch` unless this is the revision of this version's tables. None: there are no tables."""
     known = _known()
     _refuse_newer(found, known.all)
     if found is None:

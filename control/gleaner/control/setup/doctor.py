@@ -1,0 +1,108 @@
+"""`glean doctor`: each check of a role, its name, and the findings of all of them. Pure; `readers` reads the facts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gleaner.control.input_errors import one_line
+from gleaner.control.setup import machine_checks, node_checks, slurm_checks, storage_checks
+from gleaner.control.setup.facts import Facts, NotRead, Role
+from gleaner.control.setup.finding import Finding, Judgement, State
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check, and the machines that it is for."""
+
+    name: str
+    judge: Callable[[Facts], Judgement]
+    roles: tuple[Role, ...]
+
+
+_ALL = (Role.CONTROL, Role.NODE, Role.CLIENT)
+_MINE = (Role.CONTROL, Role.CLIENT)
+_WORKS = (Role.CONTROL, Role.NODE)
+_CONTROL = (Role.CONTROL,)
+_NODE = (Role.NODE,)
+
+CHECKS = (
+    Check("settings", machine_checks.settings, _MINE),
+    Check("agents' settings", node_checks.agent_settings, _NODE),
+    Check("allowed images", node_checks.images_allowed, _NODE),
+    Check("rounds", machine_checks.rounds, _CONTROL),
+    Check("service account", machine_checks.account, _WORKS),
+    Check("clock", machine_checks.clock_is_synchronised, _ALL),
+    Check("clock against control", machine_checks.clock_is_controls, _ALL),
+    Check("control", machine_checks.control_answers, _ALL),
+    Check("version", machine_checks.version, _ALL),
+    Check("certificate", machine_checks.certificate, _ALL),
+    Check("certificate's key", machine_checks.key_of_certificate, _CONTROL),
+    Check("steps of control", machine_checks.steps, _CONTROL),
+    Check("looks at Slurm", machine_checks.polls, _CONTROL),
+    Check("database", storage_checks.schema, _CONTROL),
+    Check("database's disk", storage_checks.database_disk, _CONTROL),
+    Check("token", machine_checks.token, _MINE),
+    Check("munge", machine_checks.munge, _ALL),
+    Check("services", machine_checks.units, _WORKS),
+    Check("Slurm admin service", machine_checks.slurm_admin, _CONTROL),
+    Check("storage", storage_checks.folder, _WORKS),
+    Check("storage's owner", storage_checks.owner, _WORKS),
+    Check("storage's writes", storage_checks.writes, _WORKS),
+    Check("storage's space", storage_checks.space, _WORKS),
+    Check("storage is shared", storage_checks.is_controls, _NODE),
+    Check("work folder", storage_checks.work_folder, _NODE),
+    Check("kernel", node_checks.kernel, _NODE),
+    Check("CRIU", node_checks.criu, _NODE),
+    Check("CRIU's check", node_checks.criu_check, _NODE),
+    Check("CRIU's options", node_checks.criu_options, _NODE),
+    Check("tar and gzip", node_checks.archive_programs, _NODE),
+    Check("agent program", node_checks.agent_program, _NODE),
+    Check("runc", node_checks.runc, _NODE),
+    Check("control groups", node_checks.cgroups, _NODE),
+    Check("SELinux", node_checks.selinux, _NODE),
+    Check("system Python", node_checks.system_python, _NODE),
+    Check("Docker", node_checks.docker, _NODE),
+    Check("Docker's group", node_checks.docker_group, _NODE),
+    Check("node helper", node_checks.helper, _NODE),
+    Check("runtime", node_checks.runtime, _NODE),
+    Check("privileged settings", node_checks.privileged_settings, _NODE),
+    Check("privileged programs", node_checks.programs, _NODE),
+    Check("handshake folder", node_checks.handshakes, _NODE),
+    Check("user jobs' key", node_checks.user_jobs_key, _NODE),
+    Check("watchdog", node_checks.watchdog, _NODE),
+    Check("Epilog's file", node_checks.epilog, _NODE),
+    Check("Slurm's programs", slurm_checks.programs, _WORKS),
+    Check("Slurm's JSON", node_checks.slurm_json, _NODE),
+    Check("SelectType", slurm_checks.select_type, _CONTROL),
+    Check("SchedulerType", slurm_checks.scheduler, _CONTROL),
+    Check("PreemptType", slurm_checks.preempt_type, _CONTROL),
+    Check("PreemptMode", slurm_checks.preempt_mode, _CONTROL),
+    Check("PreemptParameters", slurm_checks.preempt_parameters, _CONTROL),
+    Check("Epilog", slurm_checks.epilog, _CONTROL),
+    Check("accounting", slurm_checks.accounting, _CONTROL),
+    Check("KillWait", slurm_checks.kill_wait, _CONTROL),
+    Check("default memory", slurm_checks.default_memory, _CONTROL),
+    Check("partition", slurm_checks.partition, _CONTROL),
+    Check("partition's limit", slurm_checks.limit_of_partition, _CONTROL),
+    Check("partition's users", slurm_checks.admittance, _CONTROL),
+    Check("tiers", slurm_checks.tiers, _CONTROL),
+    Check("nodes' memory", slurm_checks.memory, _CONTROL),
+    Check("nodes", slurm_checks.nodes, _CONTROL),
+    Check("account", slurm_checks.account, _CONTROL),
+    Check("QOS", slurm_checks.qos, _CONTROL),
+)
+
+
+def findings(facts: Facts) -> tuple[Finding, ...]:
+    """Return the result of each check for this role of the machine."""
+    return tuple(_finding(check, facts) for check in CHECKS if facts.role in check.roles)
+
+
+def _finding(check: Check, facts: Facts) -> Finding:
+    try:
+        found = check.judge(facts)
+    except NotRead as error:
+        return Finding(check.name, State.NOT_CHECKED, one_line(str(error)))
+    except Exception as error:  # the other checks still tell what they know
+        said = f"this check itself failed: {type(error).__name__}: {error}"
+        return Finding(check.name, State.NOT_CHECKED, one_line(said)[:200], "please report this")
+    return Finding(check.name, found.state, one_line(found.seen), one_line(found.to_do))

@@ -1,0 +1,226 @@
+"""The facts that the checks judge: what was read of one machine. Plain records; `readers` fills them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gleaner.agent.privileged.common.config import Config
+from gleaner.control.settings import Settings
+
+if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
+    from gleaner.agent.settings import AgentSettings
+
+Value = TypeVar("Value")
+_LONGEST = 160
+"""The most letters of a program's output in a finding."""
+
+
+class Role(StrEnum):
+    """The part of a machine in Gleaner."""
+
+    CONTROL = "control"
+    NODE = "node"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The reason, in one line, why a fact was not read. `is_missing`: what was to be read is not there."""
+
+    why: str
+    is_missing: bool = False
+
+
+class NotRead(Exception):
+    """A check needs a fact that was not read."""
+
+
+NOT_ASKED = Unread("this was not read")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A program that has ended: its exit status, and what it has printed."""
+
+    status: int
+    stdout: str
+    stderr: str = ""
+
+    @property
+    def complaint(self) -> str:
+        """The last line that the program has printed, or its exit status."""
+        lines = [line.strip() for line in f"{self.stdout}\n{self.stderr}".splitlines() if line.strip()]
+        return lines[-1][:_LONGEST] if lines else f"exit status {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A file: its text, owner and mode (the nine bits of permissions)."""
+
+    text: str
+    uid: int = 0
+    mode: int = 0o644
+
+    @property
+    def is_writable_by_others(self) -> bool:
+        """True if others than its owner may write to it."""
+        return bool(self.mode & 0o022)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder: its owner and mode, and the free space of its file system in bytes."""
+
+    uid: int
+    mode: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFacts:
+    """The storage folder, as the service account sees it. An empty `trouble` says that the trial writes worked."""
+
+    uid: int
+    mode: int
+    is_set_up: bool
+    id: str
+    """The storage's own number; empty if it has none yet."""
+    free_bytes: int
+    free_files: int
+    trouble: str
+    wrote_s: float
+    """The time that the trial writes took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate that an authority vouches for: the names in it, and its end (seconds since the epoch)."""
+
+    names: tuple[str, ...]
+    ends_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFacts:
+    """Control's answer to `/health`."""
+
+    url: str
+    status: int
+    health: Mapping[str, Any]
+    """Empty if the answer was none of Gleaner's."""
+    ahead_s: float | None
+    """By how much this machine's clock is ahead of control's; None if control did not say its time."""
+    unsure_s: float
+    """The most by which `ahead_s` may be wrong."""
+    certificate: Certificate | None
+    """None with plain http."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account of this machine."""
+
+    name: str
+    uid: int
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Root's programs on a node, against the record of the installer and against this version of Gleaner."""
+
+    many: int
+    changed: tuple[str, ...]
+    """Files that are gone, or that differ from the installer's record."""
+    other_version: tuple[str, ...]
+    """Files that differ from those of this version."""
+    foreign: tuple[str, ...]
+    """Files that others than root may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was read of one machine. What a role does not need stays `NOT_ASKED`."""
+
+    role: Role
+    now_s: float
+    uid: int
+    kernel: str
+    version: str
+    """The installed version of Gleaner."""
+    settings: Settings | Unread = NOT_ASKED
+    settings_file: str = ""
+    """The file of those settings; empty if there is none."""
+    agent: "AgentSettings | Unread" = NOT_ASKED
+    privileged: Config | Unread = NOT_ASKED
+    programs: Mapping[str, Output | Unread] = field(default_factory=dict[str, Output | Unread])
+    """By the names in `readers.COMMANDS`."""
+    files: Mapping[str, TextFile | Unread] = field(default_factory=dict[str, TextFile | Unread])
+    """By path."""
+    folders: Mapping[str, Folder | Unread] = field(default_factory=dict[str, Folder | Unread])
+    """By path."""
+    storage: StorageFacts | Unread = NOT_ASKED
+    control: ControlFacts | Unread = NOT_ASKED
+    token: Output | Unread = NOT_ASKED
+    """Control's answer to a question with the caller's token: the status, and the reason."""
+    certificate: Certificate | Unread = NOT_ASKED
+    """The one in control's settings."""
+    account: Account | Unread = NOT_ASKED
+    """The service account."""
+    schema: str | Unread = NOT_ASKED
+    """Empty if the database has this version's tables, else what is wrong."""
+    installed: Programs | Unread = NOT_ASKED
+    helper: str | Unread = NOT_ASKED
+    """The node helper's answer."""
+    munge: str | Unread = NOT_ASKED
+    """The name of the machine's own account in a credential that munge made and read."""
+    slurm_admin: str | Unread = NOT_ASKED
+    """Empty if the Slurm admin service listens."""
+    commands: tuple[str, ...] | Unread = NOT_ASKED
+    """Those of our programs, and of the system's that matter here, that run now."""
+    memory_mib: int = 0
+    has_systemd: bool = False
+
+    @property
+    def is_root(self) -> bool:
+        """True if the doctor may see all."""
+        return self.uid == 0
+
+    def output(self, name: str) -> Output:
+        """Return what a program has printed. Raises `NotRead` if it was not run, or has failed."""
+        found = needed(self.programs.get(name, NOT_ASKED))
+        if found.status != 0:
+            raise NotRead(f"{name} failed: {found.complaint}")
+        return found
+
+    def file(self, path: str) -> TextFile | Unread:
+        """Return a file."""
+        return self.files.get(path, NOT_ASKED)
+
+
+def needed(fact: Value | Unread) -> Value:
+    """Return a fact that was read. Raises `NotRead`."""
+    if isinstance(fact, Unread):
+        raise NotRead(fact.why)
+    return fact
+
+
+def version_in(text: str) -> tuple[int, ...]:
+    """Return the first version number in a text, for comparing; empty if there is none.
+
+    >>> version_in("Version: 4.1.1"), version_in("slurm 24.11.5"), version_in("?")
+    ((4, 1, 1), (24, 11, 5), ())
+    """
+    match = re.search(r"\d{1,6}(?:\.\d{1,6})+", text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """Return a version as people write it.
+
+    >>> dotted((22, 5))
+    '22.5'
+    """
+    return ".".join(map(str, version))

@@ -1,0 +1,69 @@
+"""The result of a check: its state, what was seen, and what to do. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """The state of a thing."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAULT = "fault"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The word of a check on the facts. Each text is one line."""
+
+    state: State
+    seen: str
+    to_do: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check, by the name of what was checked."""
+
+    name: str
+    state: State
+    seen: str
+    to_do: str = ""
+
+
+def ok(seen: str) -> Judgement:
+    """Return that the thing is in order."""
+    return Judgement(State.OK, seen)
+
+
+def warning(seen: str, to_do: str) -> Judgement:
+    """Return that Gleaner works, and that somebody should look at this."""
+    return Judgement(State.WARNING, seen, to_do)
+
+
+def fault(seen: str, to_do: str) -> Judgement:
+    """Return that Gleaner does not work, or not safely, until this is mended."""
+    return Judgement(State.FAULT, seen, to_do)
+
+
+def not_checked(why: str, to_do: str = "") -> Judgement:
+    """Return that the thing was not checked, and why."""
+    return Judgement(State.NOT_CHECKED, why, to_do)
+
+
+def has_fault(findings: tuple[Finding, ...]) -> bool:
+    """Return True if something has to be mended."""
+    return any(finding.state is State.FAULT for finding in findings)
+
+
+def summary(findings: tuple[Finding, ...]) -> str:
+    """Return the counts in words, the worst first.
+
+    >>> summary((Finding("a", State.OK, ""), Finding("b", State.FAULT, ""), Finding("c", State.OK, "")))
+    '1 fault, 2 ok'
+    """
+    order = (State.FAULT, State.WARNING, State.NOT_CHECKED, State.OK)
+    counts = [(state, sum(finding.state is state for finding in findings)) for state in order]
+    plural = {State.FAULT: "faults", State.WARNING: "warnings"}
+    return ", ".join(f"{many} {plural.get(state, state) if many > 1 else state}" for state, many in counts if many)

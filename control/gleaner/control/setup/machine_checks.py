@@ -1,0 +1,267 @@
+"""Checks of what every machine needs: settings, clocks, control's answer, tokens, munge, units. Pure."""
+
+from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
+from gleaner.control.setup.facts import NOT_ASKED, Facts, Role, TextFile, Unread, needed
+from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
+from gleaner.control.setup.redaction import password_of
+
+_DAY_S = 86400.0
+_CERTIFICATE_DAYS = 30
+_DEMO_ROUND_S = 300
+_USUAL_POLLS = 5
+_POLL_AT_LEAST_S = 120.0
+_SURPRISING_GROUPS = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "kmem", "lxd", "libvirt"})
+
+
+def settings(facts: Facts) -> Judgement:
+    """Judge the settings of control and of the command line."""
+    if isinstance(facts.settings, Unread):
+        return fault(facts.settings.why, "mend that line; `glean config` then prints what is in force")
+    path = facts.settings_file
+    if not path:
+        if facts.role is Role.CONTROL:
+            return fault("there is no /etc/gleaner/gleaner.toml", "make it from deploy/settings/gleaner.toml")
+        return ok("no file: the defaults are in force")
+    file = facts.file(path)
+    if isinstance(file, Unread):
+        return not_checked(file.why)
+    if facts.role is Role.CONTROL and file.is_writable_by_others:
+        return fault(f"others than its owner may write to {path}", f"chmod 644 {path}")
+    if password_of(facts.settings.queue.url) and file.mode & 0o004:
+        return warning(f"{path} holds the database's password, and all may read it", f"chmod 640 {path}")
+    return ok(f"{path} is in order")
+
+
+def rounds(facts: Facts) -> Judgement:
+    """Judge whether the rounds are still the demo's."""
+    found = needed(facts.settings).rounds
+    if found.length_s < _DEMO_ROUND_S:
+        return warning(
+            f"rounds of {found.length_s:g} s, as short as the demo's",
+            "leave out [rounds], and the times in [queue]: agents then get an hour",
+        )
+    return ok(f"rounds of {found.length_s:g} s, {found.agents_at_most} agents at most")
+
+
+def clock_is_synchronised(facts: Facts) -> Judgement:
+    """Judge whether a time service keeps the clock."""
+    chrony = facts.programs.get("chronyc")
+    if chrony is not None and not isinstance(chrony, Unread) and chrony.status == 0:
+        if "Not synchronised" not in chrony.stdout:
+            return ok("chrony keeps the clock")
+        return warning("chrony runs and has no time server", "look at `chronyc sources`")
+    systemd = facts.programs.get("timedatectl")
+    if systemd is None or isinstance(systemd, Unread) or systemd.status != 0:
+        return not_checked("neither chrony nor timedatectl answers here")
+    if systemd.stdout.strip() == "yes":
+        return ok("the clock is synchronised")
+    return warning("the clock is not synchronised", "install chrony: agents plan their ends by the second")
+
+
+def clock_is_controls(facts: Facts) -> Judgement:
+    """Judge the clock of this machine against control's, by the time in control's answer."""
+    found = needed(facts.control)
+    if found.ahead_s is None:
+        return not_checked("control's answer has no time")
+    # What the answer took, and the seconds that it cuts off, are no error of a clock.
+    sure_s = max(0.0, abs(found.ahead_s) - found.unsure_s)
+    ahead_s = sure_s if found.ahead_s > 0 else -sure_s
+    if is_wrong(ahead_s):
+        return fault(wrong_clock(ahead_s).partition(":")[0], "let both follow one time server (chrony or NTP)")
+    return ok("within a second of control's")
+
+
+def control_answers(facts: Facts) -> Judgement:
+    """Judge control's answer to `/health`."""
+    found = facts.control
+    if found is NOT_ASKED:
+        return not_checked("the settings cannot be read, which name control")
+    if isinstance(found, Unread):
+        return fault(f"control does not answer: {found.why}", _to_do_about_connection(facts, found.why))
+    if not found.health:
+        return fault(f"{found.url} answers with status {found.status} and is not Gleaner", "set the address of control")
+    queue = str(found.health.get("queue", "ok"))
+    if queue != "ok":
+        return fault(f"control answers, and its database does not: {queue}", "look at the database and control's log")
+    if not found.health.get("leader"):
+        return warning(f"{found.url} answers, and does not lead", "one control program must lead: look at its log")
+    return ok(f"{found.url} answers and leads")
+
+
+def _to_do_about_connection(facts: Facts, why: str) -> str:
+    if "certificate" in why or "ca_file" in why:
+        return "set ca_file to the authority of control's certificate; the name in the address must be in it"
+    if facts.role is Role.CONTROL:
+        return "systemctl status gleaner-control; is client.url right?"
+    where = "control_url in agent.toml" if facts.role is Role.NODE else "client.url"
+    return f"is control running, {where} right, and its port not blocked by a firewall?"
+
+
+def steps(facts: Facts) -> Judgement:
+    """Judge control's background steps."""
+    health = needed(facts.control).health
+    failing = health.get("failing") or ()
+    if failing:
+        return fault(f"these steps of control fail: {', '.join(map(str, failing))}", "look at control's log")
+    return ok("no step of control fails")
+
+
+def polls(facts: Facts) -> Judgement:
+    """Judge the age of control's last look at Slurm."""
+    health = needed(facts.control).health
+    if not health.get("leader"):
+        return not_checked("this control program does not lead")
+    if "last_poll_age_s" not in health:
+        return not_checked("this version of control does not say it")
+    age_s = health["last_poll_age_s"]
+    poll_s = 0.0 if isinstance(facts.settings, Unread) else facts.settings.rounds.poll_s
+    if age_s is None:
+        return fault("control has not read Slurm yet", "do sinfo and squeue answer here? `glean nodes` says why")
+    if not isinstance(age_s, int | float):
+        return not_checked(f"control said {age_s!r}"[:80])
+    if age_s > max(_USUAL_POLLS * poll_s, _POLL_AT_LEAST_S):
+        return fault(f"control read Slurm {age_s:.0f} s ago", "do sinfo and squeue answer here? `glean nodes` says why")
+    return ok(f"control read Slurm {age_s:.0f} s ago")
+
+
+def version(facts: Facts) -> Judgement:
+    """Judge control's version against that of this machine."""
+    theirs = str(needed(facts.control).health.get("version", "unknown"))[:40]
+    if "unknown" in {theirs, facts.version}:
+        return not_checked(f"control is {theirs}, this machine {facts.version}")
+    if theirs != facts.version:
+        return warning(
+            f"control is {theirs}, this machine {facts.version}", "install the same version, and restart control"
+        )
+    return ok(f"Gleaner {facts.version}, as control")
+
+
+def certificate(facts: Facts) -> Judgement:
+    """Judge the certificate: control's own file on its machine, elsewhere the one that control shows."""
+    found = facts.certificate
+    if facts.role is not Role.CONTROL:
+        shown = needed(facts.control)
+        if shown.certificate is None:
+            return ok("plain http, on this machine only")
+        found = shown.certificate
+    if isinstance(found, Unread):
+        if found.is_missing and "has no certificate" in found.why:
+            return ok("none: control listens on this machine only")
+        if "Permission denied" in found.why:
+            return not_checked(found.why, "run this as root")
+        return fault(found.why, "get a certificate for the name in client.url, from the authority in ca_file")
+    left_days = (found.ends_s - facts.now_s) / _DAY_S
+    names = ", ".join(found.names[:4])
+    if left_days < _CERTIFICATE_DAYS:
+        judge = fault if left_days < 0 else warning
+        return judge(f"the certificate ends in {left_days:.0f} days", "renew it, and restart control")
+    return ok(f"for {names}; ends in {left_days:.0f} days")
+
+
+def key_of_certificate(facts: Facts) -> Judgement:
+    """Judge who can read the certificate's key."""
+    path = needed(facts.settings).api.key
+    if path is None:
+        return ok("there is no certificate")
+    return _secret_file(facts.file(str(path)), str(path))
+
+
+def _secret_file(file: TextFile | Unread, path: str) -> Judgement:
+    if isinstance(file, Unread):
+        if "Permission denied" in file.why:
+            return not_checked(file.why, "run this as root")
+        return fault(file.why, f"put the key there, and chmod 600 {path}")
+    if file.mode & 0o077:
+        return fault(f"others may read {path} (mode {file.mode:o})", f"chmod 600 {path}")
+    return ok(f"{path} is its owner's alone")
+
+
+def token(facts: Facts) -> Judgement:
+    """Judge the token of whoever runs the doctor."""
+    client = needed(facts.settings).client
+    path = client.token_file.expanduser()
+    file = facts.file(str(path))
+    if isinstance(file, Unread):
+        uses_munge = client.proof != "token" and not isinstance(facts.munge, Unread)
+        if file.is_missing and (uses_munge or facts.role is Role.CONTROL):
+            return not_checked(f"there is no token in {path}" + ("; munge says who you are" if uses_munge else ""))
+        return fault(f"no token: {file.why}", f"ask an admin for one, and put it into {path}, mode 0600")
+    if file.mode & 0o077:
+        return fault(f"others may read the token in {path} (mode {file.mode:o})", f"chmod 600 {path}")
+    if isinstance(facts.token, Unread):
+        judge = fault if "plain text" in facts.token.why else not_checked
+        return judge(facts.token.why, f"ask an admin for a token, and put it into {path}" if judge is fault else "")
+    if facts.token.status == 401:
+        return fault(f"control does not take the token in {path}: {facts.token.stdout}", "ask an admin for a new one")
+    if facts.token.status in {200, 403}:
+        return ok(f"control knows the token in {path}")
+    return not_checked(f"control answered with status {facts.token.status}")
+
+
+def munge(facts: Facts) -> Judgement:
+    """Judge munge, which Slurm and users without a token need."""
+    if not isinstance(facts.munge, Unread):
+        return ok("munge makes and reads a credential")
+    if facts.role is Role.CLIENT:
+        found = facts.settings
+        if isinstance(found, Unread) or found.client.proof != "munge":
+            return not_checked(f"{facts.munge.why}; a token does instead")
+    slurm = facts.role is Role.NODE or (
+        not isinstance(facts.settings, Unread) and facts.settings.cluster.backend != "local"
+    )
+    if not slurm and facts.role is Role.CONTROL:
+        return not_checked(f"{facts.munge.why}; without Slurm nobody needs it")
+    return fault(facts.munge.why, "start munged; all machines need the same /etc/munge/munge.key")
+
+
+def account(facts: Facts) -> Judgement:
+    """Judge the service account: one number everywhere, and no rights beyond its own."""
+    found = facts.account
+    if isinstance(found, Unread):
+        if found.is_missing:
+            return fault(found.why, "make the service account, with the same number on all machines")
+        return not_checked(found.why)
+    if found.uid == 0:
+        return fault("the storage folder is root's", "make a service account, and chown the folder to it")
+    if not isinstance(facts.storage, Unread) and facts.storage.uid != found.uid:
+        return fault(
+            f"{found.name} is {found.uid} here, and the storage is {facts.storage.uid}'s",
+            "give the account one number on all machines",
+        )
+    if wrong := sorted(_SURPRISING_GROUPS.intersection(found.groups)):
+        return warning(f"{found.name} is in the group {', '.join(wrong)}", f"gpasswd -d {found.name} {wrong[0]}")
+    return ok(f"{found.name} ({found.uid})")
+
+
+def slurm_admin(facts: Facts) -> Judgement:
+    """Judge the Slurm admin service, which entitlements and drains need."""
+    settings = needed(facts.settings).entitlements
+    if not isinstance(facts.slurm_admin, Unread):
+        return ok(f"listens at {settings.slurm_admin_socket}")
+    if settings.mode == "off":
+        return not_checked(f"{facts.slurm_admin.why}; only entitlements and drains need it")
+    return fault(facts.slurm_admin.why, "systemctl status gleaner-slurm-admin")
+
+
+def units(facts: Facts) -> Judgement:
+    """Judge the services that systemd has to keep running."""
+    if not facts.has_systemd:
+        return not_checked("there is no systemd here")
+    wrong: list[str] = []
+    names: list[str] = []
+    for block in facts.output("systemctl").stdout.strip().split("\n\n"):
+        values = {key: value for key, _, value in (line.partition("=") for line in block.splitlines())}
+        name = values.get("Id", "?").removesuffix(".service")
+        is_there = values.get("LoadState") == "loaded"
+        if name == "gleaner-helper" and not is_there:
+            continue  # a node with Docker can do without
+        names.append(name)
+        if not is_there:
+            wrong.append(f"{name} is not installed")
+        elif values.get("ActiveState") != "active":
+            wrong.append(f"{name} is {values.get('ActiveState', 'unknown')}")
+        elif values.get("UnitFileState") not in {"enabled", "static"}:
+            wrong.append(f"{name} is not enabled")
+    if wrong:
+        return fault("; ".join(wrong), "install the unit from deploy/systemd, then systemctl enable --now")
+    return ok(", ".join(names))

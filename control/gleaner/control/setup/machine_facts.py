@@ -1,0 +1,296 @@
+"""Each fact of a machine that is neither a program's output nor a file as it is: one function for each."""
+
+import grp
+import hashlib
+import json
+import os
+import pwd
+import sqlite3
+import stat
+import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from gleaner.agent import privileged as privileged_package
+from gleaner.agent.privileged.common import config
+from gleaner.agent.system import untrusted
+from gleaner.control.input_errors import InputError, complaint, one_line, read_toml, unknown_key
+from gleaner.control.settings import Settings
+from gleaner.control.setup import reading
+from gleaner.control.setup.facts import (
+    Account,
+    Certificate,
+    ControlFacts,
+    Output,
+    Programs,
+    StorageFacts,
+    Unread,
+)
+from gleaner.control.slurm import munge as munge_programs
+
+if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
+    from gleaner.agent.settings import AgentSettings
+
+_KIB_A_MIB = 1024
+_PROBE = "gleaner.control.setup.storage_probe"
+_HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
+
+
+def installed_version() -> str:
+    """Return the installed version of Gleaner."""
+    try:
+        return version_of("gleaner-hpc")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def agent_file() -> str:
+    """Return the path of the agent's settings."""
+    return os.environ.get("GLEANER_AGENT_SETTINGS") or "/etc/gleaner/agent.toml"
+
+
+def read_agent_settings() -> "AgentSettings | Unread":
+    """Return the agent's settings, or one line with the file, the line and what is wrong."""
+    try:
+        from gleaner.agent.settings import AgentSettings
+    except ModuleNotFoundError as error:
+        return Unread(f"{error.name} is not installed here: pip install 'gleaner-hpc[agent]'")
+    path = Path(agent_file())
+    try:
+        file = read_toml(path, missing="no such file")
+    except InputError as error:
+        return Unread(str(error), is_missing=not path.exists())
+    try:
+        return AgentSettings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = [str(part) for part in first["loc"]]
+        said = complaint(".".join(key), first)
+        if first["type"] == "extra_forbidden":
+            said = unknown_key(key[-1], AgentSettings.model_fields)
+        return Unread(one_line(f"{file.place(key)}: {said}"))
+    except (OSError, ValueError) as error:
+        return Unread(one_line(f"{path}: {error}"))
+
+
+def privileged_settings() -> config.Config | Unread:
+    """Return the settings of root's programs, or one line with what is wrong."""
+    try:
+        return config.load()
+    except config.Misconfigured as error:
+        return Unread(one_line(str(error)), is_missing=not Path(config.CONFIG_FILE).exists())
+
+
+def memory_mib() -> int:
+    """Return this machine's memory; 0 if it cannot be read."""
+    found = reading.text_file(Path("/proc/meminfo"))
+    lines = [] if isinstance(found, Unread) else found.text.splitlines()
+    return next((int(line.split()[1]) // _KIB_A_MIB for line in lines if line.startswith("MemTotal:")), 0)
+
+
+def account(uid: int) -> Account | Unread:
+    """Return the account with this number."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Unread(f"there is no account with the number {uid} on this machine", is_missing=True)
+    groups: list[str] = []
+    for number in os.getgrouplist(entry.pw_name, entry.pw_gid):
+        try:
+            groups.append(grp.getgrgid(number).gr_name)
+        except KeyError:
+            groups.append(str(number))
+    return Account(entry.pw_name, uid, tuple(groups))
+
+
+def owner_of(folder: Path) -> Account | Unread:
+    """Return the account that owns a folder."""
+    try:
+        return account(folder.stat().st_uid)
+    except OSError as error:
+        return Unread(f"{folder} cannot be looked at: {error.strerror}")
+
+
+def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
+    """Return the facts of the storage folder, by a program of its own that acts as the service account."""
+    ended = reading.run((sys.executable, "-P", "-m", _PROBE, str(folder), str(uid)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return Unread(f"the storage folder {folder} did not answer within {patience_s:g} s")
+    try:
+        answer = untrusted.json_of(ended.stdout)
+        if "error" in answer:
+            return Unread(f"{folder}: {answer['error']}", bool(answer["is_missing"]))
+        return StorageFacts(**answer)
+    except (ValueError, TypeError):
+        return Unread(f"{folder} cannot be tried: {ended.complaint}")
+
+
+def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:
+    """Return control's answer to `/health`, which needs no token."""
+    answer = reading.ask(url, "/health", ca_file, within_s=patience_s)
+    if isinstance(answer, Unread):
+        return answer
+    try:
+        said = untrusted.json_of(answer.body, for_display=True)
+    except ValueError:
+        said = None
+    health = cast("dict[str, Any]", said) if type(said) is dict and "leader" in said else {}
+    # A server says its time in whole seconds, cut off: on the average half a second has gone since.
+    ahead_s = None
+    if answer.date_s is not None:
+        ahead_s = (answer.asked_s + answer.answered_s) / 2 - (answer.date_s + 0.5)
+    return ControlFacts(
+        url=url,
+        status=answer.status,
+        health=health,
+        ahead_s=ahead_s,
+        unsure_s=0.5 + (answer.answered_s - answer.asked_s) / 2,
+        certificate=answer.certificate,
+    )
+
+
+def token(settings: Settings, patience_s: float) -> Output | Unread:
+    """Return control's answer to a question with the caller's token. Its text is the reason of a refusal."""
+    path = settings.client.token_file.expanduser()
+    file = reading.text_file(path)
+    if isinstance(file, Unread):
+        return file
+    secret = file.text.strip()
+    if not secret.isascii() or not secret.isprintable() or " " in secret or not secret:
+        return Unread(f"{path} does not hold one line of plain text")
+    answer = reading.ask(settings.client.url, "/v1/status", settings.client.ca_file, within_s=patience_s, token=secret)
+    if isinstance(answer, Unread):
+        return answer
+    try:
+        detail = str(untrusted.json_of(answer.body, for_display=True).get("detail", ""))
+    except (ValueError, AttributeError):
+        detail = ""
+    return Output(answer.status, one_line(detail))
+
+
+def certificate(settings: Settings) -> Certificate | Unread:
+    """Return the certificate in control's settings, as a client is shown it."""
+    api, client = settings.api, settings.client
+    if api.certificate is None or api.key is None:
+        return Unread("control has no certificate: only this machine can reach it", is_missing=True)
+    parts = urlsplit(client.url)
+    host = (parts.hostname or "") if parts.scheme == "https" else ""
+    return reading.certificate_file(api.certificate, api.key, ca_file=client.ca_file, host=host)
+
+
+def schema(url: str, patience_s: float) -> str | Unread:
+    """Return what is wrong with the database's tables; empty if they are this version's.
+
+    SQLite is opened for reading only: as control opens it, the database and its log would be made anew.
+    """
+    try:
+        from gleaner.control.queue.database import check_revision, check_schema, connect
+        from gleaner.control.queue.errors import QueueError, SchemaMismatch
+    except ModuleNotFoundError as error:
+        return Unread(f"{error.name} is not installed here: pip install 'gleaner-hpc[control]'")
+    try:
+        if url.startswith("sqlite"):
+            check_revision(_sqlite_revision(sqlite_file(url), patience_s))
+        elif os.geteuid() == 0:
+            return Unread("run this as the service account: the database may not know root")
+        else:
+            check_schema(connect(url))
+    except SchemaMismatch as error:
+        return one_line(str(error))
+    except (QueueError, sqlite3.Error) as error:
+        return Unread(one_line(str(error)))
+    return ""
+
+
+def sqlite_file(url: str) -> Path:
+    """Return the file of an SQLite database."""
+    return Path(urlsplit(url).path.removeprefix("/"))
+
+
+def _sqlite_revision(path: Path, patience_s: float) -> str | None:
+    """Return the revision of an SQLite database, of which nothing is written."""
+    if not path.exists():
+        raise sqlite3.OperationalError(f"there is no database {path}: run `glean control migrate`")
+    # Without a log nobody has it open; SQLite would make one even to read.
+    way = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    database = sqlite3.connect(f"{path.as_uri()}?{way}", uri=True, timeout=patience_s)
+    try:
+        row = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        return None
+    finally:
+        database.close()
+    return None if row is None else str(row[0])
+
+
+def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
+    """Return an empty text if the node helper answers. Root asks as the service account: no other root is answered."""
+    become = ("setpriv", f"--reuid={uid}", "--clear-groups") if os.geteuid() == 0 else ()
+    ended = reading.run((*become, sys.executable, "-P", "-c", _HELPER, socket), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return ended
+    if ended.status == 0:
+        return ""
+    return Unread(ended.complaint.removeprefix("gleaner.agent.runtime.interface.RuntimeFault: "))
+
+
+def munge(socket: Path | None, patience_s: float) -> str | Unread:
+    """Return the number of the user in a credential that munge has made and read, both here."""
+    where = socket if socket is not None and socket.exists() else None
+    try:
+        credential = munge_programs.encode("glean doctor", socket=where, timeout_s=patience_s / 2)
+        return str(munge_programs.decode(credential, socket=where, timeout_s=patience_s / 2).uid)
+    except munge_programs.MungeError as error:
+        return Unread(one_line(str(error)), is_missing="not installed" in str(error))
+
+
+def installed_programs(record: Path, library: Path) -> Programs | Unread:
+    """Compare root's programs on this node with the installer's record and with this version's files."""
+    found = reading.text_file(record)
+    if isinstance(found, Unread):
+        return found
+    try:
+        files = {str(path): str(digest) for path, digest in json.loads(found.text)["files"].items()}
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return Unread(f"{record} is broken: remove it and run deploy/install-node.sh")
+    source = Path(next(iter(privileged_package.__path__))).parent
+    ours = {
+        f"{library}/gleaner/agent/{path.relative_to(source)}": path
+        for package in ("privileged", "system")
+        for path in (source / package).rglob("*")
+        if path.suffix in {".py", ".sh"}
+    }
+    files.pop(config.CONFIG_FILE, None)  # the admin's to change, once it is there
+    modules = {path for path in files if path.startswith(f"{library}/gleaner/")}
+    return Programs(
+        many=len(files),
+        changed=tuple(sorted(path for path, digest in files.items() if _digest(Path(path)) != digest)),
+        other_version=tuple(
+            sorted(
+                (modules ^ ours.keys()) | {path for path in modules & ours.keys() if _digest(ours[path]) != files[path]}
+            )
+        ),
+        foreign=tuple(sorted(path for path in files if _is_foreign(Path(path)))),
+    )
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _is_foreign(path: Path) -> bool:
+    try:
+        facts = path.stat()
+    except OSError:
+        return False
+    return facts.st_uid != 0 or bool(facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

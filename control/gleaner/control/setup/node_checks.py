@@ -1,0 +1,340 @@
+"""Checks of what a compute node needs to run, save and restore jobs. Pure."""
+
+import json
+from typing import Any
+
+from gleaner.agent.privileged.install.docker_engine import RUNTIME
+from gleaner.agent.privileged.install.main import RUNC_SHIM
+from gleaner.control.setup import machine_facts, readers
+from gleaner.control.setup.facts import Facts, NotRead, Output, Unread, dotted, needed, version_in
+from gleaner.control.setup.finding import Judgement, State, fault, not_checked, ok, warning
+
+_LEAST_KERNEL = (5, 14)
+_LEAST_CRIU = (4, 1)
+_SOCKETS_KERNEL, _SOCKETS_CRIU = (6, 16), (4, 2)
+"""CRIU before 4.2 cannot save internet sockets on this Linux or a newer one (`node.facts`)."""
+_LEAST_RUNC = (1, 1)
+_LEAST_PYTHON = (3, 9)
+_TRIED_DOCKER, _UNTRIED_DOCKER, _NO_DOCKER = (26, 1), (27,), (28,)
+_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
+_OPTIONS = ("file-locks", "ghost-limit")
+_INSTALL = "run deploy/install-node.sh"
+
+
+def kernel(facts: Facts) -> Judgement:
+    """Judge the version of Linux."""
+    found = version_in(facts.kernel)
+    if not found:
+        return not_checked(f"{facts.kernel[:40]!r} is no version")
+    if found < _LEAST_KERNEL:
+        return fault(f"Linux {facts.kernel}", f"install Linux {dotted(_LEAST_KERNEL)} or newer")
+    return ok(f"Linux {facts.kernel}")
+
+
+def criu(facts: Facts) -> Judgement:
+    """Judge the version of CRIU against the kernel's."""
+    said = facts.programs.get("criu --version", Unread("it was not asked"))
+    if isinstance(said, Unread):
+        return (
+            fault(said.why, "install CRIU; privileged.json says where it is")
+            if said.is_missing
+            else not_checked(said.why)
+        )
+    found, linux = version_in(said.stdout), version_in(facts.kernel)
+    if said.status != 0 or not found:
+        return fault(f"criu --version says {said.complaint!r}", "install CRIU anew; privileged.json says where it is")
+    if found < _LEAST_CRIU:
+        return fault(f"CRIU {dotted(found)} on Linux {facts.kernel}", f"install CRIU {dotted(_LEAST_CRIU)} or newer")
+    if linux >= _SOCKETS_KERNEL and found < _SOCKETS_CRIU:
+        return warning(
+            f"CRIU {dotted(found)} saves no job with an internet socket on Linux {facts.kernel}",
+            f"install CRIU {dotted(_SOCKETS_CRIU)} or newer",
+        )
+    return ok(f"CRIU {dotted(found)} on Linux {facts.kernel}")
+
+
+def criu_check(facts: Facts) -> Judgement:
+    """Judge what CRIU itself says of this kernel."""
+    if not facts.is_root:
+        return not_checked("CRIU can be asked by root alone", "run this as root")
+    said = needed(facts.programs.get("criu check", Unread("it was not asked")))
+    if said.status == 127:
+        return not_checked(said.complaint)
+    text = f"{said.stdout}\n{said.stderr}"
+    if "Looks good" in text or (said.status == 0 and "Error" not in text):
+        return ok("looks good")
+    errors = [line.strip() for line in text.splitlines() if "Error" in line] or [said.complaint]
+    return fault(f"criu check says {errors[0][:120]!r}", "run `criu check` as root: the kernel lacks what CRIU needs")
+
+
+def criu_options(facts: Facts) -> Judgement:
+    """Judge CRIU's settings for saves."""
+    file = facts.file(readers.RUNC_CONF)
+    if isinstance(file, Unread):
+        return fault(file.why, f"install -D -m 0644 images/node/criu/runc.conf {readers.RUNC_CONF}")
+    words = {line.split()[0] for line in file.text.splitlines() if line.strip() and not line.lstrip().startswith("#")}
+    if file.is_writable_by_others or file.uid != 0:
+        return fault(f"others than root may write to {readers.RUNC_CONF}", "chown root, chmod 644")
+    if lacks := [option for option in _OPTIONS if option not in words]:
+        return fault(
+            f"{readers.RUNC_CONF} lacks {' and '.join(lacks)}",
+            "put images/node/criu/runc.conf there: jobs with locks fail",
+        )
+    return ok(", ".join(sorted(words)))
+
+
+def archive_programs(facts: Facts) -> Judgement:
+    """Judge the programs that CRIU runs for a container's `/dev/shm`."""
+    lacks = [name for name in ("tar", "gzip") if isinstance(facts.programs.get(name, Unread("")), Unread)]
+    if lacks:
+        return fault(f"{' and '.join(lacks)} cannot be run here", f"install {' and '.join(lacks)}: saves need them")
+    return ok("tar and gzip")
+
+
+def agent_program(facts: Facts) -> Judgement:
+    """Judge whether Slurm's jobs find the agent program."""
+    said = needed(facts.programs.get("glean-agent", Unread("it was not looked for")))
+    if said.status != 0:
+        return fault("glean-agent is not on the PATH", "ln -s /opt/gleaner/bin/glean-agent /usr/local/bin/")
+    return ok(said.complaint)
+
+
+def runc(facts: Facts) -> Judgement:
+    """Judge the version of runc."""
+    said = facts.programs.get("runc --version", Unread("it was not asked"))
+    if isinstance(said, Unread):
+        return (
+            fault(said.why, "install runc; privileged.json says where it is")
+            if said.is_missing
+            else not_checked(said.why)
+        )
+    found = version_in(said.stdout)
+    if said.status != 0 or not found or not said.stdout.startswith("runc"):
+        return fault(f"runc --version says {said.complaint!r}", "install runc (crun cannot be used)")
+    if found < _LEAST_RUNC:
+        return fault(f"runc {dotted(found)}", f"install runc {dotted(_LEAST_RUNC)} or newer")
+    return ok(f"runc {dotted(found)}")
+
+
+def cgroups(facts: Facts) -> Judgement:
+    """Judge the control groups: both runtimes need cpu, memory and pids, in either version."""
+    two, one = facts.file(readers.CGROUPS_V2), facts.file(readers.CGROUPS_V1)
+    if not isinstance(two, Unread):
+        version, has = 2, set(two.text.split())
+    elif not isinstance(one, Unread):
+        lines = [line.split() for line in one.text.splitlines() if not line.startswith("#")]
+        version, has = 1, {fields[0] for fields in lines if len(fields) == 4 and fields[3] == "1"}
+    else:
+        return fault("there are no control groups here", "mount them at /sys/fs/cgroup")
+    needs = _CONTROLLERS | ({"freezer"} if version == 1 else frozenset[str]())
+    if lacks := sorted(needs - has):
+        return fault(
+            f"control groups of version {version} without {', '.join(lacks)}",
+            "enable them at the kernel's command line",
+        )
+    return ok(f"version {version}, with cpu, memory and pids")
+
+
+def selinux(facts: Facts) -> Judgement:
+    """Judge SELinux: CRIU has to be built for it."""
+    file = facts.file(readers.SELINUX)
+    if isinstance(file, Unread):
+        return ok("there is none") if file.is_missing else not_checked(file.why)
+    if file.text.strip() != "1":
+        return ok("not enforcing")
+    return warning(
+        "enforcing, which nobody has tried with Gleaner", "CRIU must be built with libselinux; try a save first"
+    )
+
+
+def system_python(facts: Facts) -> Judgement:
+    """Judge the Python that runs root's programs."""
+    said = facts.programs.get("system python", Unread("it was not asked"))
+    if isinstance(said, Unread):
+        return (
+            fault(said.why, "root's programs need the system's own Python")
+            if said.is_missing
+            else not_checked(said.why)
+        )
+    found = version_in(said.stdout)
+    if said.status != 0 or found < _LEAST_PYTHON:
+        return fault(
+            f"{readers.SYSTEM_PYTHON} says {said.complaint!r}", f"root's programs need {dotted(_LEAST_PYTHON)} or newer"
+        )
+    return ok(f"Python {dotted(found)} for root's programs")
+
+
+def docker(facts: Facts) -> Judgement:
+    """Judge Docker Engine, where agents may use it: its version, and what it was told of Gleaner."""
+    kind = needed(facts.agent).runtime
+    if kind == "criu":
+        return not_checked("the agents' settings say that Docker is not used")
+    said = facts.programs.get("docker version", Unread("it was not asked"))
+    if isinstance(said, Unread):
+        if said.is_missing and kind == "auto":
+            return not_checked("there is no Docker here: agents use the node helper")
+        return (fault if kind == "docker" else warning)(said.why, 'start Docker, or set runtime = "criu" in agent.toml')
+    if said.status != 0:
+        judge = fault if kind == "docker" else warning
+        return judge(f"Docker does not answer: {said.complaint}", 'start Docker, or set runtime = "criu" in agent.toml')
+    try:
+        server: dict[str, Any] = json.loads(said.stdout)
+        found, is_experimental = version_in(str(server["Version"])), server.get("Experimental") is True
+    except (ValueError, LookupError, TypeError):
+        return fault(f"Docker says {said.complaint[:80]!r}", "is it Docker Engine?")
+    if found >= _NO_DOCKER:
+        return fault(f"Docker {dotted(found)} cannot restore", 'use the node helper (runtime = "criu"), or Docker 26.1')
+    runtimes = _runtimes(facts.programs.get("docker info", Unread("")))
+    if runtimes.get(RUNTIME) != RUNC_SHIM:
+        return fault(
+            f"Docker {dotted(found)} has no runtime {RUNTIME!r} of ours", f"{_INSTALL}: it changes daemon.json"
+        )
+    if not is_experimental:
+        return fault(f"Docker {dotted(found)} is not experimental", f"{_INSTALL} --restart-docker")
+    if not _TRIED_DOCKER <= found < _UNTRIED_DOCKER:
+        return warning(
+            f"Docker {dotted(found)} was not tried", f"install Docker {dotted(_TRIED_DOCKER)}, or try a save"
+        )
+    return ok(f"Docker {dotted(found)} with our runtime")
+
+
+def _runtimes(said: Output | Unread) -> dict[str, str]:
+    """Return the path of each runtime of the engine."""
+    try:
+        return {name: str(about["path"]) for name, about in json.loads(needed(said).stdout).items() if "path" in about}
+    except (NotRead, ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def helper(facts: Facts) -> Judgement:
+    """Judge the node helper."""
+    if not isinstance(facts.helper, Unread):
+        return ok("answers")
+    if isinstance(facts.privileged, Unread):
+        return not_checked("privileged.json cannot be read")
+    is_user_jobs = bool(facts.privileged.user_jobs_key)
+    if not is_user_jobs and not isinstance(facts.agent, Unread) and facts.agent.runtime != "criu":
+        return not_checked(f"{facts.helper.why}; a node with Docker can do without")
+    return fault(facts.helper.why, "systemctl status gleaner-helper")
+
+
+def runtime(facts: Facts) -> Judgement:
+    """Judge whether agents have a runtime that can save: Docker first, then the node helper, as agents choose."""
+    kind = needed(facts.agent).runtime
+    engine = docker(facts)
+    said = facts.programs.get("docker version")
+    if engine.state in {State.OK, State.WARNING} and isinstance(said, Output) and said.status == 0:
+        return ok("agents use Docker")
+    if kind != "docker" and not isinstance(facts.helper, Unread):
+        return ok("agents use the node helper")
+    return fault(
+        f"agents cannot save here (runtime = {kind!r})", "set up Docker or the node helper: see the lines above"
+    )
+
+
+def agent_settings(facts: Facts) -> Judgement:
+    """Judge the agents' settings."""
+    path = machine_facts.agent_file()
+    if isinstance(facts.agent, Unread):
+        return fault(facts.agent.why, f"mend it; docs/admin/settings-agent.md has all keys ({path})")
+    file = facts.file(path)
+    if not isinstance(file, Unread) and file.is_writable_by_others:
+        return fault(f"others may write to {path}", f"chmod 644 {path}")
+    if facts.agent.margin_s <= 5 and facts.agent.shortest_slice_s <= 10:
+        return warning(f"the times in {path} are the demo's", "leave out margin_s, shortest_slice_s and idle_s")
+    return ok(f"{path} is in order")
+
+
+def images_allowed(facts: Facts) -> Judgement:
+    """Judge whether the images that may run are still the demo's."""
+    found = needed(facts.agent).images_allowed
+    if found == ("gleaner/*",):
+        return warning("only the demo's images may run (gleaner/*)", "name your own in images_allowed of agent.toml")
+    return ok(", ".join(found)[:80] or "only pushed images")
+
+
+def privileged_settings(facts: Facts) -> Judgement:
+    """Judge the settings of root's programs."""
+    if isinstance(facts.privileged, Unread):
+        return fault(facts.privileged.why, f"{_INSTALL}, or mend that file")
+    return ok(f"agents are uid {facts.privileged.agent_uid}")
+
+
+def handshakes(facts: Facts) -> Judgement:
+    """Judge the folder in which agents wait for root's programs."""
+    settings = needed(facts.privileged)
+    found = facts.folders.get(settings.handshakes, Unread("it was not looked at"))
+    if isinstance(found, Unread):
+        return fault(found.why, f"{_INSTALL}: it makes the folder, and tmpfiles.d does after a reboot")
+    if found.uid != settings.agent_uid or found.mode & 0o077:
+        return fault(f"{settings.handshakes} is uid {found.uid}'s, mode {found.mode:o}", f"{_INSTALL} again")
+    return ok(settings.handshakes)
+
+
+def programs(facts: Facts) -> Judgement:
+    """Judge root's programs: as they were installed, of this version, and root's alone."""
+    found = facts.installed
+    if isinstance(found, Unread):
+        return fault(found.why, _INSTALL) if found.is_missing else not_checked(found.why)
+    if found.foreign:
+        return fault(f"others than root may change {found.foreign[0]}", "chown root, chmod go-w")
+    if found.changed:
+        return fault(f"{len(found.changed)} files were changed or are gone: {found.changed[0]}", f"{_INSTALL} again")
+    if found.other_version:
+        return fault(
+            f"{len(found.other_version)} files are not this version's: {found.other_version[0]}", f"{_INSTALL} again"
+        )
+    return ok(f"{found.many} files, of this version")
+
+
+def watchdog(facts: Facts) -> Judgement:
+    """Judge whether the watchdog runs."""
+    if readers.WATCHDOG in needed(facts.commands):
+        return ok("runs")
+    return fault("the watchdog does not run", "systemctl enable --now gleaner-watchdog")
+
+
+def epilog(facts: Facts) -> Judgement:
+    """Judge the Epilog's file on this node: Slurm drains a node that lacks it."""
+    file = facts.file(readers.EPILOG)
+    if isinstance(file, Unread):
+        return fault(file.why, f"install -D -m 0755 deploy/epilog.sh {readers.EPILOG}")
+    if not file.mode & 0o111 or file.uid != 0 or file.is_writable_by_others:
+        return fault(f"{readers.EPILOG} has uid {file.uid}, mode {file.mode:o}", "chown root, chmod 755")
+    return ok(readers.EPILOG)
+
+
+def docker_group(facts: Facts) -> Judgement:
+    """Judge whether agents may speak to Docker."""
+    engine = docker(facts)
+    if engine.state is State.NOT_CHECKED:
+        return not_checked("Docker is not used")
+    found = needed(facts.account)
+    if "docker" not in found.groups:
+        return fault(f"{found.name} is not in the group docker", f"usermod -aG docker {found.name}")
+    return ok(f"{found.name} is in the group docker")
+
+
+def user_jobs_key(facts: Facts) -> Judgement:
+    """Judge the key that seals user jobs' checkpoints."""
+    path = needed(facts.privileged).user_jobs_key
+    if not path:
+        return not_checked("user jobs (`glean run`) are off")
+    file = facts.file(path)
+    if isinstance(file, Unread):
+        if "Permission denied" in file.why:
+            return not_checked(file.why, "run this as root")
+        return fault(file.why, "copy the key of the other nodes there, root's, mode 0600")
+    if file.uid != 0 or file.mode & 0o077:
+        return fault(f"{path} has uid {file.uid}, mode {file.mode:o}", f"chown root {path}; chmod 600 {path}")
+    return ok(f"{path} is root's alone")
+
+
+def slurm_json(facts: Facts) -> Judgement:
+    """Judge whether Slurm writes JSON here: an agent reads its end and its memory from it."""
+    said = facts.programs.get("scontrol json", Unread("it was not asked"))
+    if isinstance(said, Unread):
+        return fault(said.why, "install Slurm's programs; does slurmctld answer?")
+    if said.stdout.lstrip().startswith("{"):
+        return ok("scontrol writes JSON")
+    return fault(f"scontrol writes no JSON: {said.complaint}", "install Slurm's JSON plugin; does slurmctld answer?")

@@ -1,0 +1,226 @@
+"""Read the facts of this machine for the checks: each program, file and folder once, all side by side.
+
+Nothing is changed, except for one trial folder in the storage that is removed again (`storage_probe`). What CRIU and
+SQLite write by themselves when they are asked, a cache and a lock, stays theirs.
+"""
+
+import os
+import platform
+import pwd
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.install.main import LIBRARY, RECORD
+from gleaner.control.settings import Settings
+from gleaner.control.setup import machine_facts, reading
+from gleaner.control.setup.facts import (
+    Facts,
+    Folder,
+    Output,
+    Role,
+    TextFile,
+    Unread,
+)
+
+if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
+    from gleaner.agent.settings import AgentSettings
+
+WATCHDOG = "/usr/local/libexec/gleaner/watchdog"
+EPILOG = "/usr/local/libexec/gleaner/epilog.sh"
+RUNC_CONF = "/etc/criu/runc.conf"
+SELINUX = "/sys/fs/selinux/enforce"
+CGROUPS_V2 = "/sys/fs/cgroup/cgroup.controllers"
+CGROUPS_V1 = "/proc/cgroups"
+CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
+SYSTEM_PYTHON = "/usr/bin/python3"
+UNITS = {
+    Role.CONTROL: ("gleaner-control",),
+    Role.NODE: ("gleaner-watchdog", "gleaner-helper"),
+    Role.CLIENT: (),
+}
+_USUAL_ACCOUNT = "gleaner"
+_OWNER_S = 2.0
+"""The longest that the look at the storage's owner may take; the storage itself is tried after that."""
+
+
+def find_role(exists: Callable[[str], bool]) -> Role:
+    """Return what a machine seems to be, by the files on it.
+
+    >>> find_role(lambda path: path == "/etc/gleaner/privileged.json")
+    <Role.NODE: 'node'>
+    >>> find_role(lambda path: False)
+    <Role.CLIENT: 'client'>
+    """
+    if exists(config.CONFIG_FILE) or exists(RECORD):
+        return Role.NODE
+    if any(map(exists, (CONTROL_UNIT, "/var/lib/gleaner/queue.db", "/etc/gleaner/tls/key.pem"))):
+        return Role.CONTROL
+    return Role.CLIENT
+
+
+def commands(
+    role: Role, settings: Settings | Unread, privileged: config.Config | Unread, *, user: str, has_systemd: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return the programs to run, by the names that the checks know. `user` is the service account."""
+    asked: dict[str, tuple[str, ...]] = {
+        "timedatectl": ("timedatectl", "show", "--property=NTPSynchronized", "--value"),
+        "chronyc": ("chronyc", "-c", "tracking"),
+    }
+    if has_systemd and UNITS[role]:
+        asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
+    if role is Role.NODE:
+        found = config.Config(1) if isinstance(privileged, Unread) else privileged
+        asked |= {
+            "criu --version": (found.criu, "--version"),
+            # A wrapper of CRIU's may take the rights of the job's owner for it (images/node/sbin/criu): here root's.
+            "criu check": ("env", "GLEANER_UID=0", found.criu, "check"),
+            "runc --version": (found.runc, "--version"),
+            "system python": (SYSTEM_PYTHON, "-IS", "--version"),
+            "docker version": ("docker", "version", "--format", "{{json .Server}}"),
+            "docker info": ("docker", "info", "--format", "{{json .Runtimes}}"),
+            "glean-agent": ("sh", "-c", "command -v glean-agent"),
+            "tar": ("tar", "--version"),
+            "gzip": ("gzip", "--version"),
+            "scontrol --version": ("scontrol", "--version"),
+            "scontrol json": ("scontrol", "show", "job", "1", "--json"),
+        }
+    if role is Role.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
+        asked |= {
+            "scontrol --version": ("scontrol", "--version"),
+            "scontrol config": ("scontrol", "show", "config"),
+            "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
+            "scontrol nodes": ("scontrol", "--oneliner", "show", "nodes"),
+            "sinfo": ("sinfo", "--version"),
+            "squeue": ("squeue", "--version"),
+            "sbatch": ("sbatch", "--version"),
+            "scancel": ("scancel", "--version"),
+            "sacctmgr assoc": (
+                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "assoc", f"user={user}",
+                "format=Account,User,QOS,DefaultQOS",
+            ),
+            "sacctmgr qos": (
+                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "qos", "format=Name,UsageFactor,Flags",
+            ),
+        }  # fmt: skip
+    return asked
+
+
+def read(role: Role, settings: Settings | Unread, *, patience_s: float) -> Facts:
+    """Return the facts of this machine. One program or server may take `patience_s`, and all a second more."""
+    agent = machine_facts.read_agent_settings() if role is Role.NODE else Unread("only nodes have agents")
+    privileged = (
+        machine_facts.privileged_settings() if role is Role.NODE else Unread("only nodes have privileged programs")
+    )
+    has_systemd = Path("/run/systemd/system").is_dir()
+    asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
+    files, folders = _places(role, settings, agent, privileged)
+    readers: dict[str, Callable[[], object]] = {}
+    for name, words in asked.items():
+        readers[f"program {name}"] = partial(reading.run, words, within_s=patience_s)
+    for path in files:
+        readers[f"file {path}"] = partial(reading.text_file, Path(path))
+    for path in folders:
+        readers[f"folder {path}"] = partial(reading.folder, Path(path))
+    readers |= _special(role, settings, agent, privileged, patience_s)
+    answers = reading.side_by_side(readers, within_s=patience_s + 1)
+
+    def named(kind: str) -> dict[str, Any]:
+        return {name.removeprefix(kind): found for name, found in answers.items() if name.startswith(kind)}
+
+    special = {name: found for name, found in answers.items() if " " not in name}
+    return Facts(
+        role=role,
+        now_s=time.time(),
+        uid=os.geteuid(),
+        kernel=platform.release(),
+        version=machine_facts.installed_version(),
+        settings=settings,
+        settings_file=str(Settings.file() or ""),
+        agent=agent,
+        privileged=privileged,
+        programs=cast("Mapping[str, Output | Unread]", named("program ")),
+        files=cast("Mapping[str, TextFile | Unread]", named("file ")),
+        folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
+        memory_mib=machine_facts.memory_mib(),
+        has_systemd=has_systemd,
+        **cast("dict[str, Any]", special),
+    )
+
+
+def _special(
+    role: Role,
+    settings: Settings | Unread,
+    agent: "AgentSettings | Unread",
+    privileged: config.Config | Unread,
+    patience_s: float,
+) -> dict[str, Callable[[], object]]:
+    """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
+    readers: dict[str, Callable[[], object]] = {}
+    uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
+    if not isinstance(settings, Unread):
+        client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
+        if role is not Role.NODE:
+            readers["control"] = lambda: machine_facts.control(client.url, client.ca_file, patience_s)
+            readers["token"] = lambda: machine_facts.token(settings, patience_s)
+        if role is Role.CONTROL:
+            folder = settings.storage.folder
+            readers["storage"] = lambda: machine_facts.storage(folder, uid, patience_s)
+            readers["account"] = lambda: machine_facts.owner_of(folder)
+            readers["slurm_admin"] = partial(
+                reading.listens, settings.entitlements.slurm_admin_socket, within_s=patience_s
+            )
+            readers["certificate"] = lambda: machine_facts.certificate(settings)
+            readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
+    elif role is Role.NODE:
+        readers["munge"] = lambda: machine_facts.munge(None, patience_s)
+    if role is Role.NODE:
+        readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
+        readers["commands"] = lambda: reading.running((WATCHDOG,))
+        if not isinstance(privileged, Unread):
+            readers["account"] = lambda: machine_facts.account(uid)
+            readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
+        if not isinstance(agent, Unread):
+            readers["control"] = lambda: machine_facts.control(agent.control_url, agent.ca_file, patience_s)
+            readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
+    return readers
+
+
+def _places(
+    role: Role,
+    settings: Settings | Unread,
+    agent: "AgentSettings | Unread",
+    privileged: config.Config | Unread,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files and the folders to look at."""
+    files = [str(path) for path in (Settings.file(),) if path is not None]
+    folders: list[str] = []
+    if not isinstance(settings, Unread):
+        files.append(str(settings.client.token_file.expanduser()))
+    if role is Role.NODE:
+        files += [RUNC_CONF, SELINUX, CGROUPS_V2, CGROUPS_V1, config.CONFIG_FILE, EPILOG, machine_facts.agent_file()]
+        if not isinstance(privileged, Unread):
+            folders.append(privileged.handshakes)
+            files += [privileged.user_jobs_key] if privileged.user_jobs_key else []
+        if not isinstance(agent, Unread):
+            folders.append(str(agent.work))
+    if role is Role.CONTROL and not isinstance(settings, Unread):
+        if settings.api.key is not None:
+            files.append(str(settings.api.key))
+        if settings.queue.url.startswith("sqlite"):
+            folders.append(str(machine_facts.sqlite_file(settings.queue.url).parent))
+    return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(folders))
+
+
+def _account_name(role: Role, settings: Settings | Unread) -> str:
+    """Return the name of the account that submits agents: the owner of the storage folder."""
+    if role is not Role.CONTROL or isinstance(settings, Unread):
+        return _USUAL_ACCOUNT
+    folder = settings.storage.folder
+    owner = {"owner": lambda: pwd.getpwuid(folder.stat().st_uid).pw_name}
+    found = reading.side_by_side(owner, within_s=_OWNER_S)["owner"]
+    return _USUAL_ACCOUNT if isinstance(found, Unread) else found

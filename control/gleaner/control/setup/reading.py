@@ -1,0 +1,252 @@
+"""Ways to read one fact, none of which waits for long or raises: what cannot be read is `Unread`, with one line why."""
+
+import http.client
+import os
+import queue
+import socket
+import ssl
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from gleaner.agent.privileged.common import system_programs
+from gleaner.agent.system.untrusted import text_of
+from gleaner.control.input_errors import one_line
+from gleaner.control.setup.facts import Certificate, Folder, Output, TextFile, Unread
+
+Value = TypeVar("Value")
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LARGEST_FILE = 2**20
+_LARGEST_ANSWER = 2**20
+_PASSED = ("SLURM_CONF", "PYTHONPATH")
+_LONGEST_WHY = 200
+
+
+def side_by_side(readers: Mapping[str, Callable[[], Value]], *, within_s: float) -> dict[str, Value | Unread]:
+    """Call all readers at once, and return their answers by the same names, after `within_s` at the latest.
+
+    The threads of readers that hang, for example in a storage, are left alone: they keep no program from its end.
+    """
+    answers: queue.SimpleQueue[tuple[str, Value | Unread]] = queue.SimpleQueue()
+
+    def call(name: str, reader: Callable[[], Value]) -> None:
+        try:
+            answers.put((name, reader()))
+        except Exception as error:
+            answers.put((name, _unread(error)))
+
+    for name, reader in readers.items():
+        threading.Thread(target=call, args=(name, reader), daemon=True).start()
+    found: dict[str, Value | Unread] = {}
+    end_s = time.monotonic() + within_s
+    while len(found) < len(readers):
+        try:
+            name, answer = answers.get(timeout=max(0.0, end_s - time.monotonic()))
+        except queue.Empty:
+            break
+        found[name] = answer
+    late = Unread(f"no answer within {within_s:g} s")
+    return {name: found.get(name, late) for name in readers}
+
+
+def _unread(error: Exception) -> Unread:
+    if isinstance(error, OSError):
+        said = error.strerror or str(error)
+        where = f"{error.filename}: " if error.filename else ""
+        return Unread(one_line(f"{where}{said}")[:_LONGEST_WHY], isinstance(error, FileNotFoundError))
+    return Unread(one_line(f"{type(error).__name__}: {error}")[:_LONGEST_WHY])
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the programs that are run: few variables, and the folders of system programs."""
+    path = f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".strip(":")
+    return {name: os.environ[name] for name in _PASSED if name in os.environ} | {"PATH": path, "LC_ALL": "C"}
+
+
+def run(words: Sequence[str], *, within_s: float) -> Output | Unread:
+    """Run a program to its end, and return what it has printed."""
+    try:
+        done = system_programs.run(words, within_s=within_s, environment=environment())
+    except FileNotFoundError:
+        return Unread(f"there is no program {words[0]} here", is_missing=True)
+    except TimeoutError:
+        return Unread(f"{words[0]} did not answer within {within_s:g} s")
+    except OSError as error:
+        return Unread(f"{words[0]} cannot be run: {error.strerror}")
+    return Output(done.status, done.stdout, done.stderr)
+
+
+def text_file(path: Path) -> TextFile | Unread:
+    """Return a plain file: its text (a mebibyte at most), owner and mode. A pipe or a device is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                return Unread(f"{path} is no plain file")
+            return TextFile(text_of(file.read(_LARGEST_FILE)), facts.st_uid, stat.S_IMODE(facts.st_mode))
+    except FileNotFoundError:
+        return Unread(f"there is no {path}", is_missing=True)
+    except OSError as error:
+        return Unread(f"{path} cannot be read: {error.strerror}")
+
+
+def folder(path: Path) -> Folder | Unread:
+    """Return a folder and the free space of its file system."""
+    try:
+        facts, space = path.stat(), os.statvfs(path)
+    except FileNotFoundError:
+        return Unread(f"there is no {path}", is_missing=True)
+    except OSError as error:
+        return Unread(f"{path} cannot be looked at: {error.strerror}")
+    if not stat.S_ISDIR(facts.st_mode):
+        return Unread(f"{path} is no folder")
+    return Folder(facts.st_uid, stat.S_IMODE(facts.st_mode), space.f_bavail * space.f_frsize)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer over HTTP. The times are of this machine's clock, seconds since the epoch."""
+
+    status: int
+    body: bytes
+    date_s: float | None
+    """The time by the other side's clock, in whole seconds."""
+    asked_s: float
+    answered_s: float
+    certificate: Certificate | None
+
+
+def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: str = "") -> HttpAnswer | Unread:
+    """Ask a server one question. No proxy is used, and a token never travels in the clear off this machine."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 8642
+    except ValueError:
+        return Unread(f"{url!r} is no address; it must be like https://HOST:8642")
+    if parts.scheme not in {"http", "https"} or not host:
+        return Unread(f"{url!r} is no address; it must be like https://HOST:8642")
+    if token and parts.scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
+        return Unread(f"{url}: off this machine the token must not travel in the clear; use https://")
+    try:
+        connection = _connection(parts.scheme, host, port, ca_file, within_s=within_s)
+    except (OSError, ssl.SSLError) as error:
+        return Unread(one_line(f"ca_file {ca_file}: {getattr(error, 'strerror', None) or error}"))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.connect()
+        certificate = _certificate_of(connection.sock) if isinstance(connection.sock, ssl.SSLSocket) else None
+        asked_s = time.time()
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        answered_s = time.time()
+        body = answer.read(_LARGEST_ANSWER)
+        return HttpAnswer(answer.status, body, _date_s(answer.getheader("Date")), asked_s, answered_s, certificate)
+    except ssl.SSLCertVerificationError as error:
+        return Unread(f"the certificate of {host} is not trusted: {one_line(error.verify_message)}")
+    except TimeoutError:
+        return Unread(f"{host} port {port} did not answer within {within_s:g} s")
+    except (OSError, http.client.HTTPException) as error:
+        return Unread(
+            one_line(f"{host} port {port}: {getattr(error, 'strerror', None) or error or type(error).__name__}")
+        )
+    finally:
+        connection.close()
+
+
+def _connection(
+    scheme: str, host: str, port: int, ca_file: Path | None, *, within_s: float
+) -> http.client.HTTPConnection:
+    if scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=within_s)
+    context = ssl.create_default_context(cafile=ca_file)
+    return http.client.HTTPSConnection(host, port, timeout=within_s, context=context)
+
+
+def _date_s(header: str | None) -> float | None:
+    try:
+        return None if header is None else parsedate_to_datetime(header).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _certificate_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Certificate | None:
+    shown = connection.getpeercert()
+    if not shown:
+        return None
+    names = tuple(str(entry[1]) for entry in shown.get("subjectAltName", ()))
+    return Certificate(names, ssl.cert_time_to_seconds(str(shown["notAfter"])))
+
+
+def certificate_file(certificate: Path, key: Path, *, ca_file: Path | None, host: str) -> Certificate | Unread:
+    """Return the certificate as a client would be shown it: a handshake within this program, without a network.
+
+    `host` is the name that the client asks for; empty for any.
+    """
+    for path in (certificate, key):
+        try:
+            path.open("rb").close()
+        except FileNotFoundError:
+            return Unread(f"there is no {path}", is_missing=True)
+        except OSError as error:
+            return Unread(f"{path} cannot be read: {error.strerror}")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # With no password at all, a key that needs one would be asked for at the terminal.
+        server.load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        return Unread(one_line(f"{certificate} and {key} cannot be used together: {error}"))
+    try:
+        client = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        return Unread(one_line(f"ca_file {ca_file}: {error}"))
+    client.check_hostname = bool(host)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server, server_hostname=host or None)
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for side in (ours, theirs, ours, theirs, ours):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+        return _certificate_of(ours) or Unread(f"{certificate} names nobody")
+    except ssl.SSLCertVerificationError as error:
+        return Unread(f"{certificate} is not trusted: {one_line(error.verify_message)}")
+    except (ssl.SSLError, ValueError) as error:
+        return Unread(one_line(f"{certificate}: {error}"))
+
+
+def listens(path: Path, *, within_s: float) -> str | Unread:
+    """Return an empty text if somebody listens at this socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(within_s)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            return Unread(f"nobody listens at {path}: {error.strerror or error}", isinstance(error, FileNotFoundError))
+    return ""
+
+
+def running(programs: Sequence[str]) -> tuple[str, ...]:
+    """Return those of these programs, by path, that run now: their path is one of the first words of a process.
+
+    A process that somebody has stopped does not run.
+    """
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().split(b"\0")[:3]
+            state = process.with_name("stat").read_bytes().rpartition(b")")[2].split()[:1]
+        except OSError:  # it has ended
+            continue
+        if state != [b"T"]:
+            found |= {program for program in programs if program.encode() in words}
+    return tuple(sorted(found))

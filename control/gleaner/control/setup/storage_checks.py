@@ -1,0 +1,137 @@
+"""Checks of the storage folder and of the disks. Pure."""
+
+from pathlib import Path
+
+from gleaner.agent.common.quantities import size
+from gleaner.control.setup.facts import Facts, Role, StorageFacts, Unread, needed
+from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
+
+_GIB = 2**30
+_LITTLE_BYTES = 50 * _GIB
+_LEAST_BYTES = 1 * _GIB
+_LEAST_FILES = 10_000
+_SLOW_S = 2.0
+_MIB = 2**20
+
+
+def folder_path(facts: Facts) -> Path:
+    """Return the storage folder that this machine's settings name. Raises `NotRead`."""
+    return needed(facts.agent).storage if facts.role is Role.NODE else needed(facts.settings).storage.folder
+
+
+def _found(facts: Facts) -> StorageFacts:
+    return needed(facts.storage)
+
+
+def folder(facts: Facts) -> Judgement:
+    """Judge whether the folder is there and was set up."""
+    path = folder_path(facts)
+    if isinstance(facts.storage, Unread):
+        return fault(facts.storage.why, f"is the file system mounted? `storage` must name the folder ({path})")
+    if not facts.storage.is_set_up:
+        return fault(
+            f"{path} is no storage folder", "is the file system mounted? For a new one: `glean control prepare`"
+        )
+    return ok(f"{path} is set up")
+
+
+def owner(facts: Facts) -> Judgement:
+    """Judge the owner and the mode: whoever can write there can become root on a node."""
+    path, found = folder_path(facts), _found(facts)
+    if found.uid == 0:
+        return fault(f"{path} is root's", f"chown it to the service account, and chmod 700 {path}")
+    if found.mode & 0o022:
+        return fault(f"others may write into {path} (mode {found.mode:o})", f"chmod 700 {path}")
+    if found.mode & 0o077:
+        return warning(f"others may look into {path} (mode {found.mode:o})", f"chmod 700 {path}")
+    return ok(f"uid {found.uid}, mode {found.mode:o}")
+
+
+def writes(facts: Facts) -> Judgement:
+    """Judge the trial of what a save does: sync, hard link and rename."""
+    found = _found(facts)
+    if not found.is_set_up:
+        return not_checked("the folder is not set up")
+    if found.trouble:
+        return fault(
+            f"the service account {found.trouble} in {folder_path(facts)}",
+            "the storage needs POSIX rename, hard links and fsync, and room for the account",
+        )
+    if found.wrote_s > _SLOW_S:
+        return warning(f"sync, link and rename took {found.wrote_s:.1f} s", "saves will be slow: look at the storage")
+    return ok(f"sync, link and rename work ({found.wrote_s * 1000:.0f} ms)")
+
+
+def is_controls(facts: Facts) -> Judgement:
+    """Judge whether this node and control see one and the same folder."""
+    found, health = _found(facts), needed(facts.control).health
+    theirs = str(health.get("storage_id") or "")
+    if not theirs:
+        return not_checked(
+            "control does not say which folder it has", "run `glean control prepare`, once, on its machine"
+        )
+    if found.id == theirs:
+        return ok("the same folder as control's")
+    return fault(
+        f"{folder_path(facts)} is another folder here than on control's machine",
+        "mount the shared file system at that path",
+    )
+
+
+def space(facts: Facts) -> Judgement:
+    """Judge the free space of the storage."""
+    found = _found(facts)
+    if found.free_bytes < _LEAST_BYTES or found.free_files < _LEAST_FILES:
+        what = size(found.free_bytes) if found.free_bytes < _LEAST_BYTES else f"{found.free_files} files"
+        return fault(f"room for {what} is left", "free some space, or raise the quota: saves fail")
+    if found.free_bytes < _LITTLE_BYTES:
+        return warning(f"{size(found.free_bytes)} are free", "two copies of each begun job's memory must fit")
+    return ok(f"{size(found.free_bytes)} are free")
+
+
+def work_folder(facts: Facts) -> Judgement:
+    """Judge the folder of running jobs on the node's own disk."""
+    settings = needed(facts.agent)
+    found = facts.folders.get(str(settings.work), Unread("it was not looked at"))
+    if isinstance(found, Unread):
+        return fault(found.why, f"install -d -o gleaner -g gleaner -m 0750 {settings.work}")
+    if not isinstance(facts.privileged, Unread) and found.uid != facts.privileged.agent_uid:
+        return fault(
+            f"{settings.work} is uid {found.uid}'s", f"chown it to the service account: {facts.privileged.agent_uid}"
+        )
+    if found.mode & 0o022:
+        return fault(f"others may write into {settings.work} (mode {found.mode:o})", f"chmod 750 {settings.work}")
+    if found.free_bytes < settings.disk_reserve_mib * _MIB:
+        return fault(
+            f"{size(found.free_bytes)} are free, less than disk_reserve_mib", "no job starts: free some space there"
+        )
+    if found.free_bytes < 2 * facts.memory_mib * _MIB:
+        return warning(
+            f"{size(found.free_bytes)} are free, less than twice the node's memory",
+            "jobs that fill the memory may find no room to be restored",
+        )
+    return ok(f"{settings.work}, {size(found.free_bytes)} are free")
+
+
+def database_disk(facts: Facts) -> Judgement:
+    """Judge the disk of an SQLite database."""
+    if not needed(facts.settings).queue.url.startswith("sqlite"):
+        return not_checked("the database is a server's")
+    ((path, found),) = facts.folders.items()
+    if isinstance(found, Unread):
+        return fault(found.why, "make that folder, owned by the service account")
+    if found.free_bytes < _LEAST_BYTES:
+        return fault(f"{size(found.free_bytes)} are free in {path}", "free some space: control cannot write its queue")
+    return ok(f"{path}, {size(found.free_bytes)} are free")
+
+
+def schema(facts: Facts) -> Judgement:
+    """Judge the tables of the database."""
+    found = facts.schema
+    if isinstance(found, Unread):
+        if any(word in found.why for word in ("not installed", "run this as", "Permission", "unable to open")):
+            return not_checked(found.why)
+        return fault(found.why, "look at [queue] url, and whether the database runs")
+    if found:
+        return fault(found, "stop control, then run what this says")
+    return ok("the tables are this version's")

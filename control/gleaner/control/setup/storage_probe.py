@@ -1,0 +1,103 @@
+"""Try the storage folder, as a program of its own: a storage that hangs must hang nobody else.
+
+    python -P -m gleaner.control.setup.storage_probe FOLDER UID
+
+Root becomes the folder's owner first (or UID, if the folder cannot be looked at), since root may have no rights in the
+storage. The trial is one folder in `.drafts` that is removed again; if the program is killed, control removes it a day
+later, as a draft that nobody writes to. Standard library only. Prints one line of JSON.
+"""
+
+import json
+import os
+import shutil
+import stat
+import sys
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID
+
+
+def probe(root: Path) -> dict[str, Any]:
+    """Return the facts of the folder. Raises `OSError` if it cannot be looked at."""
+    facts = root.stat()
+    space = os.statvfs(root)
+    found: dict[str, Any] = {
+        "uid": facts.st_uid,
+        "mode": stat.S_IMODE(facts.st_mode),
+        "is_set_up": (root / DRAFTS).is_dir(),
+        "id": "",
+        "free_bytes": space.f_bavail * space.f_frsize,
+        # Some file systems have no number of files that they can hold, and say 0 of 0.
+        "free_files": space.f_favail if space.f_files else sys.maxsize,
+        "trouble": "",
+        "wrote_s": 0.0,
+    }
+    with suppress(OSError):  # it was set up before storages had numbers
+        found["id"] = (root / STORAGE_ID).read_text("ascii", "replace")[:64].strip()
+    if found["is_set_up"]:
+        began_s = time.monotonic()
+        found["trouble"] = try_writes(root / DRAFTS)
+        found["wrote_s"] = time.monotonic() - began_s
+    return found
+
+
+def try_writes(drafts: Path) -> str:
+    """Return which of the steps of a save fails in this folder, and why; empty if none does."""
+    step = "make a folder"
+    folder = drafts / uuid.uuid4().hex
+    renamed = folder.with_name(f"{folder.name}0")
+    try:
+        folder.mkdir(0o700)
+        try:
+            step = "write a file"
+            with (folder / "a").open("xb", buffering=0) as file:
+                file.write(b"a trial of glean doctor\n")
+                step = "sync a file"
+                os.fsync(file)
+            step = "make a hard link"
+            (folder / "b").hardlink_to(folder / "a")
+            step = "rename a folder"
+            folder.rename(renamed)
+            step = "sync a folder"
+            descriptor = os.open(renamed, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            for place in (folder, renamed):
+                shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        return f"cannot {step}: {error.strerror}"
+    return ""
+
+
+def _become_owner(root: Path, otherwise: int) -> None:
+    try:
+        facts = root.stat()
+        uid, gid = facts.st_uid, facts.st_gid
+    except OSError:
+        uid = gid = otherwise
+    if os.geteuid() == 0 and uid > 0:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+
+
+def main() -> None:
+    """Print the facts, or the error."""
+    root = Path(sys.argv[1])
+    try:
+        _become_owner(root, int(sys.argv[2]))
+        answer = probe(root)
+    except OSError as error:
+        answer = {"error": error.strerror or str(error), "is_missing": isinstance(error, FileNotFoundError)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

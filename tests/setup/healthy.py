@@ -1,0 +1,189 @@
+"""The facts of machines that are in order, as the programs of Debian 13 and Slurm 24.11 tell them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.settings import AgentSettings
+from gleaner.control.settings import (
+    ApiSettings,
+    ClientSettings,
+    ClusterSettings,
+    QueueSettings,
+    Settings,
+    StorageSettings,
+)
+from gleaner.control.setup import readers
+from gleaner.control.setup.facts import (
+    Account,
+    Certificate,
+    ControlFacts,
+    Facts,
+    Folder,
+    Output,
+    Programs,
+    Role,
+    StorageFacts,
+    TextFile,
+    Unread,
+)
+
+NOW_S = 1.8e9
+DAY_S = 86400.0
+GIB = 2**30
+UID = 4200
+STORAGE = StorageFacts(
+    uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
+)
+ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
+CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
+HEALTH: dict[str, Any] = {
+    "status": "ok", "leader": True, "version": "0.2.0", "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
+    "storage_id": "5eed",
+}  # fmt: skip
+CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE)
+CONFIG = """\
+Configuration data as of 2026-11-26T12:00:00
+AccountingStorageEnforce = associations,limits,qos
+DefMemPerCPU            = 500
+Epilog[0]               = /usr/local/libexec/gleaner/epilog.sh
+KillWait                = 30 sec
+PreemptMode             = REQUEUE
+PreemptParameters       = send_user_signal
+PreemptType             = preempt/partition_prio
+SchedulerType           = sched/backfill
+SelectType              = select/cons_tres
+SelectTypeParameters    = CR_CORE_MEMORY
+SLURM_VERSION           = 24.11.5
+
+Slurmctld(primary) at head is UP
+"""
+PARTITIONS = """\
+PartitionName=regular AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=node[1-3] PriorityTier=10 PreemptMode=OFF State=UP GraceTime=0
+PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
+PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=gpu[1-2] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=0
+"""  # noqa: E501
+NODES = "".join(
+    f"NodeName=node{number} Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE Comment=RealMemory=1 "
+    "Partitions=gleaner\n"
+    for number in (1, 2, 3)
+)
+RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path": "runc"}}
+TOKEN = "t0ken-of-an-admin"
+
+
+def settings(**tables: Any) -> Settings:
+    """Return control's settings."""
+    usual = {
+        "queue": QueueSettings(url="sqlite:////var/lib/gleaner/queue.db"),
+        "cluster": ClusterSettings(backend="slurm", account="gleaner", qos="gleaner"),
+        "api": ApiSettings(host="0.0.0.0", certificate=Path("/etc/cert.pem"), key=Path("/etc/key.pem")),
+        "storage": StorageSettings(folder=Path("/srv/gleaner")),
+        "client": ClientSettings(url="https://head:8642", token_file=Path("/token")),
+    }
+    return Settings.model_construct(**(dict(Settings()) | usual | tables))
+
+
+def control(**changes: Any) -> Facts:
+    """Return the facts of control's machine, with these changes."""
+    facts = Facts(
+        role=Role.CONTROL, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=settings(),
+        settings_file="/etc/gleaner/gleaner.toml",
+        programs={
+            "timedatectl": Unread("there is no program timedatectl here", is_missing=True),
+            "chronyc": Output(0, "C0A80001,192.168.0.1,3,1800000000.1,0.0001,Normal"),
+            "systemctl": Output(0, _unit("gleaner-control")),
+            "scontrol --version": Output(0, "slurm 24.11.5"), "sinfo": Output(0, "slurm 24.11.5"),
+            "squeue": Output(0, "slurm 24.11.5"), "sbatch": Output(0, "slurm 24.11.5"),
+            "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
+            "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
+            "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
+            "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
+        },
+        files={
+            "/etc/gleaner/gleaner.toml": TextFile(""), "/token": TextFile(TOKEN, mode=0o600),
+            "/etc/key.pem": TextFile("", UID, 0o600),
+        },
+        folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
+        slurm_admin="",
+        storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
+        munge="0", has_systemd=True,
+    )  # fmt: skip
+    return replace(facts, **changes)
+
+
+def node(**changes: Any) -> Facts:
+    """Return the facts of a compute node with Docker and the node helper, with these changes."""
+    facts = Facts(
+        role=Role.NODE, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=Settings(),
+        agent=agent(), privileged=Config(UID, user_jobs_key="/etc/gleaner/user-jobs.key"),
+        programs={
+            "timedatectl": Output(0, "yes\n"), "chronyc": Unread("there is no program chronyc here", is_missing=True),
+            "systemctl": Output(0, _unit("gleaner-watchdog") + "\n" + _unit("gleaner-helper")),
+            "criu --version": Output(0, "Version: 4.1.1\n"), "criu check": Output(0, "Looks good.\n"),
+            "runc --version": Output(0, "runc version 1.1.15+ds1\n"), "system python": Output(0, "Python 3.13.5\n"),
+            "docker version": Output(0, json.dumps({"Version": "26.1.5+dfsg1", "Experimental": True})),
+            "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
+            "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
+            "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol json": Output(1, '{"jobs": []}'),
+        },
+        files={
+            readers.RUNC_CONF: TextFile("file-locks\nghost-limit 1G\n"),
+            readers.CGROUPS_V2: TextFile("cpuset cpu io memory pids"),
+            readers.CGROUPS_V1: Unread("there is none", is_missing=True),
+            readers.SELINUX: Unread("there is none", is_missing=True),
+            readers.EPILOG: TextFile("#!/bin/sh", mode=0o755), "/etc/gleaner/agent.toml": TextFile(""),
+            "/etc/gleaner/user-jobs.key": TextFile("k" * 64, mode=0o600),
+        },
+        folders={
+            "/var/lib/gleaner/work": Folder(UID, 0o750, 900 * GIB), "/run/gleaner-agent": Folder(UID, 0o700, GIB),
+        },
+        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()), helper="", munge="0",
+        commands=(readers.WATCHDOG,), memory_mib=64_000, has_systemd=True,
+    )  # fmt: skip
+    return replace(facts, **changes)
+
+
+def client(**changes: Any) -> Facts:
+    """Return the facts of a login node, with these changes."""
+    facts = control()
+    facts = replace(
+        facts, role=Role.CLIENT, uid=1000, programs={name: facts.programs[name] for name in ("timedatectl", "chronyc")},
+        folders={}, certificate=Unread("this was not read"), schema=Unread("this was not read"),
+    )  # fmt: skip
+    return replace(facts, **changes)
+
+
+def agent(**changes: Any) -> AgentSettings:
+    """Return an agent's settings."""
+    usual = {"control_url": "https://head:8642", "storage": Path("/srv/gleaner"), "images_allowed": ("physics/*",)}
+    return AgentSettings.model_construct(**(dict(AgentSettings()) | usual | changes))
+
+
+def program(facts: Facts, name: str, output: Output | Unread) -> Facts:
+    """Return the facts with another output of a program."""
+    return replace(facts, programs={**facts.programs, name: output})
+
+
+def file(facts: Facts, path: str, found: TextFile | Unread) -> Facts:
+    """Return the facts with another file."""
+    return replace(facts, files={**facts.files, path: found})
+
+
+def health(facts: Facts, **changes: Any) -> Facts:
+    """Return the facts with another answer of control."""
+    return replace(facts, control=replace(CONTROL, health=HEALTH | changes))
+
+
+def slurm(old: str, new: str, name: str = "scontrol config") -> Facts:
+    """Return control's facts, with a change in what Slurm says."""
+    said = control().programs[name]
+    assert isinstance(said, Output)
+    assert old in said.stdout
+    return program(control(), name, Output(0, said.stdout.replace(old, new)))
+
+
+def _unit(name: str, state: str = "active", file_state: str = "enabled") -> str:
+    return f"Id={name}.service\nLoadState=loaded\nActiveState={state}\nUnitFileState={file_state}\n"

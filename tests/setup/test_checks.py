@@ -1,0 +1,321 @@
+"""Each check names its fault, and says what to do; machines in order have none; garbage is no reason to give up."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.setup import healthy as h
+
+from gleaner.agent.privileged.common.config import Config
+from gleaner.control.settings import (
+    ApiSettings,
+    ClientSettings,
+    ClusterSettings,
+    EntitlementSettings,
+    QueueSettings,
+    RoundSettings,
+)
+from gleaner.control.setup import readers
+from gleaner.control.setup.doctor import CHECKS, findings
+from gleaner.control.setup.facts import Account, Certificate, Facts, Folder, Output, Programs, Role, TextFile, Unread
+from gleaner.control.setup.finding import State
+
+DENIED = Unread("/etc/key.pem cannot be read: Permission denied")
+MISSING = Unread("there is no such thing", is_missing=True)
+ROOTS = replace(h.STORAGE, uid=0)
+WITHOUT_DOCKER = {"docker version": MISSING, "docker info": MISSING}
+NO_HELPER = Unread("the node's helper does not answer")
+
+
+def storage(**changes: Any) -> Any:
+    return replace(h.STORAGE, **changes)
+
+
+def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Output:
+    return Output(0, f"Id=gleaner-control.service\nLoadState={load}\nActiveState={state}\nUnitFileState={file_state}\n")
+
+
+FAULTS: list[tuple[str, Facts]] = [
+    ("settings", h.control(settings=Unread("/etc/gleaner/gleaner.toml, line 3: unknown key 'lenght_s'"))),
+    ("settings", h.client(settings=Unread("/etc/gleaner/gleaner.toml: not valid TOML"))),
+    ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: no such file", is_missing=True))),
+    ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o666))),
+    ("service account", h.node(account=MISSING)),
+    ("service account", h.node(account=Account("gleaner", 999, ("gleaner",)))),
+    ("clock against control", h.node(control=replace(h.CONTROL, ahead_s=3.0))),
+    ("clock against control", h.node(control=replace(h.CONTROL, ahead_s=-90.0))),
+    ("control", h.node(control=Unread("head port 8642: Connection refused"))),
+    ("control", h.client(control=Unread("the certificate of head is not trusted: certificate has expired"))),
+    ("control", h.health(h.control(), queue="the database failed; control's log says how")),
+    ("control", h.client(control=replace(h.CONTROL, health={}, status=404))),
+    ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S - h.DAY_S))),
+    ("certificate", h.control(certificate=Unread("/etc/cert.pem is not trusted: Hostname mismatch"))),
+    ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", h.UID, 0o644))),
+    ("certificate's key", h.file(h.control(), "/etc/key.pem", MISSING)),
+    ("steps of control", h.health(h.control(), failing=["provisioning"])),
+    ("looks at Slurm", h.health(h.control(), last_poll_age_s=900.0)),
+    ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
+    ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
+    ("database", h.control(schema=Unread("the queue's database does not work now: connection refused"))),
+    ("database's disk", h.control(folders={"/var/lib/gleaner": Folder(h.UID, 0o750, 2**20)})),
+    ("token", h.control(token=Output(401, "the token has expired"))),
+    ("token", h.file(h.client(), "/token", TextFile("secret", mode=0o644))),
+    ("token", h.file(h.client(munge=Unread("munge does not answer")), "/token", MISSING)),
+    ("munge", h.control(munge=Unread("munge failed: Failed to access the socket"))),
+    ("munge", h.node(munge=Unread("the program munge is not installed here", is_missing=True))),
+    ("services", h.program(h.control(), "systemctl", unit("failed"))),
+    ("services", h.program(h.control(), "systemctl", unit("active", "disabled"))),
+    ("services", h.program(h.control(), "systemctl", unit("inactive", "", "not-found"))),
+    ("storage", h.node(storage=Unread("/srv/gleaner: No such file or directory", is_missing=True))),
+    ("storage", h.node(storage=Unread("the storage folder /srv/gleaner did not answer within 5 s"))),
+    ("storage", h.control(storage=storage(is_set_up=False))),
+    ("storage's owner", h.control(storage=ROOTS)),
+    ("storage's owner", h.node(storage=storage(mode=0o777))),
+    ("storage's writes", h.node(storage=storage(trouble="cannot make a hard link: Operation not permitted"))),
+    ("storage's space", h.node(storage=storage(free_bytes=2**20))),
+    ("storage's space", h.node(storage=storage(free_files=3))),
+    ("storage is shared", h.node(storage=storage(id="other"))),
+    ("storage is shared", h.node(storage=storage(id=""))),
+    ("work folder", h.node(folders={})),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(0, 0o755, 900 * h.GIB)})),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o755, 2**20)})),
+    ("kernel", h.node(kernel="5.4.0-150-generic")),
+    ("CRIU", h.program(h.node(), "criu --version", Output(0, "Version: 3.17.1\n"))),
+    ("CRIU", h.program(h.node(), "criu --version", MISSING)),
+    ("CRIU", h.program(h.node(), "criu --version", Output(127, "", "criu: error while loading shared libraries"))),
+    ("CRIU's check", h.program(h.node(), "criu check", Output(1, "", "Error (cr-check.c:1): no mm PR_SET_MM"))),
+    ("CRIU's options", h.file(h.node(), readers.RUNC_CONF, MISSING)),
+    ("CRIU's options", h.file(h.node(), readers.RUNC_CONF, TextFile("# file-locks\nghost-limit 1G\n"))),
+    ("tar and gzip", h.program(h.node(), "gzip", MISSING)),
+    ("runc", h.program(h.node(), "runc --version", Output(0, "runc version 1.0.0~rc93\n"))),
+    ("runc", h.program(h.node(), "runc --version", Output(0, "crun version 1.21\n"))),
+    ("control groups", h.file(h.node(), readers.CGROUPS_V2, TextFile("cpuset cpu io pids"))),
+    ("control groups", h.file(h.node(), readers.CGROUPS_V2, MISSING)),
+    ("system Python", h.program(h.node(), "system python", Output(0, "Python 3.6.8\n"))),
+    ("Docker", h.program(h.node(), "docker version", Output(0, '{"Version": "28.5.2", "Experimental": true}'))),
+    ("Docker", h.program(h.node(), "docker version", Output(0, '{"Version": "26.1.5", "Experimental": false}'))),
+    ("Docker", h.program(h.node(), "docker info", Output(0, '{"runc": {"path": "runc"}}'))),
+    ("Docker", h.program(h.node(agent=h.agent(runtime="docker")), "docker version", Output(1, "", "Cannot connect"))),
+    ("Docker's group", h.node(account=Account("gleaner", h.UID, ("gleaner",)))),
+    ("node helper", h.node(helper=NO_HELPER)),
+    ("runtime", h.node(helper=NO_HELPER, programs={**h.node().programs, **WITHOUT_DOCKER})),
+    ("runtime", h.node(helper=NO_HELPER, agent=h.agent(runtime="criu"))),
+    ("runtime", h.program(h.node(helper=NO_HELPER), "docker version", Output(1, "", "Cannot connect"))),
+    ("privileged settings", h.node(privileged=Unread("/etc/gleaner/privileged.json: unknown key 'run'"))),
+    ("privileged programs", h.node(installed=MISSING)),
+    ("privileged programs", h.node(installed=Programs(60, ("/usr/local/sbin/gleaner-runc",), (), ()))),
+    ("privileged programs", h.node(installed=Programs(60, (), ("/usr/local/lib/gleaner/x.py",), ()))),
+    ("privileged programs", h.node(installed=Programs(60, (), (), ("/usr/local/lib/gleaner/x.py",)))),
+    ("handshake folder", h.node(folders={**h.node().folders, "/run/gleaner-agent": MISSING})),
+    ("user jobs' key", h.file(h.node(), "/etc/gleaner/user-jobs.key", TextFile("k" * 64, mode=0o640))),
+    ("watchdog", h.node(commands=())),
+    ("Epilog's file", h.file(h.node(), readers.EPILOG, MISSING)),
+    ("Epilog's file", h.file(h.node(), readers.EPILOG, TextFile("", mode=0o644))),
+    ("Slurm's programs", h.program(h.control(), "squeue", Unread("squeue did not answer within 5 s"))),
+    ("Slurm's programs", h.program(h.control(), "scontrol nodes", Output(1, "", "Unable to contact slurm controller"))),
+    ("Slurm's programs", h.program(h.control(), "scontrol --version", Output(0, "slurm 20.11.9"))),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(1, "", "Unable to find plugin: serializer/json"))),
+    ("Slurm admin service", h.control(
+        slurm_admin=MISSING,
+        settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))),
+    ("agent program", h.program(h.node(), "glean-agent", Output(127, ""))),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o777, 900 * h.GIB)})),
+    ("account", h.program(h.control(), "sacctmgr assoc", Output(1, "", "Problem talking to the database"))),
+    ("account", h.program(h.control(), "sacctmgr assoc", Unread("sacctmgr did not answer within 5 s"))),
+    ("SelectType", h.slurm("select/cons_tres", "select/linear")),
+    ("SelectType", h.slurm("CR_CORE_MEMORY", "CR_CORE")),
+    ("SchedulerType", h.slurm("sched/backfill", "sched/builtin")),
+    ("PreemptType", h.slurm("preempt/partition_prio", "preempt/none")),
+    ("PreemptMode", h.slurm("= REQUEUE", "= OFF")),
+    ("PreemptParameters", h.slurm("send_user_signal", "(null)")),
+    ("Epilog", h.slurm("/usr/local/libexec/gleaner/epilog.sh", "(null)")),
+    ("accounting", h.slurm("associations,limits,qos", "none")),
+    ("partition", h.slurm("PartitionName=gleaner", "PartitionName=idle", "scontrol partitions")),
+    ("partition", h.slurm("GraceTime=120", "GraceTime=0", "scontrol partitions")),
+    ("partition", h.slurm("REQUEUE State=UP GraceTime=120", "OFF GraceTime=120", "scontrol partitions")),
+    ("partition's limit", h.slurm("MaxTime=1-00:00:00", "MaxTime=00:30:00", "scontrol partitions")),
+    ("partition's users", h.slurm("AllowAccounts=gleaner", "AllowAccounts=physics", "scontrol partitions")),
+    ("tiers", h.slurm("PriorityTier=10", "PriorityTier=1", "scontrol partitions")),
+    ("tiers", h.slurm("PriorityTier=10 PreemptMode=OFF", "PriorityTier=10 PreemptMode=REQUEUE", "scontrol partitions")),
+    ("nodes' memory", h.slurm("Linux 6.12 RealMemory=4000", "Linux 6.12 RealMemory=1", "scontrol nodes")),
+    ("nodes", h.slurm("Partitions=gleaner", "Partitions=gleaner Reason=Epilog error [root@2026]", "scontrol nodes")),
+    ("nodes", h.slurm("State=IDLE", "State=DOWN*", "scontrol nodes")),
+    ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
+    ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
+]  # fmt: skip
+WARNINGS: list[tuple[str, Facts]] = [
+    ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
+    ("allowed images", h.node(agent=h.agent(images_allowed=("gleaner/*",)))),
+    ("rounds", h.control(settings=h.settings(rounds=RoundSettings(length_s=90)))),
+    ("service account", h.node(account=Account("gleaner", h.UID, ("gleaner", "docker", "sudo")))),
+    ("clock", h.program(h.node(), "timedatectl", Output(0, "no\n"))),
+    ("clock", h.program(h.control(), "chronyc", Output(0, "00000000,,0,0.0,0.0,Not synchronised"))),
+    ("control", h.health(h.control(), leader=False)),
+    ("version", h.health(h.node(), version="0.1.0")),
+    ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S + 5 * h.DAY_S))),
+    ("certificate", h.client(control=replace(h.CONTROL, certificate=Certificate(("head",), h.NOW_S + 5 * h.DAY_S)))),
+    ("storage's owner", h.control(storage=storage(mode=0o750))),
+    ("storage's writes", h.node(storage=storage(wrote_s=4.0))),
+    ("storage's space", h.control(storage=storage(free_bytes=5 * h.GIB))),
+    ("work folder", h.node(memory_mib=10**6)),
+    ("CRIU", h.node(kernel="6.18.44")),
+    ("SELinux", h.file(h.node(), readers.SELINUX, TextFile("1"))),
+    ("Docker", h.program(h.node(), "docker version", Output(1, "", "Cannot connect to the Docker daemon"))),
+    ("Docker", h.program(h.node(), "docker version", Output(0, '{"Version": "24.0.7", "Experimental": true}'))),
+    ("Docker", h.program(h.node(), "docker version", Output(0, '{"Version": "27.5.1", "Experimental": true}'))),
+    ("Slurm's programs", h.program(h.control(), "scontrol --version", Output(0, "slurm 26.05.1"))),
+    ("Slurm's programs", h.control(settings=h.settings(cluster=ClusterSettings()))),
+    ("Epilog", h.slurm("/usr/local/libexec/gleaner/epilog.sh", "/etc/slurm/epilog")),
+    ("accounting", h.slurm("associations,limits,qos", "associations")),
+    ("KillWait", h.slurm("30 sec", "4 sec")),
+    ("default memory", h.slurm("DefMemPerCPU            = 500", "DefMemPerNode           = UNLIMITED")),
+    ("partition", h.slurm("State=UP GraceTime=120", "State=DOWN GraceTime=120", "scontrol partitions")),
+    ("partition", h.slurm("GraceTime=120", "GraceTime=20", "scontrol partitions")),
+    ("nodes", h.slurm("NodeName=node2 Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE",
+                      "NodeName=node2 Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
+    ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
+]  # fmt: skip
+
+
+def state_of(name: str, facts: Facts) -> State:
+    (found,) = (finding for finding in findings(facts) if finding.name == name)
+    assert "\n" not in found.seen + found.to_do
+    assert found.seen
+    assert (found.to_do != "") or found.state not in {State.FAULT, State.WARNING}
+    return found.state
+
+
+@pytest.mark.parametrize("facts", [h.control(), h.node(), h.client()], ids=lambda facts: facts.role)
+def test_a_machine_in_order_has_neither_fault_nor_warning(facts: Facts) -> None:
+    not_ok = [finding for finding in findings(facts) if finding.state in {State.FAULT, State.WARNING}]
+    assert not_ok == []
+
+
+@pytest.mark.parametrize(("name", "facts"), FAULTS, ids=[f"{n}-{name}" for n, (name, _) in enumerate(FAULTS)])
+def test_a_fault_is_named_by_its_check(name: str, facts: Facts) -> None:
+    assert state_of(name, facts) is State.FAULT
+
+
+@pytest.mark.parametrize(("name", "facts"), WARNINGS, ids=[f"{n}-{name}" for n, (name, _) in enumerate(WARNINGS)])
+def test_what_somebody_should_look_at_is_a_warning(name: str, facts: Facts) -> None:
+    assert state_of(name, facts) is State.WARNING
+
+
+def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    assert set(names) - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
+    for role in (Role.CONTROL, Role.NODE):
+        assert sum(role in check.roles for check in CHECKS) >= 25
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("Docker", h.node(programs={**h.node().programs, **WITHOUT_DOCKER})),
+        ("node helper", h.node(helper=NO_HELPER, privileged=Config(h.UID))),
+        ("CRIU's check", h.node(uid=4200)),
+        ("services", h.control(has_systemd=False)),
+        ("SelectType", h.control(settings=h.settings(cluster=ClusterSettings(backend="local")))),
+        ("storage is shared", h.health(h.node(), storage_id="")),
+        ("looks at Slurm", h.health(h.control(), leader=False)),
+        ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
+        ("token", h.file(h.client(), "/token", MISSING)),
+        ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("database's disk", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
+        ("certificate's key", h.file(h.control(uid=1000), "/etc/key.pem", DENIED)),
+        ("control", h.node(agent=Unread("x"), control=Facts.__dataclass_fields__["control"].default)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
+    assert state_of(name, facts) is State.NOT_CHECKED
+
+
+def test_agents_use_the_helper_where_docker_cannot_save() -> None:
+    facts = h.program(h.node(), "docker version", Output(0, '{"Version": "28.5.2", "Experimental": true}'))
+    assert state_of("runtime", facts) is State.OK
+
+
+def test_the_older_control_groups_will_do() -> None:
+    lines = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n" + "".join(
+        f"{name}\t1\t1\t1\n" for name in ("cpu", "memory", "pids", "freezer")
+    )
+    facts = h.file(h.file(h.node(), readers.CGROUPS_V2, MISSING), readers.CGROUPS_V1, TextFile(lines))
+    assert state_of("control groups", facts) is State.OK
+
+
+def test_plain_http_on_control_itself_needs_no_certificate() -> None:
+    facts = h.control(
+        settings=h.settings(api=ApiSettings(), client=ClientSettings(token_file=Path("/token"))),
+        certificate=Unread("control has no certificate: only this machine can reach it", is_missing=True),
+    )
+    assert state_of("certificate", facts) is State.OK
+    assert state_of("certificate's key", facts) is State.OK
+
+
+def test_a_second_that_the_answers_time_cuts_off_is_no_wrong_clock() -> None:
+    facts = h.node(control=replace(h.CONTROL, ahead_s=1.4, unsure_s=0.6))
+    assert state_of("clock against control", facts) is State.OK
+
+
+def test_a_password_that_all_may_read_is_a_warning() -> None:
+    facts = h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g:hunter2@db/g")))
+    assert state_of("settings", facts) is State.WARNING
+
+
+lines = st.lists(
+    st.sampled_from(
+        [
+            "=",
+            " = ",
+            "PriorityTier=x",
+            "Nodes=[",
+            "KillWait = ",
+            "{",
+            "}",
+            "[]",
+            "|",
+            "||||",
+            "Version:",
+            "99999999999.1",
+        ]
+    )
+    | st.text(max_size=12),
+    max_size=8,
+).map(" ".join)
+
+
+@given(text=lines, status=st.sampled_from([0, 1, -9]), which=st.sampled_from(["control", "node", "client"]))
+def test_programs_and_files_may_say_anything(text: str, status: int, which: str) -> None:
+    """A text that is not understood is one line of one finding; a check of ours never breaks on it."""
+    facts = {"control": h.control, "node": h.node, "client": h.client}[which]()
+    facts = replace(
+        facts,
+        programs={name: Output(status, text, text) for name in facts.programs},
+        files={path: TextFile(text) for path in facts.files},
+        kernel=text,
+    )
+    for finding in findings(facts):
+        assert "this check itself failed" not in finding.seen
+        assert finding.seen.splitlines() == [finding.seen]
+        assert finding.to_do.splitlines() in ([finding.to_do], [])
+
+
+@given(which=st.sampled_from(["control", "node", "client"]), name=st.text(max_size=20))
+def test_nothing_may_have_been_read(which: str, name: str) -> None:
+    facts = {"control": h.control, "node": h.node, "client": h.client}[which]()
+    away = Unread(f"no answer {name!r}")
+    facts = replace(
+        facts, settings=away, agent=away, privileged=away, storage=away, control=away, token=away, certificate=away,
+        account=away, schema=away, installed=away, helper=away, munge=away, commands=away,
+        programs=dict.fromkeys(facts.programs, away), files=dict.fromkeys(facts.files, away),
+        folders=dict.fromkeys(facts.folders, away),
+    )  # fmt: skip
+    assert not [finding for finding in findings(facts) if "this check itself failed" in finding.seen]

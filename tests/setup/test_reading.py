@@ -1,0 +1,226 @@
+"""One clear line says what cannot be read: programs that are missing, hang, or print anything; files of any kind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.control.queue.database import connect, migrate
+from gleaner.control.setup import machine_facts, readers, reading
+from gleaner.control.setup.facts import Certificate, Output, Role, StorageFacts, Unread
+from gleaner.control.setup.storage_probe import try_writes
+
+PATIENCE_S = 120.0
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_program_that_is_missing_hangs_or_may_not_be_run_is_one_line(tmp_path: Path) -> None:
+    assert reading.run(("no-such-program",), within_s=PATIENCE_S) == Unread(
+        "there is no program no-such-program here", is_missing=True
+    )
+    assert reading.run(("sleep", "1000"), within_s=0.1) == Unread("sleep did not answer within 0.1 s")
+    (tmp_path / "text").write_text("")
+    (tmp_path / "text").chmod(0o600)
+    found = reading.run((str(tmp_path / "text"),), within_s=PATIENCE_S)
+    assert isinstance(found, Unread)
+    assert found.why.endswith("cannot be run: Permission denied")
+
+
+def test_what_a_program_prints_may_be_of_any_bytes(tmp_path: Path) -> None:
+    path = script(tmp_path, "odd", r"printf 'caf\351 \000\n'; printf '\377' >&2; exit 3")
+    assert reading.run((str(path),), within_s=PATIENCE_S) == Output(3, "caf\ufffd \ufffd\n", "\ufffd")
+
+
+def test_readers_that_hang_or_break_keep_nobody_from_the_others() -> None:
+    hangs = threading.Event()
+
+    def breaks() -> str:
+        raise ValueError("two\nlines")
+
+    found = reading.side_by_side(
+        {"good": lambda: "7", "breaks": breaks, "hangs": lambda: str(hangs.wait())}, within_s=0.3
+    )
+    hangs.set()
+    assert found == {"good": "7", "breaks": Unread("ValueError: two lines"), "hangs": Unread("no answer within 0.3 s")}
+
+
+def test_a_file_that_is_none_is_one_line_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "odd").write_bytes(b"a\xff\0")
+    for name, why in (("none", "there is no"), ("pipe", "is no plain file"), ("", "Is a directory")):
+        found = reading.text_file(tmp_path / name)
+        assert isinstance(found, Unread)
+        assert why in found.why
+    odd = reading.text_file(tmp_path / "odd")
+    assert not isinstance(odd, Unread)
+    assert odd.text == "a\ufffd\ufffd"
+
+
+@pytest.mark.parametrize("url", ["head", "ftp://head", "https://", "http://[::1", "https://head:99999"])
+def test_an_address_that_is_none_is_one_line(url: str) -> None:
+    found = reading.ask(url, "/health", None, within_s=PATIENCE_S)
+    assert isinstance(found, Unread)
+    assert "must be like https://HOST:8642" in found.why
+
+
+def test_a_token_never_travels_in_the_clear() -> None:
+    found = reading.ask("http://head:8642", "/v1/status", None, within_s=PATIENCE_S, token="secret")
+    assert isinstance(found, Unread)
+    assert "in the clear" in found.why
+
+
+def test_a_certificate_is_shown_as_to_a_client_and_its_key_must_fit(tmp_path: Path) -> None:
+    certificate, key, other = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "other.pem"
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3")
+    names = ("-subj", "/CN=head", "-addext", "subjectAltName=DNS:head")
+    for where in (other, key):
+        words = ("openssl", "req", "-x509", *kind, *names, "-keyout", str(where), "-out", str(certificate))
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+    found = reading.certificate_file(certificate, key, ca_file=certificate, host="head")
+    assert isinstance(found, Certificate)
+    assert found.names == ("head",)
+    for given, host, ca_file, why in (
+        (key, "node1", certificate, "Hostname mismatch"),
+        (other, "head", certificate, "cannot be used together"),
+        (key, "head", None, "is not trusted"),
+        (tmp_path / "none", "head", certificate, "there is no"),
+    ):
+        wrong = reading.certificate_file(certificate, given, ca_file=ca_file, host=host)
+        assert isinstance(wrong, Unread)
+        assert why in wrong.why
+
+
+def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "storage"
+    missing = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
+    assert isinstance(missing, Unread)
+    assert missing.why.endswith("No such file or directory")
+    FolderStorage(folder).prepare()
+    before = sorted(str(path) for path in folder.rglob("*"))
+    found = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
+    assert isinstance(found, StorageFacts)
+    assert (found.is_set_up, found.trouble, found.mode) == (True, "", 0o700)
+    assert found.id == storage_id(folder) != ""
+    assert sorted(str(path) for path in folder.rglob("*")) == before
+    FolderStorage(folder).prepare()
+    assert storage_id(folder) == found.id
+
+
+def test_a_storage_that_refuses_says_at_which_step(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert try_writes(tmp_path / "file") == "cannot make a folder: Not a directory"
+
+
+def test_a_database_is_only_read(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    url = f"sqlite:///{path}"
+    assert machine_facts.schema(url, PATIENCE_S) == Unread(f"there is no database {path}: run `glean control migrate`")
+    path.touch()
+    assert "no tables yet" in str(machine_facts.schema(url, PATIENCE_S))
+    engine = connect(url)
+    migrate(engine)
+    assert machine_facts.schema(url, PATIENCE_S) == ""  # while it is open
+    engine.dispose()
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert machine_facts.schema(url, PATIENCE_S) == ""
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+    path.write_bytes(b"no database at all" * 100)
+    assert "not a database" in str(machine_facts.schema(url, PATIENCE_S))
+
+
+def test_root_s_programs_are_compared_with_the_record_and_with_this_version(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    for name in ("runc", "criu"):
+        script(tmp_path, name, "")
+    words = ("--root", str(tmp_path), "--account", "4200", "--runc", "/runc", "--criu", "/criu", "--yes")
+    subprocess.run(
+        [sys.executable, "-c", "from gleaner.agent.privileged.install.main import main; main()", *words],
+        check=True, capture_output=True, timeout=60, cwd=root,
+    )  # fmt: skip
+    library = tmp_path / "usr/local/lib/gleaner"
+    record = library / "installed.json"
+    # The record has the paths as they are on the node.
+    files = {str(tmp_path) + path: digest for path, digest in json.loads(record.read_text())["files"].items()}
+    record.write_text(json.dumps({"files": files}))
+    found = machine_facts.installed_programs(record, library)
+    assert not isinstance(found, Unread)
+    assert (found.changed, found.other_version, found.foreign) == ((), (), ())
+    shim = library / "gleaner/agent/privileged/shim/main.py"
+    shim.write_text("# somebody was here")
+    shim.chmod(0o666)
+    other = library / "gleaner/agent/privileged/helper/main.py"
+    files[str(other)] = "0" * 64
+    record.write_text(json.dumps({"files": files}))
+    found = machine_facts.installed_programs(record, library)
+    assert not isinstance(found, Unread)
+    assert (found.changed, found.other_version, found.foreign) == ((str(other), str(shim)), (str(other),), (str(shim),))
+    record.write_text("{")
+    assert "is broken" in str(machine_facts.installed_programs(record, library))
+
+
+def test_a_machine_is_what_its_files_say() -> None:
+    for path, role in (
+        ("/usr/local/lib/gleaner/installed.json", Role.NODE),
+        ("/etc/systemd/system/gleaner-control.service", Role.CONTROL),
+        ("/etc/gleaner/agent.toml", Role.CLIENT),
+    ):
+        assert readers.find_role(path.__eq__) is role
+
+
+def test_the_agents_settings_are_named_by_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "agent.toml"
+    monkeypatch.setenv("GLEANER_AGENT_SETTINGS", str(path))
+    missing = machine_facts.read_agent_settings()
+    assert isinstance(missing, Unread)
+    assert missing.is_missing
+    for text, why in (
+        ("margin_s = -1", "line 1: margin_s must be at least 0"),
+        ("a = [", "not valid TOML"),
+        ("margins = 5", "unknown key"),
+    ):
+        path.write_text(text)
+        found = machine_facts.read_agent_settings()
+        assert isinstance(found, Unread)
+        assert why in found.why, found.why
+    path.write_text("margin_s = 7")
+    good = machine_facts.read_agent_settings()
+    assert not isinstance(good, Unread)
+    assert good.margin_s == 7
+
+
+def test_a_socket_without_anybody_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    assert "No such file" in str(reading.listens(path, within_s=PATIENCE_S))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        assert "Connection refused" in str(reading.listens(path, within_s=PATIENCE_S))
+        listening.listen()
+        assert reading.listens(path, within_s=PATIENCE_S) == ""
+
+
+def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:
+    path = str(script(tmp_path, "watchdog", "echo begun; read -r _; exit 0"))
+    with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        assert reading.running((path, "/no/other")) == (path,)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert reading.running((path,)) == ()
+        process.send_signal(signal.SIGCONT)
+        process.stdin.close()
