@@ -30,12 +30,15 @@ PLANTED = {
     "one of an environment": ("PGPASSWORD=abc123 psql", "abc123"),
     "a header": ("Authorization: Bearer tiny-token", "tiny-token"),
     "another one": ("sent 'authorization': 'Basic dTpw' to head", "dTpw"),
+    "one that is no bearer's": ("authorization: Negotiate YII/abc", "YII/abc"),
+    "a bearer's, by another name": ("curl -H 'X-Auth: Bearer tiny-token' head", "tiny-token"),
     "a token by itself": (f"token {RANDOM} refused", RANDOM),
     "a key by itself": ("key: " + "0a" * 32, "0a" * 32),
     "a credential of munge": ("MUNGE:AwQDAACLbiAD/8Kp+Q==: was refused", "AwQDAACLbiAD"),
     "a private key": (KEY, "MIGHAgEAMBMGByqGSM49"),
     "the end of a private key": (KEY.partition("\n")[2], "evZzL1gdAFr88hb2"),
     "a private key without its end": (KEY.partition("-----END")[0], "evZzL1gdAFr88hb2"),
+    "one on one line": ("-----BEGIN EC PRIVATE KEY-----\\nab/cd+ef/gh\\n-----END EC PRIVATE KEY-----", "ab/cd+ef/gh"),
     "a code that signs in": ("https://head:8642/web/sign-in#Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2RlZg", "Zm9vYmFyYmF6"),
 }  # fmt: skip
 
@@ -57,7 +60,7 @@ def test_what_a_report_needs_stays() -> None:
 
 def test_a_bundle_holds_no_secret_and_is_its_owners_alone(tmp_path: Path) -> None:
     """In settings, findings, Slurm's lines and logs: each secret is planted in each."""
-    everything = "\n".join(text for text, _ in PLANTED.values()) + f"\ntaken: {h.TOKEN}\nwith {PASSWORD}\n"
+    everything = "\n".join([h.TOKEN, f"with {PASSWORD}", *(text for text, _ in PLANTED.values())])
     on_one_line = everything.replace("\n", " ")
     facts = h.slurm("Slurmctld(primary)", f"Epilog = {on_one_line}")
     facts = h.file(facts, "/etc/gleaner/gleaner.toml", TextFile(everything))
