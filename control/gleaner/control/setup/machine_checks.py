@@ -149,7 +149,7 @@ def certificate(facts: Facts) -> Judgement:
             return ok("none: control listens on this machine only")
         if "Permission denied" in found.why:
             return not_checked(found.why, "run this as root")
-        return fault(found.why, "get a certificate for the name in client.url, from the authority in ca_file")
+        return fault(found.why, "[client] ca_file must be its authority, and the name in client.url one of its own")
     left_days = (found.ends_s - facts.now_s) / _DAY_S
     names = ", ".join(found.names[:4])
     if left_days < _CERTIFICATE_DAYS:
