@@ -216,6 +216,31 @@ def test_a_pushed_image_is_refused_where_the_admin_says_so_before_anything_is_to
     assert node.runtime.loads == 0
 
 
+def test_a_job_whose_folder_is_not_on_the_node_is_returned_before_anything_is_touched(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node, gone = Node(tmp_path, storage), "/opt/not-there"
+    begun, _ = node.launch_job(mounts=[gone])
+    assert begun == lifecycle.NotStarted(
+        ReturnReason.MOUNT_MISSING, f"{gone}: it is not among the mounts of {node.context.facts.node}"
+    )
+    facts = node.context.facts.model_copy(update={"mounts": ("/opt", gone)})
+    node.context = dataclasses.replace(node.context, facts=facts)
+    begun, _ = node.launch_job(mounts=["/opt", gone])
+    assert begun == lifecycle.NotStarted(
+        ReturnReason.MOUNT_MISSING, f"{gone}: there is no such folder ({node.context.facts.node})"
+    )
+    assert node.is_untouched()
+    begun, stored = node.launch_job(mounts=["/opt"])
+    assert isinstance(begun, lifecycle.Started)
+    assert spec_of(node.context, stored.assignment, stored).mounts == ("/opt",)
+
+
+def test_a_node_says_which_of_the_allowed_folders_it_has() -> None:
+    facts = node_facts(PretendedRuntime().facts(), cpus=1, memory_mib=1, mounts=("/opt/not-there", "/opt", "/tmp/x"))
+    assert facts.mounts == ("/opt",)
+
+
 def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_one(
     tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ GOOD: dict[str, Any] = {
     "labels": {"org.gleaner.end-s": "1700000000"},
     "restore": False,
     "inputs": False,
+    "mounts": ["/cvmfs/atlas.cern.ch", "/data/calib"],
 }
 
 HOSTILE: dict[str, list[Any]] = {
@@ -33,6 +34,39 @@ HOSTILE: dict[str, list[Any]] = {
     "labels": [[], {"A": "x"}, {"a/b": "x"}, {"": "x"}, {"a": 1}, {"a": "x" * 257}, {"a": "\0"}, None, {1: "x"}],
     "restore": [0, 1, "yes", None, []],
     "inputs": [0, 1, "/etc", None, []],
+    "mounts": [
+        None,
+        "/data",
+        {},
+        [7],
+        [["/data"]],
+        [""],
+        ["/"],
+        ["data"],
+        ["/data/"],
+        ["//data"],
+        ["/data/../root"],
+        ["/./data"],
+        ["/data\0"],
+        ["/data\n"],
+        ["/data\x1b[1m"],
+        ["/a b"],
+        ["/a:/b"],
+        ["/a,b"],
+        ["/ä"],
+        ["/" + 255 * "a"],
+        ["/data", "/data"],
+        ["/data", "/data/calib"],
+        ["/job"],
+        ["/job/x"],
+        ["/inputs"],
+        ["/proc/1/root"],
+        ["/sys"],
+        ["/dev/shm"],
+        ["/etc"],
+        ["/tmp/x"],
+        [f"/data{number}" for number in range(1000)],
+    ],
 }
 
 
@@ -53,7 +87,7 @@ def test_no_field_may_be_missing(field: str) -> None:
         request.spec({key: value for key, value in GOOD.items() if key != field})
 
 
-@pytest.mark.parametrize("field", ["privileged", "mounts", "uid", "capabilities", "bundle", "path", "x" * 10_000])
+@pytest.mark.parametrize("field", ["privileged", "mount", "uid", "capabilities", "bundle", "path", "x" * 10_000])
 def test_no_field_may_be_there_that_is_not_known(field: str) -> None:
     with pytest.raises(Refused, match="no field of this request"):
         request.spec({**GOOD, field: "x"})
@@ -80,7 +114,11 @@ def test_whatever_is_taken_cannot_loosen_the_container(field: str, value: object
     assert (process["capabilities"], process["noNewPrivileges"], process["cwd"]) == ({}, True, "/job")
     assert {one["type"] for one in made["linux"]["namespaces"]} == {"mount", "network", "uts", "pid", "ipc"}
     sources = [mount["source"] for mount in made["mounts"] if mount["type"] == "bind"]
-    assert sources == ["/folder/job", "/folder/resolv.conf", "/folder/hostname", "/folder/hosts"]
+    own = ["/folder/job", "/folder/resolv.conf", "/folder/hostname", "/folder/hosts"]
+    assert sources == [f"/folder/mount-{number}" for number in range(len(spec.mounts))] + own
+    from_node = [mount for mount in made["mounts"] if mount["destination"] in spec.mounts]
+    assert all({"ro", "nosuid", "nodev", "rprivate"} <= set(mount["options"]) for mount in from_node)
+    assert len(from_node) == len(spec.mounts)
     assert made["root"] == {"path": "/folder/rootfs"}
     assert made["linux"]["cgroupsPath"] == f"/gleaner/{spec.name}"
     assert set(made["annotations"]) <= {"org.gleaner.handshake", "org.gleaner.restore", "org.gleaner.end-s"}

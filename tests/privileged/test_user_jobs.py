@@ -35,6 +35,7 @@ def wanted(**changes: Any) -> dict[str, Any]:
         "labels": {},
         "restore": False,
         "inputs": False,
+        "mounts": [],
     } | changes
 
 

@@ -199,6 +199,7 @@ class Work:
         self.split = Lines()
         self.inputs: Path | None = None
         """The folder with its inputs on every node, if it has any."""
+        self.mounts: tuple[str, ...] = ()
         self._starts = 0
         self._reader: threading.Thread | None = None
 
@@ -214,6 +215,7 @@ class Work:
             folder=_PLACE / self.job,
             labels=our_labels(),
             inputs=self.inputs,
+            mounts=self.mounts,
         )
 
     def bring(self, node: Node, **files: str) -> Path:

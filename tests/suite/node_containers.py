@@ -3,6 +3,7 @@
 python -m tests.suite.node_containers up | down
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ from tests.suite.cleaner import DOCKER, ROOT
 NAMES = ("test-node1", "test-node2")
 PLACE = Path("/var/lib/gleaner/test-nodes")
 """Each node's disk. What its engine has of the images stays, so that they are loaded once."""
+
+MOUNTS = ("/opt/site/calib", "/opt/software")
+"""The folders that jobs may mount there."""
 
 
 def options(name: str) -> list[str]:
@@ -44,8 +48,8 @@ def up() -> None:
     (PLACE / "etc").mkdir(parents=True, exist_ok=True)
     for name in ("privileged.json", "user-jobs.key"):
         (PLACE / "etc" / name).unlink(missing_ok=True)
-    settings = (ROOT / "deploy" / "settings" / "privileged.json").read_bytes()
-    (PLACE / "etc" / "privileged.json").write_bytes(settings)
+    settings = json.loads((ROOT / "deploy" / "settings" / "privileged.json").read_bytes())
+    (PLACE / "etc" / "privileged.json").write_text(json.dumps(settings | {"mounts": list(MOUNTS)}))
     (PLACE / "etc" / "user-jobs.key").touch(mode=0o600)
     (PLACE / "etc" / "user-jobs.key").write_bytes(b"of the tests" * 6)
     for name in NAMES:

@@ -112,6 +112,8 @@ class NodeFacts(Message):
     architecture: Text
     cpu_features: Annotated[tuple[Text, ...], Field(max_length=4096)] = ()
     """The kernel's names of the processor's features, sorted."""
+    mounts: Annotated[tuple[Text, ...], Field(max_length=256)] = ()
+    """The folders that jobs may mount here. A job that mounts another one is not offered to this node."""
 
 
 class Registration(VersionedMessage):
@@ -285,6 +287,9 @@ class Assignment(Message):
     pushed: PushedImage | None = None
     """None: the image is one of the site's, and the node has it or pulls it."""
     inputs: tuple[StoredInput, ...] = ()
+    mounts: tuple[str, ...] = ()
+    """Folders of the node that the job sees read-only, each at its own path. The node has named them at the
+    registration, so an older agent gets no such job."""
 
 
 class Assignments(VersionedMessage):
@@ -445,6 +450,9 @@ class ReturnReason(StrEnum):
     NODE_LACKS = "node lacks"
     """The node lacks something that the job needs at each start, for example room for its image or its inputs. The
     job is not offered to this node for a while."""
+    MOUNT_MISSING = "mount missing"
+    """The node lacks a folder that the job mounts: `detail` begins with it and a colon. Jobs that mount it are not
+    offered to this node before its next agent has found it."""
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
+from gleaner.agent.privileged.common import mount_folders
 from gleaner.control.hostlist import chosen
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.node_rates import RateRules
@@ -436,6 +437,17 @@ class InputSettings(_StoreSettings):
     """The size of all inputs of a group together. What has the same content counts once. 0: there are none."""
     keep_days: float = Field(default=7, ge=0, le=MOST)
     """An input that no unended job needs is removed this long after its last use."""
+    mounts: tuple[str, ...] = ()
+    """The folders of the nodes that jobs may mount, read-only, each at its own path: a software tree, calibration data.
+    Each node has its own list, too (`mounts` in `/etc/gleaner/privileged.json`)."""
+
+    @field_validator("mounts")
+    @classmethod
+    def _can_be_mounted(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        for folder in folders:
+            if why := mount_folders.fault(folder):
+                raise ValueError(f"{folder!r} {why}")
+        return folders
 
 
 UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]
@@ -521,3 +533,11 @@ class Settings(FileSettings):
     munge: MungeSettings = MungeSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()
+
+    @model_validator(mode="after")
+    def _storage_is_not_mounted(self) -> Self:
+        own = str(self.storage.folder)
+        for folder in self.inputs.mounts:
+            if mount_folders.is_in(folder, own) or mount_folders.is_in(own, folder):
+                raise ValueError(f"[inputs] mounts: {folder} would show jobs the storage of all groups, {own}")
+        return self

@@ -10,6 +10,7 @@ from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.inputs import NotStaged
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
+from gleaner.agent.privileged.common import mount_folders
 from gleaner.agent.runtime import images
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
@@ -35,6 +36,8 @@ def launch_job(
     """Start a job that control has assigned, or restore it from its checkpoint. Blocks."""
     if reason := refusal(context, assignment):
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, reason)
+    if lacking := missing_mount(context, assignment):
+        return lifecycle.NotStarted(ReturnReason.MOUNT_MISSING, lacking)
     if not context.can_save and assignment.saves_itself is None:
         return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, "this node cannot save the memory of a job")
     anew = way_to_restore(context, assignment) is Way.SELF
@@ -59,6 +62,18 @@ def refusal(context: AgentContext, assignment: Assignment) -> str:
         return ""
     name = assignment.pushed.name
     return f"the image {name} may not run here: images_pushed in the settings of the agents says that none does"
+
+
+def missing_mount(context: AgentContext, assignment: Assignment) -> str:
+    """Return one line that begins with a folder that the job mounts and this node lacks; "" if it lacks none."""
+    for path in assignment.mounts:
+        if path not in context.facts.mounts:
+            return f"{path}: it is not among the mounts of {context.facts.node}"
+        try:
+            mount_folders.check(path)
+        except mount_folders.Missing as error:
+            return f"{path}: {error} ({context.facts.node})"
+    return ""
 
 
 def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
@@ -160,4 +175,5 @@ def spec_of(context: AgentContext, assignment: Assignment, checkpoints: JobCheck
         },
         disk_mib=context.limits.mib_of(assignment.disk_mib),
         inputs=context.inputs.folder(assignment),
+        mounts=assignment.mounts,
     )

@@ -5,18 +5,30 @@ import os
 import platform
 import re
 import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import structlog
 
 from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node.compatibility import version
+from gleaner.agent.privileged.common import mount_folders
 from gleaner.agent.runtime.interface import RuntimeFacts
+
+log = structlog.get_logger()
 
 KIB_A_MIB = 1024
 SOCKETS_SAVED_SINCE = "4.2"
 
 
-def node_facts(runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | None) -> NodeFacts:
-    """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel."""
+def node_facts(
+    runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | None, mounts: Sequence[str] = ()
+) -> NodeFacts:
+    """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel.
+
+    `mounts` are the folders that jobs may mount; those that are not there are left out.
+    """
     return NodeFacts(
         node=os.environ.get("SLURMD_NODENAME") or platform.node().split(".")[0],
         cpus=cpus or _from_slurm("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)),
@@ -26,7 +38,24 @@ def node_facts(runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | Non
         kernel=platform.release(),
         architecture=platform.machine(),
         cpu_features=_cpu_features(),
+        mounts=_mounts_here(mounts),
     )
+
+
+def _mounts_here(paths: Sequence[str]) -> tuple[str, ...]:
+    with ThreadPoolExecutor(mount_folders.MOST) as pool:  # at once: each that does not answer takes its time
+        reasons = list(pool.map(_why_missing, paths))
+    for reason in filter(None, reasons):
+        log.warning("a folder that jobs may mount is missing", reason=reason)
+    return tuple(path for path, reason in zip(paths, reasons, strict=True) if not reason)
+
+
+def _why_missing(path: str) -> str:
+    try:
+        mount_folders.check(path)
+    except mount_folders.Missing as error:
+        return f"{path}: {error}"
+    return ""
 
 
 def _from_slurm(name: str) -> int | None:

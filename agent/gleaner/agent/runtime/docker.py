@@ -1,9 +1,10 @@
 """The runtime for Docker Engine, through its API alone: the agent needs the engine's socket and no other right.
 
 A container is started without network, without capabilities and without a way to get more, as the agent's own user,
-with no other mounts than the job's folder and its inputs, which it cannot change. Its memory is saved and restored
-through the OCI runtime shim (`docker_streaming`) alone. An engine without the shim runs only jobs that save themselves:
-with Docker's own checkpoints no program of root's checks what CRIU is about to do, and they take many times as long.
+with no other mounts than the job's folder and what it cannot change: its inputs and folders of the node that root
+allows. Its memory is saved and restored through the OCI runtime shim (`docker_streaming`) alone. An engine without the
+shim runs only jobs that save themselves: with Docker's own checkpoints no program of root's checks what CRIU is about
+to do, and they take many times as long.
 """
 
 import contextlib
@@ -395,6 +396,7 @@ class DockerRuntime:
                 spec.name,
                 host={
                     "binds": _binds(spec),
+                    "mounts": [_mount(path) for path in spec.mounts],
                     "cap_drop": ["ALL"],
                     "security_opt": ["no-new-privileges"],
                     # The scheduler may count more CPUs than the machine has; the engine refuses a limit above it.
@@ -446,7 +448,7 @@ class DockerRuntime:
         inspected = self._engine.inspect(container)
         with reading_answer():
             mounts = [str(mount["Destination"]) for mount in inspected["Mounts"]]
-        others = sorted(set(mounts) - {bind["bind"] for bind in _binds(spec).values()})
+        others = sorted(set(mounts) - {bind["bind"] for bind in _binds(spec).values()} - set(spec.mounts))
         if others:
             advice = f"build it without VOLUME, and let it write to {FOLDER_IN_CONTAINER}"
             raise ImageRefused(
@@ -493,6 +495,13 @@ def _binds(spec: ContainerSpec) -> Mapping[str, Mapping[str, str]]:
     if spec.inputs is not None:
         binds[str(spec.inputs)] = {"bind": INPUTS_IN_CONTAINER, "mode": "ro"}
     return binds
+
+
+def _mount(path: str) -> docker.types.Mount:
+    """Return a folder of the node as a mount at its own path. The engine makes none that is missing."""
+    mount = docker.types.Mount(path, path, type="bind", read_only=True, propagation="rprivate")
+    mount["BindOptions"]["NonRecursive"] = True  # what is mounted below could be written to with older engines
+    return mount
 
 
 @reading_answer()

@@ -86,6 +86,9 @@ class ContainerSpec:
     """The limit on what the container writes outside its folder, if the file system can enforce one. None: no limit."""
     inputs: Path | None = None
     """The folder with the job's inputs; mounted read-only at `INPUTS_IN_CONTAINER`. It is in no checkpoint."""
+    mounts: tuple[str, ...] = ()
+    """Folders of the node, each mounted read-only at its own path, without what is mounted below. They are in no
+    checkpoint."""
 
 
 FOLDER_IN_CONTAINER = "/job"

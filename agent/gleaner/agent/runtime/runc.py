@@ -291,6 +291,7 @@ class RuncRuntime:
                 labels=dict(spec.labels),
                 restore=restored,
                 inputs=spec.inputs is not None,
+                mounts=list(spec.mounts),
             )
         except HelperRefusal as error:
             if error.kind == "start":

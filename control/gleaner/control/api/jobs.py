@@ -5,7 +5,7 @@ may change all jobs of the group. An admin may change all jobs.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
@@ -70,6 +70,20 @@ def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
+def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
+    """Return why these folders cannot be mounted here, with those that can be; "" if they can.
+
+    >>> mounts_refused(["/data"], ["/cvmfs/a", "/cvmfs/b"])
+    '/data is not among the folders that jobs may mount here: /cvmfs/a, /cvmfs/b'
+    """
+    for folder in wanted:
+        if folder not in allowed:
+            if not allowed:
+                return f"jobs may mount no folder here, not {folder} either: an admin allows some in [inputs] mounts"
+            return f"{folder} is not among the folders that jobs may mount here: {', '.join(allowed)}"
+    return ""
+
+
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION]) -> Submitted:
     """Put one job into the queue, or a campaign of one job for each index."""
@@ -90,6 +104,8 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
             422,
             f"job.needs_at_least_s: no agent here has {in_words(needs_s)} for a job, the most is {in_words(longest_s)}",
         )
+    if why := mounts_refused(submission.job.mounts, state.settings.inputs.mounts):
+        raise HTTPException(422, f"job.mounts: {why}")
     with caller.writing() as db:
         if caller.group is None:  # a user's group comes from a token or a rule, so it exists
             tokens.check_group(db, group, named=_named_groups(caller))

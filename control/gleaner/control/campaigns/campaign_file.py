@@ -31,7 +31,11 @@ DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_lea
 RENAMED = DURATIONS | {"disk": "disk_mib"}
 """The keys whose value control takes under another name, which has the unit."""
 KEYS = (
-    TEXTS | NUMBERS | CODES | RENAMED.keys() | {"command", "environment", "indices", "hold", "saves_itself", "inputs"}
+    TEXTS
+    | NUMBERS
+    | CODES
+    | RENAMED.keys()
+    | {"command", "environment", "indices", "hold", "saves_itself", "inputs", "mounts"}
 )
 SELF_SAVE = frozenset({"signal", "exit_code"})
 
@@ -206,6 +210,8 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         return _self_save(node, name, where)
     if key == "inputs":
         return tuple(_input(item, name) for item in _items(node, where, key))
+    if key == "mounts":
+        return tuple(_text(item, _place(name, item), "a mount") for item in _items(node, where, key))
     if key in CODES:
         return _exit_codes(key, node, name)
     return _indices(node, name, where)

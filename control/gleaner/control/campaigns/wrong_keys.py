@@ -2,12 +2,15 @@
 
 _MEMORY = "use memory_mib, as in memory_mib: 4G, or memory_mib: 512..4096 for a job that may need more"
 _GPUS = "Gleaner gives no GPUs to jobs yet; leave it out, and ask for cores with cpus"
+_MOUNTS = "use mounts, as in mounts: [/cvmfs/atlas.cern.ch], for folders that the site allows; or use inputs"
 _TIME = "a job takes as many slices as it needs; to end one that computes for too long, write compute_limit: 2h"
 
 INSTEAD = {
     "after": "no job waits for another; submit the later ones with hold: true, and release them after `glean wait`",
     "args": "use command, as in command: [--seed, 7]",
     "array": "use indices, as in indices: 0-11",
+    "bind": _MOUNTS,
+    "binds": _MOUNTS,
     "constraint": "Gleaner chooses the nodes, by cpus, memory_mib and what a saved job needs to go on; leave it out",
     "cores": "use cpus",
     "disk_mib": "use disk, as in disk: 20G",
@@ -20,7 +23,6 @@ INSTEAD = {
     "max_running": "the site limits the cores that run at once; to start fewer jobs, hold some: `glean hold JOB`",
     "mem": _MEMORY,
     "memory": _MEMORY,
-    "mounts": "Gleaner mounts no folders yet; put what the program reads into the container image",
     "network": "a job has no network; put what it needs into the container image, and what it makes into /job",
     "notify": "Gleaner sends no messages; `glean wait --campaign C` returns when all jobs have ended",
     "parameters": "what differs between jobs is {index} in command and environment; let the program look up the rest",
@@ -32,6 +34,7 @@ INSTEAD = {
     "time": _TIME,
     "time_limit": _TIME,
     "timeout": _TIME,
+    "volumes": _MOUNTS,
     "walltime": _TIME,
     "workdir": "a job starts in its own folder, /job; to start elsewhere, command: [sh, -c, cd /there && exec ...]",
 }

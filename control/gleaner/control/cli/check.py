@@ -159,6 +159,9 @@ def check(
     input: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
     ] = None,
+    mount: Annotated[
+        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
+    ] = None,
     saves_itself: Annotated[
         str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
     ] = None,
@@ -181,6 +184,7 @@ def check(
         compute_limit=f"{10 * after_s + SPARE_S}s",
         env=env,
         input=input,
+        mount=mount,
         saves_itself=saves_itself,
         group=group,
     )

@@ -80,6 +80,9 @@ class SubmitOptions:
     input: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
     ] = None
+    mount: Annotated[
+        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
+    ] = None
     group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False
 
@@ -323,12 +326,12 @@ def _inputs(paths: Sequence[str]) -> tuple[LocalInput, ...]:
     return tuple(local_input({"from": path}, "--input") for path in paths)
 
 
-KEYS = {"array": "indices", "env": "environment", "input": "inputs"}
+KEYS = {"array": "indices", "env": "environment", "input": "inputs", "mount": "mounts"}
 PARSERS: dict[str, Callable[[Any], object] | None] = {
     "image": None, "name": None, "cpus": None, "memory_mib": memory_range_mib, "nodes": None, "priority": None,
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
     "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s, "disk": memory_mib,
     "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
-    "input": _inputs, "hold": None,
+    "input": _inputs, "mount": tuple, "hold": None,
 }  # fmt: skip
 """The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

@@ -280,8 +280,11 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     }  # fmt: skip
     facts |= {what: reason for what, reason in reasons.items() if reason}
     facts["runs"] = shlex.join((detail.image, *detail.command))
-    if detail.inputs:
-        facts["inputs"] = ", ".join(one.name + (" (copied)" if one.into_job else "") for one in detail.inputs)
+    reads = {
+        "mounts": ", ".join(detail.mounts),
+        "inputs": ", ".join(one.name + (" (copied)" if one.into_job else "") for one in detail.inputs),
+    }
+    facts |= {what: names for what, names in reads.items() if names}
     if detail.image_id is not None:
         facts["image"] = f"{detail.image_id}, pushed by the group"
     if detail.environment:

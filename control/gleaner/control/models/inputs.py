@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.messages import NUMBER, Digest, Flag
+from gleaner.agent.privileged.common import mount_folders
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.images import Pieces
 
@@ -37,6 +38,15 @@ def _each_once(inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
 
 
 InputSpecs = Annotated[tuple[InputSpec, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
+
+
+def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
+    if why := mount_folders.fault_of_list(list(folders)):
+        raise PydanticCustomError("mountable", "{why}", {"why": why})
+    return tuple(sorted(folders))
+
+
+Mounts = Annotated[tuple[str, ...], Field(max_length=mount_folders.MOST), AfterValidator(_mountable)]
 
 
 class StoredInputShown(Reply):

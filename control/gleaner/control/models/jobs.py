@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from gleaner.agent.messages import NUMBER, Flag, SelfSave
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
-from gleaner.control.models.inputs import InputSpecs, StoredInputShown
+from gleaner.control.models.inputs import InputSpecs, Mounts, StoredInputShown
 from gleaner.control.states import Outcome, State
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -102,6 +102,8 @@ class JobSpec(Shape):
     """The seconds for which the job may compute without printing or writing anything; None: no limit."""
     inputs: InputSpecs = ()
     """Files and folders that the job reads and does not change."""
+    mounts: Mounts = ()
+    """Folders of the nodes that the job sees read-only, each at its own path, out of those that the site allows."""
     saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
@@ -246,6 +248,7 @@ class JobDetail(Reply):
     image_id: str | None = None
     """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
     inputs: tuple[StoredInputShown, ...] = ()
+    mounts: tuple[str, ...] = ()
     command: tuple[str, ...]
     environment: dict[str, str]
     most_memory_mib: int | None = None

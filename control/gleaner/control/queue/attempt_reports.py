@@ -17,7 +17,7 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
-from gleaner.control.queue import attempts, lanes, logs, node_health, node_rates
+from gleaner.control.queue import attempts, compatibility, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
 from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
@@ -308,8 +308,8 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         attempts.end(db, job, attempt, end)
     if report.why is ReturnReason.IMAGE_REFUSED:
         put_on_hold(db, row, reason=line, now_s=now_s)
-    if report.why is ReturnReason.NODE_LACKS:
-        lanes.keep_off_for_now(db, row.id, row.attempt, [attempts.find(db, job, attempt).node], now_s=now_s)
+    if report.why in (ReturnReason.NODE_LACKS, ReturnReason.MOUNT_MISSING):
+        _leave_node_alone(db, row, report, now_s)
     if may_speak and report.why is ReturnReason.INCOMPATIBLE:
         _keep_off(db, row, line, now_s)
     if speaks_against_it and not is_broken:
@@ -318,6 +318,14 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     if report.why in attempts.FUTILE and not is_held:
         _hold_if_futile(db, row, line, now_s)
     return True
+
+
+def _leave_node_alone(db: Connection, row: Any, report: Returned, now_s: float) -> None:
+    """Offer the job no more to a node that lacks what the job needs: for a while, or until it has the folder again."""
+    node, folder = attempts.find(db, row.id, row.attempt).node, report.detail.partition(": ")[0]
+    if report.why is ReturnReason.MOUNT_MISSING and compatibility.forget_mount(db, node, folder):
+        return
+    lanes.keep_off_for_now(db, row.id, row.attempt, [node], now_s=now_s)
 
 
 def _hold_if_others_agree(db: Connection, row: Any, why: ReturnReason, line: str, now_s: float) -> bool:

@@ -101,6 +101,12 @@ JOIN job AS head ON head.id = (
 )
 WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND lane.not_on <> '{NOWHERE}' AND (
     lane.kind = 0 OR EXISTS (SELECT 1 FROM fit WHERE fit.saved_on = lane.kind AND fit.node = agent.kind)
+) AND (
+    lane.mounts = '' OR NOT EXISTS (
+        SELECT 1 FROM lane_mount WHERE lane_mount.lane = lane.id AND NOT EXISTS (
+            SELECT 1 FROM node_mount WHERE node_mount.node = agent.node AND node_mount.folder = lane_mount.folder
+        )
+    )
 )
 """)  # noqa: S608  # only our own constants are in it
     .columns(
@@ -149,6 +155,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             SPEC.c.disk_mib,
             SPEC.c.image_id,
             SPEC.c.inputs,
+            SPEC.c.mounts,
             STORED_IMAGE.c.digest.label("image_digest"),
         )
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
@@ -369,4 +376,5 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
         disk_mib=row.disk_mib,
         pushed=pushed,
         inputs=row.inputs or (),
+        mounts=row.mounts or (),
     )

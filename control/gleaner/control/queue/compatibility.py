@@ -5,22 +5,23 @@ Which kind fits which is decided once, when a new kind registers, and stored, so
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, delete, insert, select, text, update
 
 from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node import compatibility
 from gleaner.agent.node.compatibility import NodeKind, lacks
 from gleaner.control.queue.lanes import kept_off
-from gleaner.control.queue.schema import ATTEMPT, FIT, JOB, KIND, LANE, NODE, SAVING
+from gleaner.control.queue.schema import ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
 from gleaner.control.queue.transitions import insert_unless_there
 
 
 def record_kind(db: Connection, facts: NodeFacts) -> int:
-    """Record the kind of a node on which an agent registers, and return it."""
+    """Record the kind of a node on which an agent registers, and what jobs can mount there. Return the kind."""
     kind = _kind(
         db,
         compatibility.kind(
@@ -30,7 +31,31 @@ def record_kind(db: Connection, facts: NodeFacts) -> int:
     is_now = update(NODE).where(NODE.c.name == facts.node).values(kind=kind)
     if not db.execute(is_now).rowcount:
         db.execute(insert_unless_there(db, NODE), {"name": facts.node, "kind": kind})
+    _record_mounts(db, facts.node, frozenset(facts.mounts))
     return kind
+
+
+def _record_mounts(db: Connection, node: str, folders: frozenset[str]) -> None:
+    mine = NODE_MOUNT.c.node == node
+    before = frozenset(db.execute(select(NODE_MOUNT.c.folder).where(mine)).scalars())
+    if gone := before - folders:
+        db.execute(delete(NODE_MOUNT).where(mine, NODE_MOUNT.c.folder.in_(gone)))
+    for folder in sorted(folders - before):
+        db.execute(insert_unless_there(db, NODE_MOUNT), {"node": node, "folder": folder})
+
+
+def forget_mount(db: Connection, node: str, folder: str) -> bool:
+    """Record that jobs cannot mount a folder on a node now. Return False if they could not before either."""
+    gone = delete(NODE_MOUNT).where(NODE_MOUNT.c.node == node, NODE_MOUNT.c.folder == folder)
+    return bool(db.execute(gone).rowcount)
+
+
+def mounts_of_nodes(db: Connection) -> Mapping[str, frozenset[str]]:
+    """Return the folders that jobs can mount, by node; none of a node that is not known."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in db.execute(select(NODE_MOUNT)):
+        found[row.node].add(row.folder)
+    return defaultdict(frozenset, {node: frozenset(folders) for node, folders in found.items()})
 
 
 def _kind(db: Connection, kind: NodeKind) -> int:
@@ -77,13 +102,15 @@ def _kinds(db: Connection) -> dict[int, NodeKind]:
 
 def misfits(db: Connection, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
     """Return for each of these lanes the nodes on which its jobs cannot go on, of those that ever registered."""
-    if not any(lane.kind or lane.not_on for lane in lanes):
+    if not any(lane.kind or lane.not_on or lane.mounts for lane in lanes):
         return {lane.id: frozenset() for lane in lanes}
+    mounts = mounts_of_nodes(db)
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
     return {
         lane.id: kept_off(lane.not_on, [node.name for node in nodes])
         | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
+        | frozenset(node.name for node in nodes if not mounts[node.name].issuperset(lane.mounts.split()))
         for lane in lanes
     }
 
@@ -101,17 +128,18 @@ class Obstacles:
 def obstacles(db: Connection, job: int) -> Obstacles | None:
     """Return what is known to keep the job from some nodes; None if nothing is."""
     lane = db.execute(
-        select(LANE.c.kind, LANE.c.not_on).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)
+        select(LANE.c.kind, LANE.c.not_on, LANE.c.mounts).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)
     ).one_or_none()
-    if lane is None or not (lane.kind or lane.not_on):
+    if lane is None or not (lane.kind or lane.not_on or lane.mounts):
         return None
-    kinds = _kinds(db)
+    kinds, mounts = _kinds(db), mounts_of_nodes(db)
     lacking: dict[str, str] = {}
     names: list[str] = []
     nodes = select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)
     for node in db.execute(nodes):
         names.append(node.name)
-        missing = _missing(kinds, node.kind, lane.kind)
+        folders = sorted(set(lane.mounts.split()) - mounts[node.name])
+        missing = (*_missing(kinds, node.kind, lane.kind), *(f"the folder {folder}" for folder in folders))
         if missing:
             lacking[node.name] = " and ".join(missing)
     lacking |= dict.fromkeys(kept_off(lane.not_on, names), "")

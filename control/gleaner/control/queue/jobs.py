@@ -93,6 +93,7 @@ def submit(
         disk_mib=spec.disk_mib,
         image_id=images.pushed_id(db, group, spec.image),
         inputs=inputs.take_for_spec(db, group, spec.inputs, now_s=now_s),
+        mounts=list(spec.mounts) or None,
     )
     common: dict[str, Any] = {
         "group": group,
@@ -106,6 +107,7 @@ def submit(
             saves_itself=spec.saves_itself is not None,
             submitter=submitter if rules.quotas.limits_running_users(group) else "",
             needs_s=stepped_s(spec.needs_at_least_s or 0, rules.longest_s),
+            mounts=spec.mounts,
         ),
         "state": State.NEW,
         "held": submission.hold,

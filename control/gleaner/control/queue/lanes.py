@@ -1,4 +1,4 @@
-"""Lanes: a job waits in the lane of its group, size and least time, and of the nodes where it can start or go on.
+"""Lanes: a job waits in the lane of its group, size, least time and mounts, and of the nodes where it can go on.
 
 Where users are limited, the lane is the submitter's as well: else a claim would step over all jobs that one user waits
 for in vain.
@@ -11,6 +11,7 @@ open to nobody, so that a claim steps over all of them at once. The next claim a
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -29,6 +30,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
@@ -42,8 +44,10 @@ from gleaner.control.queue.schema import (
     FIT,
     JOB,
     LANE,
+    LANE_MOUNT,
     MIGRATION,
     NODE,
+    NODE_MOUNT,
     PAUSE,
     SAVING,
     SPEC,
@@ -92,6 +96,7 @@ _ALIKE = and_(
     _WANTED.c.cpus == _MINE.c.cpus,
     _WANTED.c.memory_mib == _MINE.c.memory_mib,
     _WANTED.c.needs_s == _MINE.c.needs_s,
+    _WANTED.c.mounts == _MINE.c.mounts,
 )
 _LANE = select(LANE.c.id).where(
     LANE.c.group == bindparam("group_"),
@@ -101,9 +106,19 @@ _LANE = select(LANE.c.id).where(
     LANE.c.not_on == bindparam("not_on_"),
     LANE.c.submitter == bindparam("submitter_"),
     LANE.c.needs_s == bindparam("needs_s_"),
+    LANE.c.mounts == bindparam("mounts_"),
 )
 _OF_JOB = (
-    select(LANE.c.group, LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on, LANE.c.submitter, LANE.c.needs_s)
+    select(
+        LANE.c.group,
+        LANE.c.cpus,
+        LANE.c.memory_mib,
+        LANE.c.kind,
+        LANE.c.not_on,
+        LANE.c.submitter,
+        LANE.c.needs_s,
+        LANE.c.mounts,
+    )
     .join(JOB, JOB.c.lane == LANE.c.id)
     .where(JOB.c.id == bindparam("job_"))
 )
@@ -118,6 +133,7 @@ _AFTER_SAVE = (
         _MINE.c.memory_mib,
         _MINE.c.submitter,
         _MINE.c.needs_s,
+        _MINE.c.mounts,
         AGENT.c.kind,
         _KIND.label("needed"),
         _NOT_ON.label("not_on"),
@@ -141,53 +157,52 @@ def ensure_for_new(
     saves_itself: bool,
     submitter: str = "",
     needs_s: int = 0,
+    mounts: Sequence[str] = (),
 ) -> int:
     """Ensure that this group's new jobs of this size have a lane. Return the lane.
 
-    It is this user's lane, if one is named, and that of jobs for which an agent must have so much time left.
+    It is this user's lane, if one is named, and that of jobs for which an agent must have so much time left, and that
+    mount these folders.
     """
     kind = ANY_KIND if saves_itself else SAVING
-    return ensure(db, group, cpus, memory_mib, kind=kind, submitter=submitter, needs_s=needs_s)
+    folders = "\n".join(sorted(mounts))
+    return _ensure(db, _Key(group, cpus, memory_mib, kind, submitter=submitter, needs_s=needs_s, mounts=folders))
 
 
-def ensure(
-    db: Connection,
-    group: str,
-    cpus: int,
-    memory_mib: int,
-    *,
-    kind: int,
-    not_on: str = "",
-    submitter: str = "",
-    needs_s: int = 0,
-) -> int:
-    """Ensure that this group's jobs of this size, saved on that kind of node, have a lane. Return the lane.
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The columns of a lane that no two lanes have in common."""
 
-    It is this user's lane, if one is named, and that of jobs for which an agent must have so much time left.
-    """
-    wishes = {"group_": group, "cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
-    wishes |= {"submitter_": submitter, "needs_s_": needs_s}
-    found = db.execute(_LANE, wishes).scalar_one_or_none()
+    group: str
+    cpus: int
+    memory_mib: int
+    kind: int
+    not_on: str = ""
+    submitter: str = ""
+    needs_s: int = 0
+    mounts: str = ""
+
+
+def _key(row: Any) -> _Key:
+    return _Key(*(getattr(row, column.name) for column in fields(_Key)))
+
+
+def _ensure(db: Connection, key: _Key) -> int:
+    """Ensure that there is such a lane, and return it."""
+    wanted = {f"{name}_": value for name, value in asdict(key).items()}
+    found = db.execute(_LANE, wanted).scalar_one_or_none()
     if found is None:
         # Another transaction may be adding the same lane: then this waits for it and adds nothing.
-        row = {name.removesuffix("_"): value for name, value in wishes.items()}
-        db.execute(insert_unless_there(db, LANE), row)
-        found = db.execute(_LANE, wishes).scalar_one()
+        db.execute(insert_unless_there(db, LANE), asdict(key))
+        found = db.execute(_LANE, wanted).scalar_one()
+        for folder in key.mounts.split():
+            db.execute(insert_unless_there(db, LANE_MOUNT), {"lane": found, "folder": folder})
     return int(found)
 
 
 def _ensure_like(db: Connection, mine: Any, *, kind: int, not_on: str = "") -> int:
     """Ensure that jobs like those of this lane, but for their nodes, have a lane. Return the lane."""
-    return ensure(
-        db,
-        mine.group,
-        mine.cpus,
-        mine.memory_mib,
-        kind=kind,
-        not_on=not_on,
-        submitter=mine.submitter,
-        needs_s=mine.needs_s,
-    )
+    return _ensure(db, replace(_key(mine), kind=kind, not_on=not_on))
 
 
 def ensure_after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
@@ -221,9 +236,9 @@ def give_memory(db: Connection, job: int, memory_mib: int) -> None:
     mine: Any = db.execute(_OF_JOB, {"job_": job}).one()
     saves_itself = select(SPEC.c.saves_itself.is_not(None)).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
-    same = {"submitter": mine.submitter, "needs_s": mine.needs_s}
-    ensure(db, mine.group, mine.cpus, memory_mib, kind=kind_of_new, **same)  # there it waits if it starts over
-    lane = ensure(db, mine.group, mine.cpus, memory_mib, kind=mine.kind, not_on=mine.not_on, **same)
+    larger = replace(_key(mine), memory_mib=memory_mib)
+    _ensure(db, replace(larger, kind=kind_of_new, not_on=""))  # there it waits if it starts over
+    lane = _ensure(db, larger)
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
 
 
@@ -281,7 +296,7 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
     """Return these nodes, if an agent was ever on another one that fits the job; else none, for the job must go on
     somewhere."""
     mine: Any = db.execute(
-        select(JOB.c.from_attempt, JOB.c.from_number, LANE.c.kind)
+        select(JOB.c.from_attempt, JOB.c.from_number, LANE.c.kind, LANE.c.id)
         .join(LANE, LANE.c.id == JOB.c.lane)
         .where(JOB.c.id == job)
     ).one()
@@ -289,7 +304,13 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
     refused = refusing(db, job, (mine.from_attempt, mine.from_number))
     fits = or_(literal(mine.kind == ANY_KIND), exists().where(FIT.c.saved_on == mine.kind, FIT.c.node == NODE.c.kind))
     other = select(NODE.c.name).where(NODE.c.kind.is_not(None), NODE.c.name.not_in({*wanted, *refused}), fits)
+    other = other.where(~_lacks_mount(literal(mine.id), NODE.c.name))
     return wanted if db.execute(other.limit(1)).one_or_none() else ()
+
+
+def _lacks_mount(lane: ColumnElement[int], node: ColumnElement[str]) -> ColumnElement[bool]:
+    has = exists().where(NODE_MOUNT.c.node == node, NODE_MOUNT.c.folder == LANE_MOUNT.c.folder)
+    return exists().where(LANE_MOUNT.c.lane == lane, ~has)
 
 
 def wake(db: Connection, now_s: float) -> None:

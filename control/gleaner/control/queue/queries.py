@@ -134,6 +134,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             SPEC.c.image,
             SPEC.c.image_id,
             SPEC.c.inputs,
+            SPEC.c.mounts,
             SPEC.c.command,
             SPEC.c.environment,
             SPEC.c.saves_itself,
@@ -159,6 +160,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
         {
             **more,
             "inputs": more["inputs"] or (),
+            "mounts": more["mounts"] or (),
             "job": row,
             "command": command,
             "environment": environment,

@@ -16,7 +16,7 @@ from gleaner.agent.timing.save_cost import fit
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
-from gleaner.control.queue import attempts, lanes, node_rates
+from gleaner.control.queue import attempts, compatibility, lanes, node_rates
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
 from gleaner.control.queue.transitions import lock, record
@@ -102,7 +102,7 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
     if row.state is not State.RUNNING:
         raise Refused(f"job {job} cannot be migrated: it does not run, it is {row.state}")
     mine: Any = db.execute(
-        select(ATTEMPT.c.node, LANE.c.cpus, LANE.c.memory_mib, AGENT.c.kind, SPEC.c.saves_itself)
+        select(ATTEMPT.c.node, LANE.c.cpus, LANE.c.memory_mib, LANE.c.mounts, AGENT.c.kind, SPEC.c.saves_itself)
         .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
         .join(SPEC, SPEC.c.id == JOB.c.spec)
         .join(AGENT, AGENT.c.name == JOB.c.agent)
@@ -130,6 +130,8 @@ def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
             AGENT.c.node == to, AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()
         )
     ).all()
+    if lacking := sorted(set(mine.mounts.split()) - compatibility.mounts_of_nodes(db)[to]):
+        raise Refused(f"job {job} cannot be migrated to {to}: that node lacks the folder {lacking[0]}")
     used = func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib")
     for agent in found:
         here = select(*used).join_from(JOB, LANE, LANE.c.id == JOB.c.lane).where(JOB.c.agent == agent.name)
@@ -217,6 +219,7 @@ _JOBS = (
         JOB.c.agent,
         LANE.c.cpus,
         LANE.c.memory_mib,
+        LANE.c.mounts,
         SPEC.c.saves_itself,
         ATTEMPT.c.claimed_s,
         or_(JOB.c.held, SAVES_NOTHING, SAVE_HAS_FAILED, _IN_VAIN).label("stays"),
@@ -249,11 +252,13 @@ def nodes_and_jobs(
         kind: tuple(sorted(name for name, other in on_nodes.items() if (kind, other.kind) not in fits))
         for kind in {row.kind for row in agents.values()}
     }
+    mounts = compatibility.mounts_of_nodes(db)
     jobs: list[AgentJob] = []
     for row in db.execute(_JOBS).all():
         on = agents.get(row.agent)
         if on is None:
             continue
+        lacking = {name for name in on_nodes if not mounts[name].issuperset(row.mounts.split())}
         is_settled = now_s - row.claimed_s >= settled_s
         jobs.append(
             AgentJob(
@@ -263,7 +268,7 @@ def nodes_and_jobs(
                 memory_mib=row.memory_mib,
                 is_migratable=is_settled and not row.stays,
                 cost_s=cost_s(known[on.node], row.memory_mib, assumed_s=assumed_s),
-                misfits=() if row.saves_itself else misfits[on.kind],
+                misfits=tuple(sorted(lacking.union(() if row.saves_itself else misfits[on.kind]))),
             )
         )
     return nodes, tuple(jobs)

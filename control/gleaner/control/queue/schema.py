@@ -77,6 +77,8 @@ SPEC = _table(
     Column("image_id", String),
     # The files and folders that the job reads, as `StoredInput` has them. None: there are none.
     Column("inputs", JSON_OR_NULL),
+    # The folders of the node that the job mounts, sorted. None: there are none.
+    Column("mounts", JSON_OR_NULL),
 )
 """A job's container image, command and environment. Never changed. A campaign's jobs share one, and `{index}` in it
 is filled in when it is read.
@@ -105,13 +107,24 @@ LANE = _table(
     not_null("submitter", String, server_default=""),
     # The time that an agent must have left for the jobs; 0: any will do.
     not_null("needs_s", Integer, server_default="0"),
+    # The folders that the jobs mount, sorted, a line each. `LANE_MOUNT` has a row for each.
+    not_null("mounts", String, server_default=""),
     CheckConstraint("cpus >= 1", "cpus_positive"),
     CheckConstraint("memory_mib >= 1", "memory_positive"),
-    Index("lane_wishes", "group", "cpus", "memory_mib", "kind", "not_on", "submitter", "needs_s", unique=True),
+    Index(
+        "lane_wishes", "group", "cpus", "memory_mib", "kind", "not_on", "submitter", "needs_s", "mounts", unique=True
+    ),
 )
 """All waiting jobs that are alike to a claim: of one group, and with the same wishes.
 
 A lane is never deleted: `claims` steps over a lane without waiting jobs."""
+
+LANE_MOUNT = _table(
+    "lane_mount",
+    Column("lane", Integer, ForeignKey("lane.id"), primary_key=True),
+    Column("folder", String, primary_key=True),
+)
+"""The folders that the jobs of a lane mount. A node that lacks one of them is not offered the jobs."""
 
 JOB = _table(
     "job",
@@ -345,6 +358,13 @@ FIT = _table(
     Column("node", Integer, ForeignKey("kind.id"), primary_key=True),
 )
 """A pair of kinds: checkpoints from nodes of one can be restored on nodes of the other. Each kind fits itself."""
+
+NODE_MOUNT = _table(
+    "node_mount",
+    Column("node", String, primary_key=True),
+    Column("folder", String, primary_key=True),
+)
+"""The folders that jobs could mount on a node when an agent last registered there."""
 
 NODE = _table(
     "node",

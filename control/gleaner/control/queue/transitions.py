@@ -55,7 +55,8 @@ _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 
 def _lane_of_new() -> ScalarSelect[int]:
     mine, new = LANE.alias("mine"), LANE.alias("new")
-    same_size = and_(new.c.cpus == mine.c.cpus, new.c.memory_mib == mine.c.memory_mib, new.c.needs_s == mine.c.needs_s)
+    sizes = ("cpus", "memory_mib", "needs_s", "mounts")
+    same_size = and_(*(new.c[name] == mine.c[name] for name in sizes))
     same_owner = and_(new.c.group == mine.c.group, new.c.submitter == mine.c.submitter)
     same = and_(same_owner, same_size, new.c.not_on == literal_column("''"))
     kind = case((SPEC.c.saves_itself.is_(null()), SAVING), else_=ANY_KIND)

@@ -60,7 +60,8 @@ class Bundle:
         except FileExistsError as error:
             raise Exists(f"there is a container {self.name} already") from error
         try:
-            for name in ("rootfs", "upper", "work", "job", "inputs"):
+            mounts_here = map(mount_place, range(len(facts.get("mounts", ()))))
+            for name in ("rootfs", "upper", "work", "job", "inputs", *mounts_here):
                 os.mkdir(self.inside(name), 0o755)
             for name, content in _OWN_FILES.items():
                 _write(self.inside(name), content, 0o644)
@@ -131,6 +132,11 @@ class Bundle:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, os.path.join(trash, "bundle"))
         mounts.remove_tree(trash)
+
+
+def mount_place(number: int) -> str:
+    """Return the name, in a bundle, of the folder at which the container's mount of this number is mounted."""
+    return f"mount-{number}"
 
 
 def disk_use(*paths: str) -> DiskUse:

@@ -11,6 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from ...system import untrusted
+from . import mount_folders
 
 CONFIG_FILE = "/etc/gleaner/privileged.json"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
@@ -54,6 +55,8 @@ class Config(NamedTuple):
     """Slurm's program that tells to whom a job belongs."""
     node_name: str = ""
     """This node's name in Slurm, if it is not the short host name."""
+    mounts: tuple[str, ...] = ()
+    """The folders of this node that jobs may mount, read-only, each at its own path (`mount_folders`)."""
     most_image_bytes: int = 64 * 2**30
     """The most bytes of container images that the node helper keeps."""
     most_container_bytes: int = 64 * 2**30
@@ -85,12 +88,29 @@ def load(path: str = CONFIG_FILE) -> Config:
         if name.startswith("most_"):
             if type(value) is not int or value <= 0:
                 raise Misconfigured(f"{path}: {name} must be a number above 0")
+        elif name == "mounts":
+            if type(value) not in (list,) or not all(isinstance(one, str) for one in value):
+                raise Misconfigured(f"{path}: mounts must be a list of folders")
         elif name == "node_name":
             if not (isinstance(value, str) and _NODE_NAME.match(value)):
                 raise Misconfigured(f"{path}: node_name must be the node's name in Slurm")
         elif name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
             raise Misconfigured(f"{path}: {name} must be an absolute path")
-    return Config(**values)
+    values["mounts"] = tuple(values.get("mounts", ()))
+    settings = Config(**values)
+    _check_mounts(settings, path)
+    return settings
+
+
+def _check_mounts(settings: Config, path: str) -> None:
+    """Check that jobs may mount such folders. Raises `Misconfigured`."""
+    own = (settings.handshakes, settings.agent_logs, settings.own, settings.bundles, settings.users_work)
+    for folder in settings.mounts:
+        if why := mount_folders.fault(folder):
+            raise Misconfigured(f"{path}: mounts: {folder[:255]!r} {why}")
+        for one in own:
+            if mount_folders.is_in(folder, one) or mount_folders.is_in(one, folder):
+                raise Misconfigured(f"{path}: mounts: {folder} is in the way of {one}, which is Gleaner's own")
 
 
 def key(settings: Config) -> bytes:

@@ -18,8 +18,9 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _PIDFD_GETFD = 438  # the same
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
-READ_ONLY, NO_LINKS = 0x1, 0x200000
-"""Attributes of a mount, for `change_mount`: nothing on it can be written; no symbolic link on it is followed."""
+READ_ONLY, NO_SETUID, NO_DEVICES, NO_LINKS = 0x1, 0x2, 0x4, 0x200000
+"""Attributes of a mount, for `change_mount`: nothing on it can be written; no program on it gives the rights of its
+owner; no device on it can be opened; no symbolic link on it is followed."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.splice.restype = ctypes.c_ssize_t
 

@@ -1,8 +1,8 @@
 """Check, field by field, what an agent or a user within a user job may ask of the node helper. Pure.
 
 Nothing here touches the system. Every field is a plain value of one type, within limits, and unknown fields are
-refused. No field is ever a path on the node: a container has a plain name, a container image its own name or digest,
-and a folder is a descriptor.
+refused. No field is a path of the caller's choice: a container has a plain name, a container image its own name or
+digest, a folder is a descriptor, and a mount must be one of those that root's settings name.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ...system.ipc import Message
+from . import mount_folders
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,60}\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}\Z")
@@ -48,6 +49,8 @@ class Spec(NamedTuple):
     """True if the process comes from a checkpoint and does not begin anew."""
     inputs: bool
     """True if the container has a folder of inputs, which comes with `run`."""
+    mounts: list[str]
+    """The folders of the node that it sees, each at its own path."""
 
 
 def check_fields(message: Message, **rules: Callable[[Any], bool]) -> Message:
@@ -79,6 +82,7 @@ def spec(message: Message) -> Spec:
             labels=_are_labels,
             restore=_is_flag,
             inputs=_is_flag,
+            mounts=_are_mounts,
         )
     )
 
@@ -148,6 +152,15 @@ def _is_environment(value: Any) -> bool:
         _is(dict, value)
         and len(value) <= _MOST_TEXTS
         and all(is_text(name) and _VARIABLE.match(name) and is_text(text) for name, text in value.items())
+    )
+
+
+def _are_mounts(value: Any) -> bool:
+    return (
+        _is(list, value)
+        and len(value) <= mount_folders.MOST
+        and all(isinstance(one, str) for one in value)
+        and not mount_folders.fault_of_list(value)
     )
 
 

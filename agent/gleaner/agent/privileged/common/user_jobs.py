@@ -90,6 +90,8 @@ def check_spec(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: flo
         raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
     if spec.inputs:
         raise Refused("'inputs' are not for user jobs: put them into the job's folder")
+    if spec.mounts:
+        raise Refused("'mounts' are not for user jobs")
     if spec.labels:
         raise Refused("'labels' are not yours to give")
     has = share(job, uid=owner.uid, node=node)

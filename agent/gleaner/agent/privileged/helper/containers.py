@@ -21,6 +21,7 @@ from ..common import (
     bundle,
     config,
     freezing,
+    mount_folders,
     processes,
     request,
     system_programs,
@@ -70,12 +71,24 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     defaults = oci_config.image(image.config)
     if not oci_config.command(spec, defaults):
         raise Failed("start", "there is no command, and the image has none")
+    for path in spec.mounts:
+        _check_mount(settings, path)
     container = Bundle(settings, spec.name)
     about: dict[str, Any] = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs}
-    about |= {"made_s": int(time.time()), "uid": owner.uid, "inputs": spec.inputs}
+    about |= {"made_s": int(time.time()), "uid": owner.uid, "inputs": spec.inputs, "mounts": spec.mounts}
     node = _node(settings, owner)._replace(image_id=image.id)
     rootfs = container.inside("rootfs")
     container.make(about, oci_config.configuration(spec, node, defaults, rootfs=rootfs, folder=container.path))
+
+
+def _check_mount(settings: config.Config, path: str) -> None:
+    """Check that root allows a mount, and that the folder is there. Raises `Failed`."""
+    if path not in settings.mounts:
+        raise Failed("fault", f"{path} is not among the mounts in {config.CONFIG_FILE}")
+    try:
+        mount_folders.check(path)
+    except mount_folders.Missing as error:
+        raise Failed("fault", f"{path}: {error}") from error
 
 
 def run(

@@ -19,8 +19,8 @@ import time
 from typing import Any
 
 from ...system import untrusted
-from ..common import config, linux, mounts
-from ..common.bundle import Bundle
+from ..common import config, linux, mount_folders, mounts
+from ..common.bundle import Bundle, mount_place
 from ..common.processes import cgroup_counters, cgroups_made_by_runc, kill_descendants
 
 LONGEST_LOG_BYTES = 192 * 2**20
@@ -107,6 +107,8 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
     for folder, name in zip(folders, ("job", "inputs")):  # noqa: B905 - Python 3.9 has no `strict`
         linux.bind(_same_folder(folder), bundle.inside(name))
         os.close(folder)
+    for number, path in enumerate(bundle.facts().get("mounts", ())):
+        _mount(path, bundle.inside(mount_place(number)))
     log = Log(os.open(bundle.inside("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
     for command in ("create", "start"):
@@ -134,6 +136,17 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
         }
     )
     return {}
+
+
+def _mount(path: str, target: str) -> None:
+    """Mount a folder of the node's, and nothing that is mounted below it. Raises `OSError`."""
+    try:
+        folder = mount_folders.open_folder(path)
+    except mount_folders.Missing as error:
+        raise OSError(f"{path}: {error}") from error
+    linux.bind(folder, target)
+    os.close(folder)
+    linux.change_mount(target, on=linux.READ_ONLY | linux.NO_SETUID | linux.NO_DEVICES)
 
 
 def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, err: int) -> str | None:

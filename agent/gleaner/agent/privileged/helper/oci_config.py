@@ -10,7 +10,7 @@ from __future__ import annotations  # the node may have Python 3.9
 
 from typing import Any, NamedTuple
 
-from ..common import request
+from ..common import bundle, request
 from ..common.request import Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
 from ..shim.own_config import socket_denials
@@ -153,6 +153,11 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
 
     read_only = ("rbind", "rprivate", "ro", "nosuid", "nodev")
     inputs = mount(INPUTS_IN_CONTAINER, "bind", *read_only, source=f"{folder}/inputs")
+    # Before the job's folder: no link that a job has put there leads to where they are mounted.
+    from_node = [
+        mount(path, "bind", *read_only, source=f"{folder}/{bundle.mount_place(number)}")
+        for number, path in enumerate(spec.mounts)
+    ]
     return [
         mount("/proc", "proc", *plain),
         mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
@@ -161,6 +166,7 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
         mount("/sys/fs/cgroup", "cgroup", "ro", *plain),
         mount("/dev/mqueue", "mqueue", *plain),
         mount(_SHM, "tmpfs", *plain, "mode=1777", f"size={spec.memory_mib * _MIB}", source="shm"),
+        *from_node,
         mount(FOLDER_IN_CONTAINER, "bind", "rbind", "rprivate", source=f"{folder}/job"),
         *([inputs] if spec.inputs else []),
         *(file(name) for name in ("resolv.conf", "hostname", "hosts")),

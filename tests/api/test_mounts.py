@@ -1,0 +1,54 @@
+"""A job that mounts what the site does not allow is refused at its submission."""
+
+import pytest
+from tests.api.api_harness import ApiHarness, detail
+
+from gleaner.control.settings import InputSettings, Settings
+
+ALLOWED = ["/cvmfs/atlas.cern.ch", "/data/calib"]
+
+
+def allow(harness: ApiHarness, *folders: str) -> None:
+    harness.state.settings = harness.state.settings.model_copy(update={"inputs": InputSettings(mounts=folders)})
+
+
+def refusal(harness: ApiHarness, *mounts: str) -> str:
+    job = {"name": "pi", "image": "gleaner/pi", "mounts": mounts}
+    return detail(harness.user.post("/v1/jobs", {"job": job}), 422)
+
+
+def test_a_folder_that_is_not_allowed_is_refused_in_one_line_with_those_that_are(harness: ApiHarness) -> None:
+    assert refusal(harness, "/data") == (
+        "job.mounts: jobs may mount no folder here, not /data either: an admin allows some in [inputs] mounts"
+    )
+    allow(harness, *ALLOWED)
+    for folder in ("/data", "/cvmfs/atlas.cern.ch/repo", "/cvmfs/atlas.cern"):
+        assert refusal(harness, folder) == (
+            f"job.mounts: {folder} is not among the folders that jobs may mount here: {', '.join(ALLOWED)}"
+        )
+    job = harness.user.submit(spec={"mounts": ["/data/calib", "/cvmfs/atlas.cern.ch"]})
+    assert harness.user.get(f"/v1/jobs/{job}").json()["mounts"] == ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("mounts", "why"),
+    [
+        (["/data/calib", "/data/calib"], "/data/calib is named twice"),
+        (["/data", "/data/calib"], "/data/calib is in /data: name one of the two"),
+        (["/data/../etc"], "must be a full path without . and .. in it"),
+        (["/data\n"], "must be a full path"),
+        (["/job"], "is in the way of /job"),
+        ([f"/data{number}" for number in range(1000)], "at most 16"),
+    ],
+)
+def test_what_is_no_list_of_folders_is_refused_in_one_line(harness: ApiHarness, mounts: list[str], why: str) -> None:
+    allow(harness, *ALLOWED)
+    said = refusal(harness, *mounts)
+    assert why in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("folder", ["data", "/", "/job/x", "/data/..", "/var/lib/gleaner/storage", "/var/lib"])
+def test_the_site_allows_no_folder_that_cannot_be_mounted(folder: str) -> None:
+    with pytest.raises(ValueError, match=folder):
+        Settings.model_validate({"inputs": {"mounts": [folder]}})

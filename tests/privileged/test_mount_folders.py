@@ -1,0 +1,131 @@
+"""The folders of a node that jobs may mount: only root can change what their paths lead to."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.privileged.root import only_root
+
+from gleaner.agent.privileged.common import config, mount_folders
+from gleaner.agent.privileged.common.config import Config, Misconfigured
+from gleaner.agent.privileged.common.mount_folders import Missing
+from gleaner.agent.privileged.helper import containers
+
+USER = 4200
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that nobody but root can change, and none above it."""
+    made = Path(tempfile.mkdtemp(prefix="gleaner-mounts-", dir="/opt"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def opened(path: Path) -> str:
+    """Return the folder to which the path leads."""
+    mount_folders.check(str(path))
+    descriptor = mount_folders.open_folder(str(path))
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    finally:
+        os.close(descriptor)
+
+
+@only_root
+def test_a_folder_of_anybodys_is_opened_below_folders_of_roots(place: Path) -> None:
+    (place / "calib").mkdir()
+    os.chown(place / "calib", USER, USER)
+    assert opened(place / "calib") == str(place / "calib")
+
+
+@only_root
+def test_links_of_roots_are_followed(place: Path) -> None:
+    (place / "disk" / "software").mkdir(parents=True)
+    (place / "far").symlink_to(place / "disk")
+    (place / "near").symlink_to("./far/../disk/software")
+    assert opened(place / "far" / "software") == opened(place / "near") == str(place / "disk" / "software")
+
+
+@only_root
+@pytest.mark.parametrize(("uid", "mode"), [(USER, 0o755), (0, 0o775), (0, 0o757), (0, 0o1777)])
+def test_a_folder_that_others_could_replace_is_not_opened(place: Path, uid: int, mode: int) -> None:
+    """A user might put a link to /root in its place, before or after any check."""
+    (place / "theirs" / "calib").mkdir(parents=True)
+    (place / "theirs").chmod(mode)
+    os.chown(place / "theirs", uid, 0)
+    (place / "link").symlink_to(place / "theirs" / "calib")
+    for path in (place / "theirs" / "calib", place / "link"):
+        with pytest.raises(Missing, match=f"others than root could replace it: {place}/theirs is not root's alone"):
+            opened(path)
+
+
+@only_root
+def test_what_is_no_folder_is_missing(place: Path) -> None:
+    (place / "file").write_text("")
+    (place / "loop").symlink_to("loop")
+    (place / "nowhere").symlink_to("gone")
+    for name in ("file", "loop", "nowhere", "gone", "gone/deeper", "file/deeper"):
+        with pytest.raises(Missing, match="there is no such folder"):
+            opened(place / name)
+    with pytest.raises(Missing, match="too many symbolic links"):
+        mount_folders.open_folder(str(place / "loop"))
+    with pytest.raises(Missing, match="cannot be entered"):
+        mount_folders.open_folder(str(place / "file"))
+
+
+@only_root
+def test_a_file_system_that_does_not_answer_is_missing_after_a_while(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in the place of `test` waits as for a dead server."""
+    slow = tmp_path / "test"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(mount_folders, "_ANSWER_WITHIN_S", 0.2)
+    with pytest.raises(Missing, match="it does not answer"):
+        mount_folders.check(str(place))
+
+
+@only_root
+@pytest.mark.parametrize(
+    ("mounts", "why"),
+    [
+        ("/data", "must be a list of folders"),
+        ([7], "must be a list of folders"),
+        (["data"], "'data' must be a full path"),
+        (["/data/../root"], "must be a full path without"),
+        (["/"], "'/' must be a full path"),
+        (["/job/data"], "in the way of /job"),
+        (["/var/lib/gleaner-root/containers"], "in the way of /var/lib/gleaner-root"),
+        (["/var/lib"], "in the way of /var/lib/gleaner/work"),
+    ],
+)
+def test_root_settings_name_folders_that_can_be_mounted(tmp_path: Path, mounts: object, why: str) -> None:
+    path = tmp_path / "privileged.json"
+    path.write_text(json.dumps({"agent_uid": USER, "mounts": mounts}))
+    path.chmod(0o644)
+    with pytest.raises(Misconfigured, match=why):
+        config.load(str(path))
+    path.write_text(json.dumps({"agent_uid": USER, "mounts": ["/cvmfs/a", "/cvmfs/a/b"]}))
+    assert config.load(str(path)).mounts == ("/cvmfs/a", "/cvmfs/a/b")
+
+
+@only_root
+def test_the_helper_mounts_what_root_names_letter_by_letter_and_nothing_else(place: Path) -> None:
+    (place / "calib" / "inner").mkdir(parents=True)
+    allowed = str(place / "calib")
+    settings = Config(USER, mounts=(allowed,))
+    containers._check_mount(settings, allowed)
+    for path in (f"{allowed}/inner", str(place), "/root", f"{allowed}/", f"{allowed}/../calib"):
+        with pytest.raises(containers.Failed, match="is not among the mounts in"):
+            containers._check_mount(settings, path)
+    shutil.rmtree(place / "calib")
+    with pytest.raises(containers.Failed, match=f"{allowed}: there is no such folder"):
+        containers._check_mount(settings, allowed)

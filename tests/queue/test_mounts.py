@@ -1,0 +1,125 @@
+"""A job that mounts folders of its node is given only to agents of nodes that have them."""
+
+from typing import Any
+
+import pytest
+from tests.queue.queue_harness import SPENT, QueueHarness
+
+from gleaner.agent.messages import Completed, ReturnReason
+from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
+from gleaner.control.queue import attempt_reports, compatibility, queries, relocation
+from gleaner.control.queue.attempt_reports import NODES_UNTIL_HELD
+from gleaner.control.queue.errors import Refused
+from gleaner.control.states import State
+
+A, B = "/cvmfs/a", "/cvmfs/b"
+
+
+def claimed(harness: QueueHarness, agent: str) -> list[int]:
+    return [work.job for work in harness.claim(agent)]
+
+
+def lacking(harness: QueueHarness, job: int) -> dict[str, str]:
+    found = harness.look(compatibility.obstacles, job)
+    return dict(found.lacking) if found else {}
+
+
+def test_only_a_node_with_all_the_folders_is_given_the_job(harness: QueueHarness) -> None:
+    both, one, plain = harness.job(mounts=(B, A)), harness.job(mounts=(A,)), harness.job()
+    assert claimed(harness, harness.agent("none")) == [plain]
+    assert claimed(harness, harness.agent("one", mounts=(A,))) == [one]
+    (work,) = harness.claim(harness.agent("more", mounts=("/x", A, B)))
+    assert (work.job, work.mounts) == (both, (A, B))
+    assert harness.detail(both).mounts == (A, B)
+    assert harness.detail(plain).mounts == ()
+
+
+def test_what_a_node_has_is_what_its_latest_agent_has_found(harness: QueueHarness) -> None:
+    job = harness.job(mounts=(A,))
+    harness.agent("a", node="n1", mounts=(A,))
+    harness.agent("b", node="n1", mounts=(B,))
+    assert lacking(harness, job) == {"n1": f"the folder {A}"}
+    assert claimed(harness, "a") == claimed(harness, "b") == []
+    harness.agent("c", node="n1", mounts=(A,))
+    assert lacking(harness, job) == {}
+    assert claimed(harness, "c") == [job]
+
+
+def test_where_all_nodes_lack_a_folder_the_job_says_which(harness: QueueHarness) -> None:
+    job = harness.job(mounts=(A, B))
+    harness.agent("a", node="n1", mounts=(A,))
+    harness.agent("b", node="n2")
+    found = lacking(harness, job)
+    assert found == {"n1": f"the folder {B}", "n2": f"the folder {A} and the folder {B}"}
+    nodes = [NodeOutlook(64, 65536, name=name) for name in ("n1", "n2")]
+    assert cannot_go_on(JobNeeds(1, 512, lacking=found), nodes) == f"waits for a node with the folder {B}"
+    (waiting,) = harness.look(queries.waiting)
+    assert waiting.misfits == {"n1", "n2"}, "no agent is submitted to them for it"
+
+
+@pytest.mark.parametrize("saves_itself", [None, {"signal": "SIGTERM"}])
+def test_whatever_becomes_of_the_job_it_mounts_the_same(harness: QueueHarness, saves_itself: Any) -> None:
+    job = harness.job(mounts=(A,), retries=9, saves_itself=saves_itself, memory_mib=512, most_memory_mib=1024)
+    harness.agent("without")
+    harness.agent("with", mounts=(A,))
+    harness.agent("other", mounts=(A,))
+
+    def attempt(agent: str) -> int:
+        harness.record_heartbeat("without")
+        assert harness.claim("without") == ()
+        harness.record_heartbeat(agent)
+        (work,) = harness.claim(agent)
+        assert (work.job, work.mounts) == (job, (A,))
+        return work.attempt
+
+    harness.record_save(job, attempt("with"), has_memory=saves_itself is None)
+    harness.record_return(job, attempt("with"), ReturnReason.CANNOT_RESTORE)
+    met_limit = Completed(exit_code=137, reason="memory limit", slice=SPENT, out_of_memory=True)
+    harness.do(attempt_reports.record_completion, job, attempt("other"), met_limit, now_s=harness.now_s)
+    harness.record_completion(job, attempt("other"), exit_code=1)
+    harness.now_s += LONGEST_ELSEWHERE_S
+    assert attempt("with")
+
+
+def test_a_job_migrates_only_to_a_node_with_the_folder(harness: QueueHarness) -> None:
+    job = harness.job(mounts=(A,))
+    harness.claim_one(harness.agent("a", node="n1", mounts=(A,)))
+    harness.agent("b", node="n2", mounts=(B,))
+    harness.agent("c", node="n3", mounts=(A,))
+    with pytest.raises(Refused, match=f"job {job} cannot be migrated to n2: that node lacks the folder {A}"):
+        harness.do(relocation.ask, job, to="n2", by="ada", now_s=harness.now_s)
+    _, (seen,) = harness.look(relocation.nodes_and_jobs, settled_s=0.0, assumed_s=1.0, now_s=harness.now_s)
+    assert seen.misfits == ("n2",)
+    harness.do(relocation.ask, job, to="n3", by="ada", now_s=harness.now_s)
+
+
+def test_a_node_that_has_lost_a_folder_gets_no_such_job_before_its_next_agent_and_the_job_loses_nothing(
+    harness: QueueHarness,
+) -> None:
+    job, same, other = harness.job(mounts=(A, B)), harness.job(mounts=(A,)), harness.job(mounts=(B,))
+    count = NODES_UNTIL_HELD + 2
+    for number in range(count):
+        agent = harness.agent(f"a{number}", node=f"n{number}", mounts=(A, B))
+        (work,) = harness.claim(agent, most=1)
+        assert work.job == job
+        harness.record_return(job, work.attempt, ReturnReason.MOUNT_MISSING, f"{A}: there is no such folder")
+    row = harness.row(job)
+    assert (row.state, row.held, harness.detail(job).failures) == (State.NEW, False, 0)
+    assert (
+        lacking(harness, job)
+        == lacking(harness, same)
+        == dict.fromkeys(map("n{}".format, range(count)), f"the folder {A}")
+    )
+    harness.record_heartbeat("a0")
+    assert claimed(harness, "a0") == [other]
+    assert claimed(harness, harness.agent("b", node="n1", mounts=(A, B))) == [job, same]
+
+
+def test_a_folder_that_the_node_did_not_name_keeps_the_job_off_for_a_while(harness: QueueHarness) -> None:
+    job, agent = harness.job(mounts=(A,)), harness.agent("a", mounts=(A,))
+    harness.record_return(job, harness.claim_one(agent).attempt, ReturnReason.MOUNT_MISSING, "what?")
+    assert claimed(harness, agent) == []
+    harness.now_s += LONGEST_ELSEWHERE_S
+    harness.record_heartbeat(agent)
+    assert claimed(harness, agent) == [job]
