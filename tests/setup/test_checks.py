@@ -260,7 +260,7 @@ def test_plain_http_on_control_itself_needs_no_certificate() -> None:
     assert state_of("certificate's key", facts) is State.OK
 
 
-def test_a_second_that_the_answers_time_cuts_off_is_no_wrong_clock() -> None:
+def test_the_time_that_the_answer_took_is_no_wrong_clock() -> None:
     facts = h.node(control=replace(h.CONTROL, ahead_s=1.4, unsure_s=0.6))
     assert state_of("clock against control", facts) is State.OK
 

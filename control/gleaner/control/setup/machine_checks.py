@@ -63,7 +63,7 @@ def clock_is_controls(facts: Facts) -> Judgement:
     found = needed(facts.control)
     if found.ahead_s is None:
         return not_checked("control's answer has no time")
-    # What the answer took, and the seconds that it cuts off, are no error of a clock.
+    # What the answer took is no error of a clock.
     sure_s = max(0.0, abs(found.ahead_s) - found.unsure_s)
     ahead_s = sure_s if found.ahead_s > 0 else -sure_s
     if is_wrong(ahead_s):

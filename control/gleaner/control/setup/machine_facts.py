@@ -140,16 +140,16 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
     except ValueError:
         said = None
     health = cast("dict[str, Any]", said) if type(said) is dict and "leader" in said else {}
-    # A server says its time in whole seconds, cut off: on the average half a second has gone since.
+    controls_s = health.get("now_s")
     ahead_s = None
-    if answer.date_s is not None:
-        ahead_s = (answer.asked_s + answer.answered_s) / 2 - (answer.date_s + 0.5)
+    if isinstance(controls_s, float):
+        ahead_s = (answer.asked_s + answer.answered_s) / 2 - controls_s
     return ControlFacts(
         url=url,
         status=answer.status,
         health=health,
         ahead_s=ahead_s,
-        unsure_s=0.5 + (answer.answered_s - answer.asked_s) / 2,
+        unsure_s=(answer.answered_s - answer.asked_s) / 2,
         certificate=answer.certificate,
     )
 

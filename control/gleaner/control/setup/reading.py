@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -117,8 +116,6 @@ class HttpAnswer:
 
     status: int
     body: bytes
-    date_s: float | None
-    """The time by the other side's clock, in whole seconds."""
     asked_s: float
     answered_s: float
     certificate: Certificate | None
@@ -148,7 +145,7 @@ def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: st
         answer = connection.getresponse()
         answered_s = time.time()
         body = answer.read(_LARGEST_ANSWER)
-        return HttpAnswer(answer.status, body, _date_s(answer.getheader("Date")), asked_s, answered_s, certificate)
+        return HttpAnswer(answer.status, body, asked_s, answered_s, certificate)
     except ssl.SSLCertVerificationError as error:
         return Unread(f"the certificate of {host} is not trusted: {one_line(error.verify_message)}")
     except TimeoutError:
@@ -168,13 +165,6 @@ def _connection(
         return http.client.HTTPConnection(host, port, timeout=within_s)
     context = ssl.create_default_context(cafile=ca_file)
     return http.client.HTTPSConnection(host, port, timeout=within_s, context=context)
-
-
-def _date_s(header: str | None) -> float | None:
-    try:
-        return None if header is None else parsedate_to_datetime(header).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _certificate_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Certificate | None:
