@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.control.simulation.settings import Discipline
+from gleaner.control.simulation.settings import SchedulerKind
 from gleaner.lab.experiments import fair_share
 from gleaner.lab.experiments.catalog import settings_of
 from gleaner.lab.experiments.comparison import Comparison, Row
@@ -70,7 +70,7 @@ def test_a_figure_outside_its_interval_says_so() -> None:
 def test_the_same_seed_gives_the_same_figures() -> None:
     settings = fair_share.FairShareSettings.model_validate(settings_of("fair_share"))
     for set_up in settings.set_ups:
-        assert set_up.kind in (Discipline.PRIORITY, Discipline.SFS)
+        assert set_up.kind in (SchedulerKind.PRIORITY, SchedulerKind.SFS)
         assert fair_share.found(settings, set_up, 7) == fair_share.found(settings, set_up, 7)
 
 

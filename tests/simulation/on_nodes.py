@@ -11,9 +11,9 @@ from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     CostSettings,
-    Discipline,
     Migration,
     MigrationSettings,
+    SchedulerKind,
     SchedulerSettings,
 )
 from gleaner.control.simulation.workload import Workload
@@ -48,7 +48,7 @@ def scheduler(
 ) -> SchedulerSettings:
     save, restore = CostSettings(constant_s=save_s), CostSettings(constant_s=restore_s)
     moves = MigrationSettings(kind=migration, every_s=every_s, save=save, restore=restore)
-    return SchedulerSettings(kind=Discipline(kind), migration=moves)
+    return SchedulerSettings(kind=SchedulerKind(kind), migration=moves)
 
 
 def savable(workload: Workload) -> Workload:

@@ -18,7 +18,7 @@ from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     CostSettings,
-    Discipline,
+    SchedulerKind,
     SchedulerSettings,
 )
 from gleaner.control.simulation.workload import Workload
@@ -29,7 +29,7 @@ without_deadline = settings(deadline=None, max_examples=60)  # the first example
 
 
 def scheduled(kind: str, workload: Workload, nodes: int, rules: AgentSettings | None, **stop: Any) -> Schedule:
-    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=Discipline(kind)), rules, **stop)
+    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=SchedulerKind(kind)), rules, **stop)
 
 
 def slices(schedule: Schedule) -> list[Slice]:

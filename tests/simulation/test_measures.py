@@ -15,7 +15,7 @@ from gleaner.control.simulation.metrics.integrals import by_bin, waiting
 from gleaner.control.simulation.metrics.measures import Measures, Waits, Window, measure
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 
 near = pytest.approx
@@ -191,7 +191,7 @@ def replayed(workload: Workload, length_s: float) -> tuple[Schedule, Schedule]:
         save=CostSettings(constant_s=7),
         restore=CostSettings(constant_s=4),
     )
-    scheduler, machine = SchedulerSettings(kind=Discipline.EASY), of_processors(8)
+    scheduler, machine = SchedulerSettings(kind=SchedulerKind.EASY), of_processors(8)
     return replay(workload, machine, scheduler, agents), replay(workload, machine, scheduler)
 
 

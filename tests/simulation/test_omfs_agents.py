@@ -18,8 +18,8 @@ from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     CostSettings,
-    Discipline,
     EntitlementSettings,
+    SchedulerKind,
     SchedulerSettings,
 )
 
@@ -33,7 +33,7 @@ def ran(
     *,
     until_s: float | None = None,
 ) -> Schedule:
-    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=rules)
     return replay(as_workload(jobs, groups=list(PERCENT)), of_processors(UNITS), scheduler, agents, until_s=until_s)
 
 

@@ -8,11 +8,11 @@ from tests.simulation.traces import trace
 
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import DecideAt, Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import DecideAt, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
 
-EASY = SchedulerSettings(kind=Discipline.EASY)
-EACH_END = SchedulerSettings(kind=Discipline.EASY, decide_at=DecideAt.EACH_END)
+EASY = SchedulerSettings(kind=SchedulerKind.EASY)
+EACH_END = SchedulerSettings(kind=SchedulerKind.EASY, decide_at=DecideAt.EACH_END)
 
 
 @pytest.mark.parametrize(("log", "processors", "identical"), [("KTH-SP2", 100, 0.98), ("SDSC-SP2", 128, 0.95)])

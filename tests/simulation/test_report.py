@@ -24,7 +24,7 @@ from gleaner.control.simulation.report.run_page import comparison_page, run_page
 from gleaner.control.simulation.report.who_had_what import gantt_parts
 from gleaner.control.simulation.run import Ground, cases, run_all
 from gleaner.control.simulation.scenario import Option, read_scenario
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workload import Cleaning
 
 AGENTS = (Option(("agents", "length_s"), "--agents", 3600.0), Option(("agents", "save"), "--save", {"constant_s": 60}))
@@ -35,7 +35,7 @@ def pages(machine: Machine) -> tuple[Page, Page]:
     scenario = read_scenario(None, AGENTS)
     workload = busy(jobs=120, days=6, processors=machine.units)
     ground = Ground(workload, machine, Cleaning(120), ())
-    outcomes = run_all(cases(scenario, (Discipline.FCFS, Discipline.EASY), (1800.0, 3600.0)), ground)
+    outcomes = run_all(cases(scenario, (SchedulerKind.FCFS, SchedulerKind.EASY), (1800.0, 3600.0)), ground)
     return run_page(outcomes[-1], ground), comparison_page(outcomes, ground)
 
 

@@ -13,7 +13,7 @@ from gleaner.control.simulation.metrics.tables import duration
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
 from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workload import Cleaning, Workload
 from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.synthetic import make
@@ -97,11 +97,11 @@ def _made(settings: WorkloadSettings, machine: Machine | None) -> Ground:
 def check(scheduler: SchedulerSettings, ground: Ground) -> None:
     """Raise `BadScenario` if the scheduler lacks what it needs, or names a user or group that does not exist."""
     workload = ground.workload
-    if scheduler.kind is Discipline.SFS:
+    if scheduler.kind is SchedulerKind.SFS:
         if not scheduler.sfs.others and not any(scheduler.sfs.targets.values()):
             raise BadScenario("sfs needs targets: --target USER=UNITS, or [scheduler.sfs] targets or others")
         _known("user", scheduler.sfs.targets, workload.users, workload.name)
-    if scheduler.kind is Discipline.OMFS:
+    if scheduler.kind is SchedulerKind.OMFS:
         if not any(scheduler.omfs.percent.values()):
             raise BadScenario("omfs needs entitlements: --entitlement GROUP=PERCENT, or [scheduler.omfs.percent]")
         _known("group", scheduler.omfs.percent, workload.groups, workload.name)
@@ -132,7 +132,7 @@ def run(
     return Outcome(label, scenario, schedule, baseline, measure(schedule, baseline, window))
 
 
-def cases(scenario: Scenario, kinds: Sequence[Discipline], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
+def cases(scenario: Scenario, kinds: Sequence[SchedulerKind], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
     """Return the scenario under each scheduler: without agents, and with agents of each length (by default its own)."""
     found: list[Scenario] = []
     for kind in kinds:
@@ -154,7 +154,7 @@ def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobo
     for case in asked:
         check(case.scheduler, ground)
     outcomes: list[Outcome] = []
-    plain: dict[Discipline, Schedule] = {}
+    plain: dict[SchedulerKind, Schedule] = {}
     for done, case in enumerate(asked):
         progress(done, len(asked))
         outcome = run(case, ground, label=label(case), baseline=plain.get(case.scheduler.kind))

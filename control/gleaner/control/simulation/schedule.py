@@ -55,7 +55,7 @@ def no_stretches() -> Stretches:
     return Stretches(np.empty(0, np.int64), none, none, np.empty(0, np.int64), none, none, none, np.empty(0, np.int32))
 
 
-class Parts(NamedTuple):
+class NodeRanges(NamedTuple):
     """The parts of nodes that stretches held: one entry for each range of nodes with as many cores held of each."""
 
     stretch: Counts
@@ -85,7 +85,7 @@ class Schedule:
     agents: Stretches
     saves: int = 0
     """The number of saves of regular jobs (preemption, migration). Saves of agents' jobs are in `agents`."""
-    parts: Parts | None = None
+    parts: NodeRanges | None = None
     """The parts of nodes that `jobs` held, where the replay knows nodes; see also `metrics.node_assignment.placed`."""
     agent_jobs_end_s: Seconds | None = None
     """The time when each job of a finite low-priority queue was complete (NaN: never); None for an endless queue."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import Discipline, PrioritySettings, SchedulerSettings, ShareSettings
+from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings, ShareSettings
 from gleaner.control.simulation.workload import Seconds, Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
@@ -38,7 +38,7 @@ class _Start(_Table):
 
 class _SetUp(_Table):
     name: str
-    kind: Discipline
+    kind: SchedulerKind
     per_unit: float
     starts: dict[str, _Start]
 
@@ -60,11 +60,11 @@ class FairShareSettings(_Table):
     submitted_after_s: float
     users: tuple[_User, ...]
     set_ups: tuple[_SetUp, ...]
-    published: dict[Discipline, _Published]
+    published: dict[SchedulerKind, _Published]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunFigures:
     """The figures of one run of one set-up."""
 
     starts_days: Mapping[str, float]
@@ -88,14 +88,14 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     seeds = range(min(told.seeds, 8) if quick else told.seeds)
     at_once = told.model_copy(update={"submitted_after_s": 0.0})
     rows: list[Row] = []
-    for kind in (Discipline.PRIORITY, Discipline.SFS):
-        of_kind: list[Found] = []
+    for kind in (SchedulerKind.PRIORITY, SchedulerKind.SFS):
+        of_kind: list[RunFigures] = []
         for set_up in told.set_ups:
             if set_up.kind is kind:
                 founds = [found(told, set_up, seed) for seed in seeds]
                 rows += _starts(set_up, founds, [found(at_once, set_up, seed) for seed in seeds])
                 of_kind += founds
-        rows += _shares("linear" if kind is Discipline.PRIORITY else "SFS", of_kind, told.published[kind])
+        rows += _shares("linear" if kind is SchedulerKind.PRIORITY else "SFS", of_kind, told.published[kind])
     return Comparison(
         title=f"Simultaneous Fair-Share (Steffen, 2019): means over {len(seeds)} seeds",
         not_published=(
@@ -117,7 +117,7 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     )
 
 
-def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> Found:
+def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> RunFigures:
     """Replay one set-up with one seed, and return its figures."""
     workload = submitted(settings, seed)
     scheduler = SchedulerSettings(
@@ -134,7 +134,7 @@ def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> Found:
     bobs = workload.user == workload.users.index("Bob")
     target = next(user.target for user in settings.users if user.name == "Bob")
     until_s = settings.days * DAY_S
-    return Found(
+    return RunFigures(
         starts_days=starts_days,
         bob_runs=_share_of_time(schedule, bobs, units=1, until_s=until_s),
         bob_steady=_share_of_time(schedule, bobs, units=target, until_s=until_s),
@@ -185,7 +185,7 @@ def _share_of_time(schedule: Schedule, jobs: np.ndarray, *, units: float, until_
     return float(np.diff(at_s)[held >= units].sum()) / until_s
 
 
-def _starts(set_up: _SetUp, founds: Sequence[Found], at_once: Sequence[Found]) -> list[Row]:
+def _starts(set_up: _SetUp, founds: Sequence[RunFigures], at_once: Sequence[RunFigures]) -> list[Row]:
     """Return one row a user: the wait for the first start, beside the published one."""
     rows: list[Row] = []
     for user, start in set_up.starts.items():
@@ -205,7 +205,7 @@ def _starts(set_up: _SetUp, founds: Sequence[Found], at_once: Sequence[Found]) -
     return rows
 
 
-def _shares(name: str, founds: Sequence[Found], published: _Published) -> list[Row]:
+def _shares(name: str, founds: Sequence[RunFigures], published: _Published) -> list[Row]:
     """Return the rows of the figures that both set-ups of a kind share."""
     return [
         _share(

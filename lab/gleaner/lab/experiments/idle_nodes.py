@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.metrics.measures import Window, measure
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 from gleaner.control.simulation.workloads import synthetic, traces
 from gleaner.control.simulation.workloads.distributions import Uniform
@@ -59,7 +59,7 @@ class _Variant(_Table):
     name: str
     model: Model | None = None
     waiting: int | None = None
-    scheduler: Discipline | None = None
+    scheduler: SchedulerKind | None = None
     shortest_slice_min: float | None = None
 
 
@@ -68,7 +68,7 @@ class IdleNodesExperiment(_Table):
 
     log: str
     model: Model = Model.LOG
-    scheduler: Discipline
+    scheduler: SchedulerKind
     lengths_min: tuple[float, ...]
     costs_min: tuple[float, ...]
     slice_costs: float

@@ -14,9 +14,9 @@ from gleaner.control.simulation.metrics.occupancy import EMPTY, FULL, MIXED, occ
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     CostSettings,
-    Discipline,
     Migration,
     MigrationSettings,
+    SchedulerKind,
     SchedulerSettings,
 )
 from gleaner.control.simulation.workload import Workload
@@ -52,7 +52,7 @@ class _Variant(_Table):
     mean_cores: float | None = None
     mean_run_s: float | None = None
     arrivals: Arrivals | None = None
-    scheduler: Discipline | None = None
+    scheduler: SchedulerKind | None = None
     cost: CostSettings | None = None
 
 
@@ -68,7 +68,7 @@ class MigrationExperiment(_Table):
     mean_run_s: float
     memory_mib_per_core: float
     arrivals: Arrivals
-    scheduler: Discipline
+    scheduler: SchedulerKind
     seeds: int
     variant_seeds: int
     cost: CostSettings
@@ -82,7 +82,7 @@ class MigrationExperiment(_Table):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NodeTimes:
     """The time of the nodes full, partly used and empty, in per cent: a row a seed.
 
     Where some nodes have a higher priority, only these count.
@@ -97,7 +97,7 @@ class Found:
         """Return the means without and with migration.
 
         >>> share = np.array([[1.0, 2.0, 97.0]])
-        >>> Found(share, share + 0.06, 1).told(FULL)
+        >>> NodeTimes(share, share + 0.06, 1).told(FULL)
         '1.0 → 1.1'
         """
         return f"{self.without[:, state].mean():.1f} → {self.moved[:, state].mean():.1f}"
@@ -160,7 +160,7 @@ _EXPLAINED = (
 
 def found(
     settings: MigrationExperiment, kind: Migration, load: float, seeds: int, *, prefers_one: bool = False
-) -> Found:
+) -> NodeTimes:
     """Replay the same workloads without and with migration, and return the figures of both."""
     high = settings.high_nodes if kind is Migration.PRIORITIES else 0
     classes = [NodeClass(settings.nodes - high, settings.cores)]
@@ -180,7 +180,7 @@ def found(
                 raise AssertionError("a machine of shared nodes knows them")
             kept.append(100 * by_node[: high or None].mean(axis=0))
             moved += schedule.saves
-    return Found(np.array(shares[0]), np.array(shares[1]), moved / seeds)
+    return NodeTimes(np.array(shares[0]), np.array(shares[1]), moved / seeds)
 
 
 def submitted(settings: MigrationExperiment, load: float, seed: int) -> Workload:

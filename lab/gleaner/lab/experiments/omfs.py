@@ -11,7 +11,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import Machine, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
+from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
@@ -93,7 +93,7 @@ class OmfsSettings(_Table):
             save=CostSettings(constant_s=self.save_s if save_s is None else save_s),
             restore=CostSettings(constant_s=self.restore_s if save_s is None else save_s / 2),
         )
-        return SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+        return SchedulerSettings(kind=SchedulerKind.OMFS, omfs=rules)
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
@@ -247,7 +247,7 @@ def capped(told: OmfsSettings, workload: Workload, until_s: float) -> float:
 
 def partitioned(told: OmfsSettings, workload: Workload, until_s: float) -> float:
     """Return the utilisation where each owner has nodes of its own."""
-    easy = SchedulerSettings(kind=Discipline.EASY)
+    easy = SchedulerSettings(kind=SchedulerKind.EASY)
     parts = [
         nodes
         * utilisation(replay(workload.only(workload.group == owner), of_nodes(nodes), easy, until_s=until_s), until_s)

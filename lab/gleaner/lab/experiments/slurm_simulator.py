@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
@@ -26,7 +26,7 @@ class _Descendant(_Table):
 
 
 class _StandIn(_Table):
-    scheduler: Discipline
+    scheduler: SchedulerKind
     cores: tuple[int, int]
     arrive_in_s: float
     limit_factor: float
@@ -35,7 +35,7 @@ class _StandIn(_Table):
 
 class _Variant(_Table):
     name: str
-    scheduler: Discipline | None = None
+    scheduler: SchedulerKind | None = None
     cores: tuple[int, int] | None = None
     arrive_in_s: float | None = None
 

@@ -28,7 +28,7 @@ from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.replay import agent_starts as low
 from gleaner.control.simulation.replay import loop
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records, layer_of, stretches
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.omfs_state import (
     CLAIMS,
@@ -384,6 +384,11 @@ _loop = making(
 
 @compiled
 def _run_omfs(  # noqa: PLR0917 - numba takes no keywords
-    book: State, submit_s: Seconds, clocks: Records, rules: loop.Rules, layer: AgentLog | None, finite: Finite | None
+    book: State,
+    submit_s: Seconds,
+    clocks: RecordArray,
+    rules: loop.Rules,
+    layer: AgentLog | None,
+    finite: Finite | None,
 ) -> int:
     return _loop(book, submit_s, clocks, rules, layer, finite)
