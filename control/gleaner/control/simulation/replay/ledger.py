@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.replay.compiler import compiled, inner
+from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.workload import Counts
 
 Table: TypeAlias = NDArray[Any]
@@ -79,7 +79,6 @@ def larger_book(book: Ledger) -> Ledger:
     )
 
 
-@compiled
 def _decision(nodes: Table, levels: Table) -> int:
     """Return the most stretches, or ranges, that one instant may add. Each start takes at least one core."""
     return int(levels[len(levels) - 1]["cores"] + 2 * len(nodes) + 2)
