@@ -31,15 +31,12 @@ from tests.benchmarks import bench_tune
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.simulation import shipped
 
-from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
+from gleaner.control.simulation.model import Machine, Schedule, Workload, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 from gleaner.control.simulation.workloads import traces
-from gleaner.control.simulation.workloads.distributions import Exponential
 from gleaner.control.simulation.workloads.swf import write_swf
-from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
+from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/simulate.json")
 ACCASIM = Path("bench-output/accasim")

@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from gleaner.control.cli import app
+from gleaner.control.cli.lazy_verb import LazyVerb
 
 
 @pytest.mark.parametrize("verb", app.VERBS, ids=lambda verb: verb.name)
-def test_the_line_of_a_verb_is_the_first_sentence_of_its_own_help(verb: app.LazyVerb) -> None:
+def test_the_line_of_a_verb_is_the_first_sentence_of_its_own_help(verb: LazyVerb) -> None:
     assert verb.get_short_help_str(1000) == verb.whole.get_short_help_str(1000)
 
 
@@ -23,7 +24,7 @@ def test_the_names_of_the_verbs_need_none_of_their_libraries(asked: str) -> None
 
 
 def test_a_module_that_cannot_be_imported_is_no_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = app.LazyVerb("web", "Cluster", "Print.", "no_such_module:web")
+    broken = LazyVerb("web", "Cluster", "Print.", "no_such_module:web")
     monkeypatch.setitem(app.command().commands, "web", broken)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         app.run(["web"])

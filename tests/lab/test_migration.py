@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.control.simulation.metrics.occupancy import EMPTY, FULL, MIXED
+from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED
 from gleaner.control.simulation.settings import Migration
 from gleaner.lab.experiments import migration
 from gleaner.lab.experiments.catalog import settings_of

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 from gleaner.lab.real_slurm.explain import Reason, SlurmFacts, judge, reasons
 from gleaner.lab.real_slurm.record import Pass, Record
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
-from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Schedule, Workload
 from gleaner.control.simulation.settings import (
     CostSettings,
     Migration,
@@ -16,7 +15,6 @@ from gleaner.control.simulation.settings import (
     SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 TEN_JOBS = workload_of(
     [  # submit, run, limit, processors

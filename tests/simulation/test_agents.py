@@ -10,10 +10,9 @@ from tests.simulation.oracle import jobs_of, workload_of
 from tests.simulation.oracle_agents import Slice, simulated
 
 from gleaner.control.policy import provisioning
-from gleaner.control.simulation.machine import Machine, NodeClass, of_nodes
+from gleaner.control.simulation.model import Machine, NodeClass, Schedule, Workload, of_nodes
 from gleaner.control.simulation.replay import agent_starts
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
@@ -21,7 +20,6 @@ from gleaner.control.simulation.settings import (
     SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 KINDS = ("fcfs", "easy", pytest.param("conservative", marks=pytest.mark.extended))
 every_kind = pytest.mark.parametrize("kind", KINDS)

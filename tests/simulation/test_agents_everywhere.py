@@ -10,8 +10,8 @@ from tests.simulation.oracle import workload_of
 from tests.simulation.test_agents import some_agents, workloads
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
 from gleaner.control.simulation.metrics.measures import Window, measure
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
@@ -23,7 +23,6 @@ from gleaner.control.simulation.settings import (
     SchedulerSettings,
     ShareSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 pytestmark = pytest.mark.extended
 

@@ -6,10 +6,9 @@ from tests.simulation.oracle import jobs_of, starts_one_by_one, workload_of
 from tests.simulation.test_queueing import workloads
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import AgentSettings, DecideAt, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 
 EASY = SchedulerSettings(kind=SchedulerKind.EASY, decide_at=DecideAt.EACH_END)
 HEAD_NEEDS_BOTH = [(0, 2, 9, 2), (0, 2, 9, 2), (1, 5, 5, 4), (1, 5, 5, 2)]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.simulation.oracle_priorities import Job, as_workload
 
-from gleaner.control.simulation.machine import of_nodes
-from gleaner.control.simulation.metrics.fairness import jain, throughput
+from gleaner.control.simulation.metrics.node_time import jain, throughput
+from gleaner.control.simulation.model import of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
 

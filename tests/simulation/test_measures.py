@@ -10,13 +10,21 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
-from gleaner.control.simulation.metrics.integrals import by_bin, waiting
 from gleaner.control.simulation.metrics.measures import Measures, Waits, Window, measure
+from gleaner.control.simulation.metrics.node_time import by_bin, waiting
+from gleaner.control.simulation.model import (
+    Allocation,
+    Machine,
+    NodeClass,
+    Schedule,
+    Stretches,
+    Workload,
+    no_stretches,
+    of_processors,
+    uninterrupted,
+)
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 
 near = pytest.approx
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload, replayed
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_nodes, of_processors
+from gleaner.control.simulation.model import Schedule, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
 
 UNITS = 10

@@ -11,9 +11,8 @@ from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload
 from tests.simulation.test_omfs import BY_WORDS, FREE, PERCENT, UNITS, jobs_of, same
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Schedule, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,

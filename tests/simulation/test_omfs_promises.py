@@ -21,11 +21,9 @@ from tests.simulation.test_omfs import (
     ran,
 )
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 
 
 @settings(deadline=None)

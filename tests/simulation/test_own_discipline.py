@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings
 

@@ -10,9 +10,8 @@ from tests.effort import IS_WHOLE
 from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Schedule, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,

@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, starts, workload_of
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import Backfill, PrioritySettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 
 KINDS = ("fcfs", "easy", "conservative")
 every_kind = pytest.mark.parametrize("kind", KINDS)

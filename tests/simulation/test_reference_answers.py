@@ -6,7 +6,7 @@ from tests.simulation import shipped
 from tests.simulation.oracle import jobs_of, starts, starts_one_by_one
 from tests.simulation.traces import trace
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import DecideAt, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import traces

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.errors import BadScenario, BadTrace
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes, of_processors
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentSettings,

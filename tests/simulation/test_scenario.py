@@ -8,7 +8,7 @@ import pytest
 from gleaner.control.cli.simulate_options import seconds
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.run import cases, machine_name, prepare, run, run_all
 from gleaner.control.simulation.scenario import Option, Scenario, read_scenario
 from gleaner.control.simulation.settings import SchedulerKind

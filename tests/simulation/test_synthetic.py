@@ -11,25 +11,22 @@ from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_nodes, of_processors
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Workload, of_nodes, of_processors
 from gleaner.control.simulation.workloads import lublin_feitelson, synthetic
-from gleaner.control.simulation.workloads.distributions import (
+from gleaner.control.simulation.workloads.synthetic import (
+    COMMON_LIMITS_S,
     Constant,
     Distribution,
     Exponential,
-    LogNormal,
-    Uniform,
-    whole,
-)
-from gleaner.control.simulation.workloads.synthetic import (
-    COMMON_LIMITS_S,
     LimitSettings,
+    LogNormal,
     OwnerSettings,
     Source,
     SyntheticSettings,
+    Uniform,
     limits_s,
     make,
+    whole,
 )
 from gleaner.control.simulation.workloads.traces import read
 

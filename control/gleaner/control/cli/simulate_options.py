@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
+from gleaner.control.cli import render
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
 from gleaner.control.input_errors import one_line
@@ -307,10 +308,8 @@ def answer(
     if json == "-":
         return Answer(value, as_json=True, exit_code=exit_code)
     if json is not None:
-        from gleaner.control.simulation.metrics.files import write_json
-
         with write(Path(json)):
-            write_json(Path(json), value)
+            Path(json).write_text(render.json_text(value), encoding="utf-8")
     return Answer(tuple(parts), remarks=remarks, exit_code=exit_code)
 
 

@@ -7,14 +7,12 @@ import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, of_processors
 from gleaner.control.simulation.metrics.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.metrics.tables import duration
+from gleaner.control.simulation.model import Allocation, Cleaning, Machine, Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Cleaning, Workload
 from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.synthetic import make
 from gleaner.control.simulation.workloads.trace_file import Progress, nobody
@@ -216,7 +214,7 @@ def _known(what: str, named: Mapping[str, float], names: tuple[str, ...], worklo
 def machine_name(machine: Machine) -> str:
     """Return the machine in a few words.
 
-    >>> from gleaner.control.simulation.machine import of_nodes
+    >>> from gleaner.control.simulation.model import of_nodes
     >>> machine_name(of_processors(128)), machine_name(of_nodes(64, 16))
     ('128 processors', '64 nodes of 16 cores, whole nodes')
     """

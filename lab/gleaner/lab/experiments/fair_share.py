@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Schedule, Seconds, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings, ShareSettings
-from gleaner.control.simulation.workload import Seconds, Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
 DAY_S = 86_400.0

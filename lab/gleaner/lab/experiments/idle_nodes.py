@@ -12,13 +12,12 @@ from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.metrics.measures import Window, measure
+from gleaner.control.simulation.model import Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 from gleaner.control.simulation.workloads import synthetic, traces
-from gleaner.control.simulation.workloads.distributions import Uniform
+from gleaner.control.simulation.workloads.synthetic import Uniform
 from gleaner.lab.experiments.comparison import Comparison, Row
 
 _DAY_S = 86400.0

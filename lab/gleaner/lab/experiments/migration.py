@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
-from gleaner.control.simulation.metrics.occupancy import EMPTY, FULL, MIXED, occupancy
+from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED, occupancy
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     CostSettings,
@@ -19,7 +19,6 @@ from gleaner.control.simulation.settings import (
     SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))

@@ -8,11 +8,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Machine, of_nodes
+from gleaner.control.simulation.model import Machine, Schedule, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
 HOUR_S = 3600.0

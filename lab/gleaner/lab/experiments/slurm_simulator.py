@@ -9,10 +9,9 @@ from numpy.random import PCG64, Generator
 from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 from gleaner.lab.experiments.comparison import Comparison, Row
 
 

@@ -13,10 +13,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Workload
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
 from gleaner.lab.real_slurm.record import Pass, Record
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 
 from gleaner.control.simulation.metrics.tables import Table, duration, number, percent
-from gleaner.control.simulation.workload import Seconds
+from gleaner.control.simulation.model import Seconds
 from gleaner.lab.real_slurm.explain import Reason, Verdicts
 from gleaner.lab.real_slurm.record import Record
 from gleaner.lab.real_slurm.validation import QUANTILES, Distribution, Validation, distribution

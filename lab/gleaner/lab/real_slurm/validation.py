@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Machine, Schedule, Seconds, Workload
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Seconds, Workload
 from gleaner.lab.real_slurm import world
 from gleaner.lab.real_slurm.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
 from gleaner.lab.real_slurm.explain import Reason, SlurmFacts, Verdicts, judge, reasons

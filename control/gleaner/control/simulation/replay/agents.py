@@ -11,11 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, no_stretches
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, transfer_s
-from gleaner.control.simulation.workload import Counts, Seconds
 
 _START, _END, _NODES, _RESTORE, _SAVE = range(5)
 """The rows of the log."""

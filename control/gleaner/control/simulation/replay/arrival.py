@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import inner, loop, part
@@ -21,7 +22,6 @@ from gleaner.control.simulation.replay.unit_ledger import (
     start_agents,
     stop,
 )
-from gleaner.control.simulation.workload import Counts, Seconds
 
 easy = inner(backfill.easy)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agent_starts import agent_end, held_past
 from gleaner.control.simulation.replay.agent_starts import decide as decide_agents
@@ -20,7 +21,6 @@ from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArr
 from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, free_agents, next_end_s, start, stop
-from gleaner.control.simulation.workload import Counts, Seconds
 
 conservative = inner(backfill.conservative)
 

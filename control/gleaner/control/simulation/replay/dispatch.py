@@ -7,10 +7,8 @@ from typing import Protocol, cast
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario, BadTrace, raise_if_interrupted
-from gleaner.control.simulation.machine import Allocation, Machine
-from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.model import Allocation, Machine, Schedule, Workload
 from gleaner.control.simulation.settings import AgentSettings, DecideAt, Migration, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 
 
 class _Run(Protocol):

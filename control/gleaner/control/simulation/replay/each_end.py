@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import arrival
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.arrival import ByArrival
 from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, forget_end, next_end_s, stop
-from gleaner.control.simulation.workload import Counts, Seconds
 
 _STATE = np.dtype(
     [

@@ -14,12 +14,12 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from gleaner.control.simulation.model import Seconds
 from gleaner.control.simulation.replay.agent_starts import close
 from gleaner.control.simulation.replay.agent_starts import next_s as next_of_agents
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, is_full, larger_log
 from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Seconds
 
 Book = TypeVar("Book")
 

@@ -16,26 +16,36 @@ import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine
+from gleaner.control.simulation.model import (
+    Allocation,
+    Counts,
+    Machine,
+    NodeRanges,
+    Schedule,
+    Seconds,
+    Stretches,
+    Workload,
+)
 from gleaner.control.simulation.replay import ledger as ledgers
 from gleaner.control.simulation.replay import loop, migration
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.agents_on_nodes import AGENT, agents_told, come, layer_on, leave
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
-from gleaner.control.simulation.replay.first_fit import choose, first_with_room, idle_nodes, level_for
 from gleaner.control.simulation.replay.ledger import (
     BY_END,
     BY_LIMIT,
     JOBS,
     Ledger,
     Table,
+    choose,
+    first_with_room,
+    idle_nodes,
     larger_book,
+    level_for,
     new_book,
     settle,
 )
-from gleaner.control.simulation.schedule import NodeRanges, Schedule, Stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Migration, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
 _MOVES = {
     Migration.NONE: migration.NONE,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Machine, Schedule, Workload, uninterrupted
 from gleaner.control.simulation.replay.agents import layer_of, stretches
 from gleaner.control.simulation.replay.arrival import by_arrival, run_by_arrival
 from gleaner.control.simulation.replay.conservative import by_promise, run_by_promise
@@ -15,9 +15,7 @@ from gleaner.control.simulation.replay.each_end import each_end, run_each_end
 from gleaner.control.simulation.replay.loop import Book, Loop, rules_of, run_loop
 from gleaner.control.simulation.replay.rank import by_rank, run_by_rank
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, new_ledger
-from gleaner.control.simulation.schedule import Schedule, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, DecideAt, SchedulerKind, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
 
 
 def run(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import BadScenario
+from gleaner.control.simulation.model import Codes, Counts, Seconds, Workload, refuse_strangers
 from gleaner.control.simulation.replay import fair_share
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import compiled, inner, making, part
@@ -26,7 +27,6 @@ from gleaner.control.simulation.replay.unit_ledger import (
 )
 from gleaner.control.simulation.settings import Backfill, SchedulerSettings, ShareSettings
 from gleaner.control.simulation.settings import SchedulerKind as Kind
-from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload, refuse_strangers
 
 choose = making(fair_share.choose)
 

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Codes, Seconds, Workload
+from gleaner.control.simulation.model import Codes, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, Size, differing
-from gleaner.control.simulation.workloads.digits import plain_rows
-from gleaner.control.simulation.workloads.trace_file import Blocks
+from gleaner.control.simulation.workloads.trace_file import Blocks, plain_rows
 
 FIELDS = (
     "job number",
