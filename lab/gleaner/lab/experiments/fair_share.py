@@ -4,21 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.simulation.model import Schedule, Seconds, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings, ShareSettings
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 DAY_S = 86_400.0
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _User(_Table):
+class _User(Facts):
     name: str
     jobs: int
     nodes: int
@@ -27,27 +22,29 @@ class _User(_Table):
     target: float
 
 
-class _Start(_Table):
+class _Start(Facts):
     printed: str
     program: float
     least: float
     most: float
 
 
-class _SetUp(_Table):
+class _SetUp(Facts):
     name: str
     kind: SchedulerKind
     per_unit: float
     starts: dict[str, _Start]
 
 
-class _Published(_Table):
+class _Published(Facts):
     bob_runs: float
     bob_steady: str
     utilisation: float
+    tolerance: float
+    """The most by which our shares may differ."""
 
 
-class FairShareSettings(_Table):
+class FairShareSettings(Experiment):
     """The settings in `fair_share.toml`."""
 
     nodes: int
@@ -94,25 +91,7 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
                 rows += _starts(set_up, founds, [found(at_once, set_up, seed) for seed in seeds])
                 of_kind += founds
         rows += _shares("linear" if kind is SchedulerKind.PRIORITY else "SFS", of_kind, told.published[kind])
-    return Comparison(
-        title=f"Simultaneous Fair-Share (Steffen, 2019): means over {len(seeds)} seeds",
-        not_published=(
-            f"When in the day jobs are submitted: {told.submitted_after_s:g} s after it begins, so that the decision "
-            f"of that instant does not see them and the first that does comes {told.decide_every_s:g} s later, as the "
-            "0.003 days of the released program suggest.",
-            "The random numbers of the run times: so means and the range of single seeds are given.",
-            "In which time utilisation was taken: until the last job ends, and in the days of submission "
-            "(settled after the first run; both are given).",
-        ),
-        rows=tuple(rows),
-        explained=(
-            "Chris, W 247: 6 to 7 days are printed, but the released program gives 5.9 and 5.2, as we do. The size of "
-            "the job weighs as 1.4 days of waiting more than that of Alice's, so those of days 1 to 5 are before it.",
-            "Bob, W 741: 3 days are printed, 3.34 are the released program's; the range of single seeds has it.",
-            "Utilisation: theirs is of one run. Ours depends on the time it is taken in more than on the seed, since "
-            "the machine empties while the last jobs run; for linear priority the range of seeds has what is printed.",
-        ),
-    )
+    return told.compared(rows, seeds=len(seeds))
 
 
 def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> RunFigures:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED, occupancy
@@ -19,7 +19,7 @@ from gleaner.control.simulation.settings import (
     SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))
 
@@ -35,27 +35,16 @@ class Arrivals(StrEnum):
     """Jobs are submitted at random, nine times as often at noon as at midnight."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Published(_Table):
+class _Published(Facts):
     load: float
+    tolerance: float | None = None
+    """The points by which our share without compaction may differ, where a job gets one node if it can."""
     full: tuple[float, float] | None = None
     mixed: tuple[float, float] | None = None
     empty: tuple[float, float] | None = None
 
 
-class _Variant(_Table):
-    name: str
-    mean_cores: float | None = None
-    mean_run_s: float | None = None
-    arrivals: Arrivals | None = None
-    scheduler: SchedulerKind | None = None
-    cost: CostSettings | None = None
-
-
-class MigrationExperiment(_Table):
+class MigrationExperiment(Experiment):
     """The settings in `migration.toml`."""
 
     nodes: int
@@ -73,7 +62,7 @@ class MigrationExperiment(_Table):
     cost: CostSettings
     compaction: tuple[_Published, ...]
     priorities: tuple[_Published, ...]
-    variants: tuple[_Variant, ...]
+    variants: tuple[dict[str, Any], ...]
 
     @property
     def length_s(self) -> float:
@@ -119,42 +108,8 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     rows = [row for name, prefers_one in _PLACEMENTS for row in _compaction_rows(told, name, prefers_one, seeds)]
     rows += _priority_rows(told, seeds)
     for variant in told.variants:
-        changes = variant.model_dump(exclude={"name"}, exclude_none=True)
-        changed = MigrationExperiment.model_validate(told.model_dump() | changes)
-        rows += _variant_rows(changed, variant.name, variant_seeds)
-    return Comparison(
-        title=f"Migration between nodes (Rodríguez-Pascual et al., 2019): means over {seeds} seeds, variants over "
-        f"{variant_seeds}; without → with migration, per cent of node time",
-        not_published=(
-            f"The mean size and run time: {told.mean_cores:g} cores and {told.mean_run_s / 60:g} minutes.",
-            "How Slurm placed jobs: on the first free cores, as it does unless told otherwise, or on one node if one "
-            "has room for all of the job; both are given (the second was added after the first comparison).",
-            f"What a move costs each job: {told.cost.constant_s:g} s and the time for its memory "
-            f"({told.memory_mib_per_core:g} MiB a core) for each of save and restore: 1 minute in all for a serial "
-            "job, 10 for the largest.",
-            "The order within the day: jobs are drawn until they make up the load, and come at any instant of it.",
-            "Most of table 2, of the second experiment.",
-        ),
-        rows=tuple(rows),
-        explained=_EXPLAINED,
-    )
-
-
-_EXPLAINED = (
-    "25 and 50 %: where a job gets one node if it can, the shares without migration are the published ones within 3 "
-    "points. On the first free cores fewer nodes are partly used to begin with, so compaction has less to gain. The "
-    "published gain lies between the two.",
-    "Compaction helps at every load, most at medium load, as published. How much follows from the placement, and from "
-    "what a move costs beside the run time: at ten minutes a move next to nothing is gained.",
-    "90 %: nothing that we varied gives both 52.8 % at 75 % load and 30.5 % at 90 %. Two things lower the share at "
-    "90 %: backfill, which Slurm does by default, and a load that comes in waves, so that a queue keeps nodes full; "
-    "but waves lower it at 75 % as well, and leave compaction little to do, since it rests while a job waits. The "
-    "published figures are of one day each: with run times of hours, single days are as far apart as the difference.",
-    "Priorities: the nodes of the higher priority were partly used for 73 % of the time, ours for 55 %. Larger jobs do "
-    "that, since fewer of them fit in a gap: with a mean of 8 cores free time is the published 1 %. The direction is "
-    "the same at 75 %. At the highest load we still gain, less than at 75 %; at ten minutes a move the share of full "
-    "nodes falls a little, as published.",
-)
+        rows += _variant_rows(told.changed(variant), variant["name"], variant_seeds)
+    return told.compared(rows, seeds=seeds, variant_seeds=variant_seeds, mean_run_min=told.mean_run_s / 60)
 
 
 def found(

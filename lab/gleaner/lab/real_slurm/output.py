@@ -121,7 +121,7 @@ def as_json(found: Validation) -> dict[str, object]:
         "workload": found.workload.name,
         "nodes": found.machine.nodes,
         "place": found.place,
-        "plan": asdict(found.plan),
+        "plan": found.plan,
         "difference_s": _value(distribution(found.difference_s)),
         "spread_s": _value(distribution(found.spread_s())),
         "spread_of_offsets_s": _value(distribution(found.spread_of_offsets_s())),
