@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks import bench_tune
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.simulation import shipped
+from tests.simulation.swf_files import write_swf
 
 from gleaner.control.simulation.model import Machine, Schedule, Workload, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
-from gleaner.control.simulation.workloads.swf import write_swf
 from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/simulate.json")

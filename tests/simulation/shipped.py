@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from tests.simulation.oracle import jobs_of, starts
+from tests.simulation.swf_files import write_swf
 
 from gleaner.control.simulation.model import of_processors
-from gleaner.control.simulation.workloads.swf import write_swf
 from gleaner.control.simulation.workloads.synthetic import (
     Exponential,
     LimitSettings,

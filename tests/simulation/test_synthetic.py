@@ -178,15 +178,6 @@ def test_jobs_drawn_from_a_real_log_have_its_means() -> None:
     assert made.run_s.mean() == pytest.approx(log.run_s.mean(), rel=0.02)
 
 
-def test_a_log_is_stretched_to_a_load_without_changing_its_order() -> None:
-    log = make(SyntheticSettings(jobs=1000, load=0.5), POOL)
-    heavier = synthetic.to_load(log, POOL, 1.5)
-    assert offered(heavier, 128) == pytest.approx(1.5, rel=0.001)
-    assert heavier.job.tolist() == log.job.tolist()
-    with pytest.raises(BadScenario, match="all come at one instant"):
-        synthetic.to_load(make(SyntheticSettings(jobs=10), POOL), POOL, 1.5)
-
-
 def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shares() -> None:
     size = lublin_feitelson.sizes(MANY, 128, rng())
     is_power = (size & (size - 1)) == 0

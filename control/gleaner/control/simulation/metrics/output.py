@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gleaner.control.simulation.metrics.measures import Change, Measures, Owner, SizeClass, Waits
-from gleaner.control.simulation.metrics.tables import Table, change, duration, number, percent
+from gleaner.control.simulation.metrics.tables import Table, change, duration, number, percent, shortest
 from gleaner.control.simulation.model import Cleaning, Schedule, Seconds
 from gleaner.control.simulation.run import Ground, Outcome
 from gleaner.control.simulation.scenario import Scenario
@@ -230,8 +230,4 @@ def _written(times_s: Seconds) -> list[str]:
     """Return the shortest texts that read as the same numbers; an empty text for NaN."""
     if bool(np.all(np.isfinite(times_s) & (times_s == np.rint(times_s)) & (np.abs(times_s) < 2**53))):
         return [str(whole) for whole in times_s.astype(np.int64).tolist()]
-    return ["" if math.isnan(time_s) else _shortest(time_s) for time_s in times_s.tolist()]
-
-
-def _shortest(time_s: float) -> str:
-    return str(int(time_s)) if time_s.is_integer() else repr(time_s)
+    return ["" if math.isnan(time_s) else shortest(time_s) for time_s in times_s.tolist()]

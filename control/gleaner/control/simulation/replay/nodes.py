@@ -1,7 +1,7 @@
 """Machines whose nodes matter: shared nodes, nodes of several classes, and jobs that migrate between nodes.
 
 The disciplines are first come first served and EASY backfilling. Each start chooses nodes by first fit (see
-`first_fit`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`). Migration
+`ledger`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`). Migration
 comes last.
 
 A job runs at the speed of its slowest node. A migration takes a save, in which the job holds its old cores and the new

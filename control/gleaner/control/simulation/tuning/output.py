@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from gleaner.control.simulation.metrics.tables import Table, duration, percent
+from gleaner.control.simulation.metrics.tables import Table, duration, percent, shortest
 from gleaner.control.simulation.report.page import (
     Axis,
     Card,
@@ -281,9 +281,9 @@ def control_settings(tuning: Tuning) -> str | None:
         *_comments(tuning.recommendation.reasons),
         "",
         "[rounds]",
-        f"length_s = {_number(setting.length_s)}",
+        f"length_s = {shortest(setting.length_s)}",
         f"synchronised = {'true' if setting.synchronised else 'false'}",
-        f"shortest_slice_s = {_number(tuning.question.slice_s)}",
+        f"shortest_slice_s = {shortest(tuning.question.slice_s)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -293,7 +293,7 @@ def agent_settings(tuning: Tuning) -> str | None:
     setting = tuning.recommendation.setting
     if setting is None:
         return None
-    return f"# Recommended by glean simulate tune.\nmargin_s = {_number(setting.margin_s)}\n"
+    return f"# Recommended by glean simulate tune.\nmargin_s = {shortest(setting.margin_s)}\n"
 
 
 def slurm_words(tuning: Tuning) -> str | None:
@@ -310,10 +310,6 @@ def slurm_words(tuning: Tuning) -> str | None:
         f"In slurm.conf, the agents' partition has PreemptMode=REQUEUE and GraceTime={max(60, grace_s)} "
         f"({exact(max(60, grace_s))}: a save with its safety and the margin)."
     )
-
-
-def _number(seconds: float) -> str:
-    return str(int(seconds)) if seconds.is_integer() else repr(seconds)
 
 
 def _comments(sentences: Sequence[str]) -> list[str]:

@@ -260,17 +260,6 @@ def arriving_by_day(workload: Workload, machine: Machine, *, load: float, rng: G
     )
 
 
-def to_load(workload: Workload, machine: Machine, load: float) -> Workload:
-    """Return the same jobs in the same order, with all gaps between them stretched or shortened alike to make the load.
-
-    Raise `BadScenario` if all jobs were submitted at one instant.
-    """
-    since = workload.submit_s - workload.submit_s[0]
-    if not since[-1]:
-        raise BadScenario(f"{workload.name}: its jobs all come at one instant, so no load can be made of them")
-    return _submitted(workload, since * (span_s(workload, machine, load) / since[-1]))
-
-
 def _submitted(workload: Workload, at_s: Seconds) -> Workload:
     return replace(workload, submit_s=np.floor(at_s))
 
