@@ -6,7 +6,7 @@ The regular jobs are arrays with one entry per job, in order of submission.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,7 +190,8 @@ class Stretches(NamedTuple):
 
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.integer]) -> "Stretches":
         """Return these stretches alone, in the order in which they are named."""
-        return Stretches._make(column[chosen] for column in self)
+        columns: list[Any] = [column[chosen] for column in self]
+        return Stretches(*columns)
 
 
 def no_stretches() -> Stretches:

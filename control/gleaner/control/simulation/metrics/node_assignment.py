@@ -1,7 +1,7 @@
 """The nodes on which work was, for a picture: known, or assigned afterwards where the replay only counted nodes."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,14 +27,16 @@ def placed(schedule: Schedule, begin_s: float = -math.inf, end_s: float = math.i
 
     This takes about a second for some 10,000 stretches. Of a longer schedule, ask only for a period.
     """
-    both = (schedule.jobs, schedule.agents)
-    rows = Stretches._make(np.concatenate([getattr(each, name) for each in both]) for name in Stretches._fields)
+    both = zip(schedule.jobs, schedule.agents, strict=True)
+    columns: list[Any] = [np.concatenate(cast("Any", pair)) for pair in both]
+    rows = Stretches(*columns)
     there = (rows.start_s < end_s) & (rows.end_s > begin_s) & (rows.end_s > rows.start_s)
     wants = _wanted(schedule, rows)
     wants = _Wants(*(column[there[wants.stretch]] for column in wants))
     stretch, first, length = _swept(rows, wants, schedule.machine.units)
     order = np.lexsort((first, stretch, rows.start_s[stretch]))
-    return rows.only(stretch[order])._replace(units=length[order], node=first[order].astype(np.int32))
+    job, start_s, end_s, _, restore_s, save_s, lost_s, _ = rows.only(stretch[order])
+    return Stretches(job, start_s, end_s, length[order], restore_s, save_s, lost_s, first[order].astype(np.int32))
 
 
 def _wanted(schedule: Schedule, rows: Stretches) -> _Wants:

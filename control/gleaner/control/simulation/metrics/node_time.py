@@ -1,4 +1,4 @@
-"""How the machine's time was spent: by use, by owner over time (with Jain's index), and full, partly used or empty.
+"""The use of the machine's time: by kind, by owner over time (with Jain's index), and full, partly used or empty.
 
 All of these are exact integrals over the stretches of a schedule, and not samples.
 """

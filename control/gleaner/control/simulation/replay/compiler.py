@@ -30,6 +30,7 @@ from types import FunctionType
 from typing import IO, Any, ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,14 +111,19 @@ class Compiled:
         self._options = options
         self._folder = _folder(Path(function.__code__.co_filename), str(sorted(options.items())))
         self.code: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._code_of: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        """The same code by `_kinds` of the arguments."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function, which is loaded or compiled first if need be."""
-        types: tuple[Any, ...] = tuple(map(cast("Any", numba).typeof, arguments))
-        if types not in self.code:
+        kinds = _kinds(arguments)
+        code = self._code_of.get(kinds)
+        if code is None:
+            types: tuple[Any, ...] = tuple(map(cast("Any", numba).typeof, arguments))
             with _ONE_AT_A_TIME, _no_collection():
-                self.code[types] = self._code_for(types)
-        return self.code[types](*arguments)
+                code = self.code.get(types) or self._code_for(types)
+                self.code[types] = self._code_of[kinds] = code
+        return code(*arguments)
 
     def _code_for(self, types: tuple[Any, ...]) -> Callable[..., Any]:
         if self._folder is None:
@@ -134,6 +140,18 @@ class Compiled:
                 return _njit(self._plain, self._options, types, is_cached=True)
             finally:
                 config.CACHE_DIR = users
+
+
+def _kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what the compiler's types of these values depend on. To ask the compiler takes it a millisecond."""
+    return tuple(
+        (each.dtype, each.ndim, each.flags.num)
+        if isinstance(each, np.ndarray)
+        else (type(each), *_kinds(cast("tuple[Any, ...]", each)))
+        if isinstance(each, tuple)
+        else type(each)
+        for each in values
+    )
 
 
 @contextmanager
