@@ -35,8 +35,8 @@ def placed(schedule: Schedule, begin_s: float = -math.inf, end_s: float = math.i
     wants = _Wants(*(column[there[wants.stretch]] for column in wants))
     stretch, first, length = _swept(rows, wants, schedule.machine.units)
     order = np.lexsort((first, stretch, rows.start_s[stretch]))
-    job, start_s, end_s, _, restore_s, save_s, lost_s, _ = rows.only(stretch[order])
-    return Stretches(job, start_s, end_s, length[order], restore_s, save_s, lost_s, first[order].astype(np.int32))
+    row, node = rows.only(stretch[order]), first[order].astype(np.int32)
+    return Stretches(row.job, row.start_s, row.end_s, length[order], row.restore_s, row.save_s, row.lost_s, node)
 
 
 def _wanted(schedule: Schedule, rows: Stretches) -> _Wants:

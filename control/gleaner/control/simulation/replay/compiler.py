@@ -22,7 +22,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -142,13 +142,13 @@ class Compiled:
                 config.CACHE_DIR = users
 
 
-def _kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _kinds(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return what the compiler's types of these values depend on. To ask the compiler takes it a millisecond."""
     return tuple(
         (each.dtype, each.ndim, each.flags.num)
-        if isinstance(each, np.ndarray)
-        else (type(each), *_kinds(cast("tuple[Any, ...]", each)))
-        if isinstance(each, tuple)
+        if issubclass(type(each), np.ndarray)
+        else (type(each), *_kinds(each))
+        if issubclass(type(each), tuple)
         else type(each)
         for each in values
     )
