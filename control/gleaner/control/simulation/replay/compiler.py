@@ -12,6 +12,8 @@ All options of numba here are public but `_nrt`, which stops the counting of ref
 it saves.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 import dis
 import fcntl
 import gc
@@ -146,9 +148,9 @@ def _kinds(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return what the compiler's types of these values depend on. To ask the compiler takes it a millisecond."""
     return tuple(
         (each.dtype, each.ndim, each.flags.num)
-        if issubclass(type(each), np.ndarray)
+        if isinstance(each, np.ndarray)
         else (type(each), *_kinds(each))
-        if issubclass(type(each), tuple)
+        if isinstance(each, tuple)
         else type(each)
         for each in values
     )
