@@ -12,7 +12,7 @@ All options of numba here are public but `_nrt`, which stops the counting of ref
 it saves.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 import dis
 import fcntl
