@@ -1,7 +1,6 @@
 """The examples are true: those in docstrings give what they say, and commands in pages exist with their options."""
 
 import doctest
-import functools
 import importlib
 import re
 import shlex
@@ -15,7 +14,7 @@ import typer.main
 from tests import doc_pages
 
 from gleaner.agent.user_job import main as user_job
-from gleaner.control.cli.app import app
+from gleaner.control.cli import app
 
 ROOT = Path(__file__).parents[1]
 TREES = (("agent", "agent/gleaner"), ("control", "control/gleaner"), ("lab", "lab/gleaner"), (".", "demo"))
@@ -58,23 +57,19 @@ def test_the_examples_of_a_module_give_what_they_say(module: str, written: int) 
     assert result.attempted == written, "some of the examples are not run"
 
 
-@functools.cache
-def _parser(of: typer.Typer) -> Any:
-    return typer.main.get_command(of)
-
-
 def _complaint(command: str) -> str:
     """Return what is wrong with a `glean` command in one line, or nothing."""
     words = shlex.split(re.split(r" (?:>|\||&&|\.\.\.)(?: |$)", command)[0].replace("...", ""), comments=True)[1:]
-    here: Any = _parser(app)
+    here: Any = app.command()
     while words and hasattr(here, "commands") and not words[0].startswith("--"):
         if words[0] not in here.commands:
             return f"{command}: no verb {words[0]!r}"
         here = here.commands[words.pop(0)]
+        here = getattr(here, "whole", here)
     if here.name == THE_AGENTS_OWN:
         return ""
     if here.name == "run" and here.context_settings.get("ignore_unknown_options"):
-        here = _parser(user_job.app)
+        here = typer.main.get_command(user_job.app)
     known = {option for parameter in here.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
         "--help"
     }

@@ -30,16 +30,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks import bench_tune
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.simulation import shipped
+from tests.simulation.swf_files import write_swf
 
-from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
+from gleaner.control.simulation.model import Machine, Schedule, Workload, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
-from gleaner.control.simulation.workloads.distributions import Exponential
-from gleaner.control.simulation.workloads.swf import write_swf
-from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
+from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/simulate.json")
 ACCASIM = Path("bench-output/accasim")
@@ -81,7 +78,7 @@ def main() -> None:
         folder = Path(place)
         status.update("compiling")
         compiling: dict[str, dict[str, float]] = {}
-        for kind in (Discipline.EASY, Discipline.CONSERVATIVE):
+        for kind in (SchedulerKind.EASY, SchedulerKind.CONSERVATIVE):
             seconds = compiling[kind.value] = _compiling(kind, folder)
             figures.note(compiling=compiling)
             console.print(
@@ -147,10 +144,10 @@ def best_s(run: Callable[[], Schedule]) -> float:
 def _rates(most: int) -> Iterator[Rate]:
     """Time per job must not grow with the length."""
     cases: list[tuple[str, SchedulerSettings, AgentSettings | None, int]] = [
-        ("easy", SchedulerSettings(kind=Discipline.EASY), None, most),
-        ("easy, agents", SchedulerSettings(kind=Discipline.EASY), AGENTS, most),
-        ("conservative", SchedulerSettings(kind=Discipline.CONSERVATIVE), None, most),
-        ("fcfs", SchedulerSettings(kind=Discipline.FCFS), None, most),
+        ("easy", SchedulerSettings(kind=SchedulerKind.EASY), None, most),
+        ("easy, agents", SchedulerSettings(kind=SchedulerKind.EASY), AGENTS, most),
+        ("conservative", SchedulerSettings(kind=SchedulerKind.CONSERVATIVE), None, most),
+        ("fcfs", SchedulerSettings(kind=SchedulerKind.FCFS), None, most),
     ]
     machine = of_nodes(NODES)
     for jobs in LENGTHS:
@@ -220,7 +217,7 @@ def _accasim() -> Path:
     return python
 
 
-def _compiling(kind: Discipline, folder: Path) -> dict[str, float]:
+def _compiling(kind: SchedulerKind, folder: Path) -> dict[str, float]:
     """CPU seconds that the first replay of a process takes, without what is kept and with it."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / f"cache-{kind.value}")}
 
@@ -235,7 +232,7 @@ def _first_replay_s(kind: str) -> float:
     """The loop and all that it imports, in a process that has done neither."""
     began_s = time.process_time()
     workload = traces.read(shipped.PATH).workload
-    replay(workload, of_processors(shipped.PROCESSORS), SchedulerSettings(kind=Discipline(kind)))
+    replay(workload, of_processors(shipped.PROCESSORS), SchedulerSettings(kind=SchedulerKind(kind)))
     return time.process_time() - began_s
 
 

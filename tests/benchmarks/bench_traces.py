@@ -21,11 +21,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.stored_figures import StoredFigures, ended
+from tests.simulation.swf_files import write_swf
 
-from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Workload, of_processors
 from gleaner.control.simulation.workloads import sacct, traces
-from gleaner.control.simulation.workloads.swf import write_swf
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/traces.json")

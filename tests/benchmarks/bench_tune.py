@@ -16,13 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.stored_figures import StoredFigures, ended
 
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import of_nodes
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.evidence import WaitLimit
 from gleaner.control.simulation.tuning.sweep import default_workers
 from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, tune
-from gleaner.control.simulation.workloads.distributions import Exponential
-from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
+from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/tune.json")
 NODES = 4000

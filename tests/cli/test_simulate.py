@@ -299,13 +299,6 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: 
 
 
 @pytest.mark.slow
-def test_help_loads_none_of_the_libraries() -> None:
-    program = "import sys, gleaner.control.cli.app; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert {"numpy", "numba", "scipy", "jinja2", "matplotlib"} & set(loaded.stdout.split()) == set()
-
-
-@pytest.mark.slow
 def test_on_a_terminal_a_bar_says_what_is_done_and_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "trace.swf").write_text(TRACE)
     ours, theirs = os.openpty()

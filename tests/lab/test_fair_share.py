@@ -2,12 +2,14 @@
 
 import pytest
 
-from gleaner.control.simulation.settings import Discipline
+from gleaner.control.simulation.settings import SchedulerKind
 from gleaner.lab.experiments import fair_share
 from gleaner.lab.experiments.catalog import settings_of
 from gleaner.lab.experiments.comparison import Comparison, Row
 
 pytestmark = pytest.mark.extended
+
+SETTINGS = fair_share.FairShareSettings.model_validate(settings_of("fair_share"))
 
 
 @pytest.fixture(scope="module")
@@ -20,39 +22,22 @@ def row(comparison: Comparison, beginning: str) -> Row:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "least", "most"),
-    [
-        ("linear, W 247: Bob", 1.47, 1.65),
-        ("linear, W 247: Chris", 5.6, 6.0),
-        ("linear, W 741: Bob", 3.1, 3.4),
-        ("linear, W 741: Chris", 0.27, 0.61),
-        ("SFS, W 247: Bob", 0.0025, 0.0035),
-        ("SFS, W 247: Chris", 4.9, 5.4),
-        ("SFS, W 741: Bob", 0.0025, 0.0035),
-        ("SFS, W 741: Chris", 0.17, 0.53),
-    ],
-)
-def test_a_first_start_lies_where_the_released_program_has_it(
-    comparison: Comparison, what: str, least: float, most: float
+def test_a_first_start_lies_where_the_released_program_has_it(comparison: Comparison) -> None:
+    for set_up in SETTINGS.set_ups:
+        for user, start in set_up.starts.items():
+            found = row(comparison, f"{set_up.name}: {user}")
+            assert isinstance(found.ours, float)
+            assert start.least <= found.ours <= start.most
+            assert found.remark.startswith("inside")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("linear", SchedulerKind.PRIORITY), ("SFS", SchedulerKind.SFS)])
+def test_shares_are_within_the_tolerance_of_the_published(
+    comparison: Comparison, name: str, kind: SchedulerKind
 ) -> None:
-    found = row(comparison, what)
-    assert isinstance(found.ours, float)
-    assert least <= found.ours <= most
-    assert found.remark.startswith("inside")
-
-
-@pytest.mark.parametrize(
-    ("what", "published"),
-    [
-        ("linear: share of days", 0.40),
-        ("SFS: share of days", 1.00),
-        ("linear: utilisation until", 0.90),
-        ("SFS: utilisation until", 0.94),
-    ],
-)
-def test_shares_are_within_a_hundredth_of_the_published(comparison: Comparison, what: str, published: float) -> None:
-    assert row(comparison, what).ours == pytest.approx(published, abs=0.01)
+    published = SETTINGS.published[kind]
+    for what, share in (("share of days", published.bob_runs), ("utilisation until", published.utilisation)):
+        assert row(comparison, f"{name}: {what}").ours == pytest.approx(share, abs=published.tolerance)
 
 
 def test_bob_is_served_steadily_under_fair_share_alone(comparison: Comparison) -> None:
@@ -68,10 +53,9 @@ def test_a_figure_outside_its_interval_says_so() -> None:
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    settings = fair_share.FairShareSettings.model_validate(settings_of("fair_share"))
-    for set_up in settings.set_ups:
-        assert set_up.kind in (Discipline.PRIORITY, Discipline.SFS)
-        assert fair_share.found(settings, set_up, 7) == fair_share.found(settings, set_up, 7)
+    for set_up in SETTINGS.set_ups:
+        assert set_up.kind in (SchedulerKind.PRIORITY, SchedulerKind.SFS)
+        assert fair_share.found(SETTINGS, set_up, 7) == fair_share.found(SETTINGS, set_up, 7)
 
 
 def test_an_experiment_without_a_file_is_none() -> None:

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.lab.validation_harness import FULL, MACHINE, WIDE, really, why, workload
 
-from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.metrics.tables import Table
+from gleaner.control.simulation.model import Schedule, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import SchedulerSettings
 from gleaner.lab.real_slurm import output, world
 from gleaner.lab.real_slurm.configuration import SlurmSettings, limits_s, slurm_conf

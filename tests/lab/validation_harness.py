@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Workload
-from gleaner.lab.real_slurm.explain import Reason, Rules, judge, reasons
+from gleaner.lab.real_slurm.explain import Reason, SlurmFacts, judge, reasons
 from gleaner.lab.real_slurm.record import Pass, Record
 
 MACHINE = of_nodes(4)
@@ -55,4 +54,4 @@ def really(
 
 def why(told: Workload, real: Record) -> list[Reason]:
     simulated = replay(told, MACHINE, SchedulerSettings())
-    return reasons(told, simulated.start_s, judge(told, MACHINE, real), real, Rules(nodes=4))
+    return reasons(told, simulated.start_s, judge(told, MACHINE, real), real, SlurmFacts(nodes=4))

@@ -19,7 +19,7 @@ from gleaner.control.models.images import ImagePush
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.scenario import read_scenario
-from gleaner.control.simulation.tuning.journal import Journal
+from gleaner.control.simulation.tuning.sweep import Journal
 from gleaner.control.simulation.workloads import sacct, traces
 
 IMAGE = MadeImage()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Workload
 
 
 def busy(jobs: int = 400, *, seed: int = 1, days: float = 30, processors: int = 16) -> Workload:

@@ -7,16 +7,14 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
-from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Schedule, Workload
 from gleaner.control.simulation.settings import (
     CostSettings,
-    Discipline,
     Migration,
     MigrationSettings,
+    SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 TEN_JOBS = workload_of(
     [  # submit, run, limit, processors
@@ -48,7 +46,7 @@ def scheduler(
 ) -> SchedulerSettings:
     save, restore = CostSettings(constant_s=save_s), CostSettings(constant_s=restore_s)
     moves = MigrationSettings(kind=migration, every_s=every_s, save=save, restore=restore)
-    return SchedulerSettings(kind=Discipline(kind), migration=moves)
+    return SchedulerSettings(kind=SchedulerKind(kind), migration=moves)
 
 
 def savable(workload: Workload) -> Workload:

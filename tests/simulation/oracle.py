@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Workload
 
 
 @dataclass(eq=False)

@@ -9,9 +9,8 @@ from tests.policy import oracle_compaction
 from tests.policy.oracle_compaction import Node
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine
+from gleaner.control.simulation.model import Allocation, Machine, Workload
 from gleaner.control.simulation.settings import Migration
-from gleaner.control.simulation.workload import Workload
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
+from gleaner.control.simulation.model import Workload
 from gleaner.control.simulation.settings import EntitlementSettings
-from gleaner.control.simulation.workload import Workload
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
 

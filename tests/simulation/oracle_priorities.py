@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Workload
 
 
 @dataclass(frozen=True)

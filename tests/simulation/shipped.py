@@ -9,11 +9,17 @@ from pathlib import Path
 
 import numpy as np
 from tests.simulation.oracle import jobs_of, starts
+from tests.simulation.swf_files import write_swf
 
-from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.workloads.distributions import Exponential
-from gleaner.control.simulation.workloads.swf import write_swf
-from gleaner.control.simulation.workloads.synthetic import LimitSettings, OwnerSettings, Source, SyntheticSettings, make
+from gleaner.control.simulation.model import of_processors
+from gleaner.control.simulation.workloads.synthetic import (
+    Exponential,
+    LimitSettings,
+    OwnerSettings,
+    Source,
+    SyntheticSettings,
+    make,
+)
 
 PROCESSORS = 128
 PATH = Path(__file__).with_name("data") / "lublin-128.swf.gz"

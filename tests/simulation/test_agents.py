@@ -10,18 +10,16 @@ from tests.simulation.oracle import jobs_of, workload_of
 from tests.simulation.oracle_agents import Slice, simulated
 
 from gleaner.control.policy import provisioning
-from gleaner.control.simulation.machine import Machine, NodeClass, of_nodes
+from gleaner.control.simulation.model import Machine, NodeClass, Schedule, Workload, of_nodes
 from gleaner.control.simulation.replay import agent_starts
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     CostSettings,
-    Discipline,
+    SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 KINDS = ("fcfs", "easy", pytest.param("conservative", marks=pytest.mark.extended))
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +27,7 @@ without_deadline = settings(deadline=None, max_examples=60)  # the first example
 
 
 def scheduled(kind: str, workload: Workload, nodes: int, rules: AgentSettings | None, **stop: Any) -> Schedule:
-    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=Discipline(kind)), rules, **stop)
+    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=SchedulerKind(kind)), rules, **stop)
 
 
 def slices(schedule: Schedule) -> list[Slice]:

@@ -10,36 +10,35 @@ from tests.simulation.oracle import workload_of
 from tests.simulation.test_agents import some_agents, workloads
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
 from gleaner.control.simulation.metrics.measures import Window, measure
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     Backfill,
-    Discipline,
     EntitlementSettings,
     PrioritySettings,
+    SchedulerKind,
     SchedulerSettings,
     ShareSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 pytestmark = pytest.mark.extended
 
 HALVES = EntitlementSettings(percent={"a": 50, "b": 50}, quantum_s=20)
 LARGE_FIRST = PrioritySettings(per_unit=5, backfill=Backfill.EASY)
 SCHEDULERS = {
-    "fcfs": SchedulerSettings(kind=Discipline.FCFS),
-    "easy": SchedulerSettings(kind=Discipline.EASY),
-    "conservative": SchedulerSettings(kind=Discipline.CONSERVATIVE),
-    "priority": SchedulerSettings(kind=Discipline.PRIORITY),
-    "priority, easy": SchedulerSettings(kind=Discipline.PRIORITY, priority=LARGE_FIRST),
-    "sfs": SchedulerSettings(kind=Discipline.SFS, sfs=ShareSettings(others=3)),
-    "omfs": SchedulerSettings(kind=Discipline.OMFS, omfs=HALVES),
-    "omfs, literal": SchedulerSettings(kind=Discipline.OMFS, omfs=HALVES.model_copy(update={"literal": True})),
-    "nodes, fcfs": SchedulerSettings(kind=Discipline.FCFS),
-    "nodes, easy": SchedulerSettings(kind=Discipline.EASY),
+    "fcfs": SchedulerSettings(kind=SchedulerKind.FCFS),
+    "easy": SchedulerSettings(kind=SchedulerKind.EASY),
+    "conservative": SchedulerSettings(kind=SchedulerKind.CONSERVATIVE),
+    "priority": SchedulerSettings(kind=SchedulerKind.PRIORITY),
+    "priority, easy": SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=LARGE_FIRST),
+    "sfs": SchedulerSettings(kind=SchedulerKind.SFS, sfs=ShareSettings(others=3)),
+    "omfs": SchedulerSettings(kind=SchedulerKind.OMFS, omfs=HALVES),
+    "omfs, literal": SchedulerSettings(kind=SchedulerKind.OMFS, omfs=HALVES.model_copy(update={"literal": True})),
+    "nodes, fcfs": SchedulerSettings(kind=SchedulerKind.FCFS),
+    "nodes, easy": SchedulerSettings(kind=SchedulerKind.EASY),
 }
 everywhere = pytest.mark.parametrize("name", SCHEDULERS)
 

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from tests.simulation.on_nodes import TWO_NODES, cases, migrations, scheduler
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
-from gleaner.control.simulation.metrics.integrals import between
+from gleaner.control.simulation.metrics.node_time import between
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentSettings,
     CostSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 pytestmark = pytest.mark.extended
 

@@ -18,15 +18,15 @@ LOOP = """
 import sys
 sys.path.insert(0, {folder!r})
 import a_core
-from gleaner.control.simulation.replay.compiler import compiled
+from gleaner.control.simulation.replay.compiler import compiled, inner
 
-core = compiled(a_core.core)
+core = inner(a_core.core)
 
 @compiled
 def loop(x):
     return core(x)
 
-print(loop(1), sum(loop.stats.cache_hits.values()))
+print(loop(1), sum(sum(code.stats.cache_hits.values()) for code in loop.code.values()))
 """
 
 
@@ -90,7 +90,7 @@ def below(x):
 @pytest.mark.extended
 def test_a_change_of_what_stands_below_a_core_in_its_file_reaches_the_loop_too(tmp_path: Path) -> None:
     loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))
-    write(tmp_path / "a_loop.py", loop.replace("compiled(a_core.core)", "a_core.core"))
+    write(tmp_path / "a_loop.py", loop.replace("inner(a_core.core)", "a_core.core"))
     write(tmp_path / "a_core.py", CORE_AND_BELOW.format(1))
     assert run(tmp_path) == "2 0"
     assert run(tmp_path) == "2 1"
@@ -107,37 +107,35 @@ def doubled(x):
     return x + x
 
 said = sys.argv[1]
-print(doubled(float(said) if "." in said else int(said)), sum(doubled.stats.cache_hits.values()))
+answer = doubled(float(said) if "." in said else int(said))
+print(answer, sum(sum(code.stats.cache_hits.values()) for code in doubled.code.values()))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lock", "words", "first", "later"),
-    [
-        pytest.param("doubled.lock", ("21", "1.5"), ["3.0 0", "42 0"], ["3.0 1", "42 1"], marks=pytest.mark.extended),
-        ("doubled-*.lock", ("21", "21"), ["42 0", "42 1"], ["42 1", "42 1"]),
-    ],
-    ids=["different types are saved one after the other", "the same types are compiled once"],
-)
-def test_processes_that_need_a_function_at_once(
-    tmp_path: Path, lock: str, words: tuple[str, str], first: list[str], later: list[str]
-) -> None:
-    """Neither writes to the index before it has the lock, so neither writes over what the other has saved."""
+def test_the_same_types_are_compiled_once_by_processes_that_need_them_at_once(tmp_path: Path) -> None:
     write(tmp_path / "types_of_it.py", TYPES)
     cache = tmp_path / "cache"
     assert began(tmp_path, "7").communicate()[0].strip() == "14 0"
-    (path,) = cache.rglob(lock)
+    (path,) = cache.rglob("doubled-*.lock")
     for file in cache.rglob("*.nb[ci]"):
         file.unlink()
     with path.open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        both = [began(tmp_path, word) for word in words]
+        both = [began(tmp_path, "21"), began(tmp_path, "21")]
         while not all(waits_for(process, path) for process in both):
             time.sleep(0.05)
         assert not list(cache.rglob("*.nb[ci]"))
-    assert sorted(process.communicate()[0].strip() for process in both) == first
-    assert sorted(began(tmp_path, word).communicate()[0].strip() for word in words) == later
+    assert sorted(process.communicate()[0].strip() for process in both) == ["42 0", "42 1"]
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_different_types_never_share_a_folder_whose_files_are_numbered(tmp_path: Path) -> None:
+    write(tmp_path / "types_of_it.py", TYPES)
+    for said, answers in (("21", "42"), ("1.5", "3.0")):
+        assert [began(tmp_path, said).communicate()[0].strip() for _ in range(2)] == [f"{answers} 0", f"{answers} 1"]
+    assert len({index.parent for index in (tmp_path / "cache").rglob("*.nbi")}) == 2
 
 
 WRONG = """

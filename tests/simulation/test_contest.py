@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from tests.simulation.test_recommendation import LIMIT, tried
 
-from gleaner.control.simulation.tuning.contest import contest, looks, seeds_needed
 from gleaner.control.simulation.tuning.evidence import Evidence
-from gleaner.control.simulation.tuning.recommendation import recommend
+from gleaner.control.simulation.tuning.recommendation import contest, looks, recommend, seeds_needed
 
 SEEDS = 40
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.control.simulation.workloads.digits import plain_rows
+from gleaner.control.simulation.workloads.trace_file import plain_rows
 
 plain = st.integers(-(10**15) + 1, 10**15 - 1).map(str) | st.from_regex(r"-?[0-9]{1,8}\.[0-9]{1,7}", fullmatch=True)
 blank = st.sampled_from([" ", "  ", "\t"])

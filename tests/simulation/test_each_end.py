@@ -6,12 +6,11 @@ from tests.simulation.oracle import jobs_of, starts_one_by_one, workload_of
 from tests.simulation.test_queueing import workloads
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import AgentSettings, DecideAt, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import AgentSettings, DecideAt, SchedulerKind, SchedulerSettings
 
-EASY = SchedulerSettings(kind=Discipline.EASY, decide_at=DecideAt.EACH_END)
+EASY = SchedulerSettings(kind=SchedulerKind.EASY, decide_at=DecideAt.EACH_END)
 HEAD_NEEDS_BOTH = [(0, 2, 9, 2), (0, 2, 9, 2), (1, 5, 5, 4), (1, 5, 5, 2)]
 """Jobs 1 and 2 end together. Job 3 needs the processors of both, job 4 those of one."""
 
@@ -23,7 +22,7 @@ def test_the_first_of_two_ends_does_not_know_of_the_second() -> None:
     # 22.....3333
     workload = workload_of(HEAD_NEEDS_BOTH)
     assert replay(workload, of_processors(4), EASY).start_s.tolist() == [0, 0, 7, 2]
-    at_once = SchedulerSettings(kind=Discipline.EASY)
+    at_once = SchedulerSettings(kind=SchedulerKind.EASY)
     assert replay(workload, of_processors(4), at_once).start_s.tolist() == [0, 0, 2, 7]
 
 
@@ -38,7 +37,7 @@ def test_a_job_at_its_limit_counts_as_ended_from_the_first_decision_on() -> None
 @given(case=workloads())
 def test_it_agrees_with_the_readable_scheduler(kind: str, case: tuple[Workload, int]) -> None:
     workload, processors = case
-    scheduler = SchedulerSettings(kind=Discipline(kind), decide_at=DecideAt.EACH_END)
+    scheduler = SchedulerSettings(kind=SchedulerKind(kind), decide_at=DecideAt.EACH_END)
     answer_s = replay(workload, of_processors(processors), scheduler).start_s.tolist()
     assert answer_s == starts_one_by_one(kind, jobs_of(workload), processors)
 

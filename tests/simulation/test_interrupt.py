@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
 

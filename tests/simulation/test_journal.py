@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.simulation.tuning.journal import BadState, Journal, key_of
+from gleaner.control.simulation.tuning.sweep import BadState, Journal, key_of
 
 WRITER = """
 import sys
 from pathlib import Path
-from gleaner.control.simulation.tuning.journal import Journal
+from gleaner.control.simulation.tuning.sweep import Journal
 with Journal(Path(sys.argv[1])) as journal:
     for number in range(10**9):
         journal.add(f"key{number}", {"value": [number / 3]})

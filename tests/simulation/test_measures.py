@@ -10,13 +10,21 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
-from gleaner.control.simulation.metrics.integrals import by_bin, waiting
 from gleaner.control.simulation.metrics.measures import Measures, Waits, Window, measure
+from gleaner.control.simulation.metrics.node_time import by_bin, waiting
+from gleaner.control.simulation.model import (
+    Allocation,
+    Machine,
+    NodeClass,
+    Schedule,
+    Stretches,
+    Workload,
+    no_stretches,
+    of_processors,
+    uninterrupted,
+)
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
 
 near = pytest.approx
 
@@ -191,7 +199,7 @@ def replayed(workload: Workload, length_s: float) -> tuple[Schedule, Schedule]:
         save=CostSettings(constant_s=7),
         restore=CostSettings(constant_s=4),
     )
-    scheduler, machine = SchedulerSettings(kind=Discipline.EASY), of_processors(8)
+    scheduler, machine = SchedulerSettings(kind=SchedulerKind.EASY), of_processors(8)
     return replay(workload, machine, scheduler, agents), replay(workload, machine, scheduler)
 
 

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from tests.simulation.on_nodes import TWO_NODES, cases, migrations, places, savable, scheduler
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     Migration,
 )
-from gleaner.control.simulation.workload import Workload
 
 
 def test_ten_jobs_with_compaction() -> None:

@@ -11,7 +11,7 @@ from tests.simulation.oracle import workload_of
 from tests.simulation.oracle_nodes import replayed, work_of
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
@@ -19,7 +19,6 @@ from gleaner.control.simulation.settings import (
     Migration,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
 
 
 def test_ten_jobs_first_come_first_served_on_shared_nodes() -> None:

@@ -9,14 +9,21 @@ from hypothesis import strategies as st
 from tests.simulation.on_nodes import TEN_JOBS, TWO_NODES, cases, migrations, savable, scheduler
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes, of_processors
 from gleaner.control.simulation.metrics.node_assignment import placed
-from gleaner.control.simulation.metrics.occupancy import occupancy
+from gleaner.control.simulation.metrics.node_time import occupancy
+from gleaner.control.simulation.model import (
+    Allocation,
+    Machine,
+    NodeClass,
+    Schedule,
+    Stretches,
+    Workload,
+    of_nodes,
+    of_processors,
+)
 from gleaner.control.simulation.replay import nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule, Stretches
 from gleaner.control.simulation.settings import Migration
-from gleaner.control.simulation.workload import Workload
 
 
 def test_compaction_by_hand() -> None:

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload, replayed
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_nodes, of_processors
+from gleaner.control.simulation.model import Schedule, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
+from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
 
 UNITS = 10
 PERCENT = {"A": 50.0, "B": 30.0, "C": 20.0}
@@ -40,7 +39,7 @@ def ran(
     keep_waiting: int = 0,
     units: int = UNITS,
 ) -> Schedule:
-    scheduler = SchedulerSettings(kind=Discipline.OMFS, decide_every_s=every_s, omfs=entitlements)
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, decide_every_s=every_s, omfs=entitlements)
     workload = as_workload(jobs, groups=list(entitlements.percent))
     return replay(workload, of_processors(units), scheduler, until_s=until_s, keep_waiting=keep_waiting)
 
@@ -257,9 +256,9 @@ def test_a_queue_that_is_kept_full_tells_when_each_job_entered() -> None:
 def test_entitlements_are_of_whole_nodes_rounded_down() -> None:
     jobs = [Job(0, 100, 12, "B"), Job(10, 100, 5, "A")]
     workload = as_workload(jobs)
-    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=EntitlementSettings(percent={"A": 49}, quantum_s=0))
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=EntitlementSettings(percent={"A": 49}, quantum_s=0))
     assert replay(workload, of_nodes(4, 4), scheduler).start_s.tolist() == [0, 100]
-    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=EntitlementSettings(percent={"A": 50}, quantum_s=0))
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=EntitlementSettings(percent={"A": 50}, quantum_s=0))
     assert replay(workload, of_nodes(4, 4), scheduler).start_s.tolist() == [0, 10]
 
 
@@ -268,7 +267,7 @@ def test_an_entitlement_of_nobody_is_refused() -> None:
         replay(
             as_workload([Job(0, 1, 1, "A")]),
             of_processors(4),
-            SchedulerSettings(kind=Discipline.OMFS, omfs=EntitlementSettings(percent={"Z": 10})),
+            SchedulerSettings(kind=SchedulerKind.OMFS, omfs=EntitlementSettings(percent={"Z": 10})),
         )
 
 

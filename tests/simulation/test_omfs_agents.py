@@ -11,15 +11,14 @@ from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload
 from tests.simulation.test_omfs import BY_WORDS, FREE, PERCENT, UNITS, jobs_of, same
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Schedule, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     CostSettings,
-    Discipline,
     EntitlementSettings,
+    SchedulerKind,
     SchedulerSettings,
 )
 
@@ -33,7 +32,7 @@ def ran(
     *,
     until_s: float | None = None,
 ) -> Schedule:
-    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=rules)
     return replay(as_workload(jobs, groups=list(PERCENT)), of_processors(UNITS), scheduler, agents, until_s=until_s)
 
 

@@ -21,11 +21,9 @@ from tests.simulation.test_omfs import (
     ran,
 )
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
 
 
 @settings(deadline=None)
@@ -160,10 +158,10 @@ def test_utilisation_is_at_least_that_of_capping_and_of_partitions_on_average(qu
     gains: dict[str, list[float]] = {"capping": [], "partitions": []}
     for seed in range(20):
         workload = as_workload(busy(seed, until_s=until_s), groups=list(PERCENT))
-        scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+        scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=rules)
         ours = utilisation(replay(workload, of_processors(UNITS), scheduler, until_s=until_s), until_s)
         cap = utilisation(replay(capped(workload), of_processors(UNITS), scheduler, until_s=until_s), until_s)
-        easy = SchedulerSettings(kind=Discipline.EASY)
+        easy = SchedulerSettings(kind=SchedulerKind.EASY)
         split = sum(
             utilisation(
                 replay(workload.only(workload.group == code), of_processors(entitled), easy, until_s=until_s), until_s

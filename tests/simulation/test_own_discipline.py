@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import Discipline, PrioritySettings, SchedulerSettings
+from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate" / "own-discipline.md"
 
@@ -34,7 +34,7 @@ def test_the_page_s_own_discipline_is_the_shortest_job_first(tmp_path: Path) -> 
     limit_s = random.integers(1, 60, 300)
     rows = zip(np.sort(random.integers(0, 2000, 300)), limit_s // 2, limit_s, random.integers(1, 9, 300), strict=True)
     workload, machine = workload_of(rows), of_processors(8)
-    by_limit = SchedulerSettings(kind=Discipline.PRIORITY, priority=PrioritySettings(per_second=0, per_limit_s=-1))
+    by_limit = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=PrioritySettings(per_second=0, per_limit_s=-1))
     schedule = example(tmp_path).replay(workload, machine)
     assert schedule.start_s.tolist() == replay(workload, machine, by_limit).start_s.tolist()
     assert schedule.wait_s.max() > 0

@@ -10,16 +10,15 @@ from tests.effort import IS_WHOLE
 from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Schedule, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     Backfill,
     CostSettings,
-    Discipline,
     PrioritySettings,
+    SchedulerKind,
     SchedulerSettings,
     ShareSettings,
 )
@@ -51,14 +50,14 @@ def test_ten_jobs_by_priority() -> None:
               22222             4444             9
                                 77777            10
     """
-    scheduler = SchedulerSettings(kind=Discipline.PRIORITY, priority=SIZE_AND_AGE)
+    scheduler = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=SIZE_AND_AGE)
     assert starts(TEN, scheduler) == [0, 0, 16, 16, 10, 28, 16, 26, 28, 28]
 
 
 def test_ten_jobs_by_priority_with_backfill() -> None:
     """4 and 6 end before 5 is due at 10, 9 and 10 before 8 is at 26; 7 would not have."""
     backfill = SIZE_AND_AGE.model_copy(update={"backfill": Backfill.EASY})
-    scheduler = SchedulerSettings(kind=Discipline.PRIORITY, priority=backfill)
+    scheduler = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=backfill)
     assert starts(TEN, scheduler) == [0, 0, 16, 5, 10, 5, 16, 26, 21, 22]
 
 
@@ -73,13 +72,13 @@ def test_ten_jobs_with_simultaneous_fair_share() -> None:
     - 21: Chris holds nothing: 9 passes 8. 22: he holds 1, so 10 has to wait behind 8, until 9 has ended at 23.
     """
     share = ShareSettings(targets={"Alice": 2.5, "Bob": 1.5, "Chris": 0.5}, factor=2)
-    scheduler = SchedulerSettings(kind=Discipline.SFS, priority=SIZE_AND_AGE, sfs=share)
+    scheduler = SchedulerSettings(kind=SchedulerKind.SFS, priority=SIZE_AND_AGE, sfs=share)
     assert starts(TEN, scheduler) == [0, 0, 20, 5, 14, 14, 9, 30, 21, 23]
 
 
 def test_decisions_wait_for_their_time() -> None:
     jobs = [Job(0, 7, 7, 1), Job(1, 7, 7, 1), Job(20, 7, 7, 1)]
-    scheduler = SchedulerSettings(kind=Discipline.PRIORITY, decide_every_s=5)
+    scheduler = SchedulerSettings(kind=SchedulerKind.PRIORITY, decide_every_s=5)
     assert starts(jobs, scheduler, nodes=1) == [0, 10, 20]
 
 
@@ -110,7 +109,7 @@ SCHEDULERS = st.builds(
         ),
         sfs=ShareSettings(targets={"a": targets[0], "b": targets[1]}, others=targets[2]),
     ),
-    st.sampled_from([Discipline.PRIORITY, Discipline.SFS]),
+    st.sampled_from([SchedulerKind.PRIORITY, SchedulerKind.SFS]),
     st.tuples(st.integers(0, 3), st.integers(-3, 3), st.integers(-2, 2)),
     st.sampled_from(Backfill),
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)),
@@ -136,7 +135,7 @@ def test_a_replay_agrees_with_its_readable_form(
         jobs,
         capacity=8,
         weights=Weights(weights.per_second, weights.per_unit, weights.per_limit_s),
-        targets=targets if scheduler.kind is Discipline.SFS else None,
+        targets=targets if scheduler.kind is SchedulerKind.SFS else None,
         reservations=0 if weights.backfill is Backfill.NONE else 1,
         every_s=scheduler.decide_every_s,
         until_s=math.inf if until_s is None else until_s,
@@ -157,7 +156,7 @@ def _listed(times_s: np.ndarray | list[float]) -> list[float | None]:
 def test_no_more_nodes_are_used_than_there_are_and_every_job_runs(
     jobs: list[Job], scheduler: SchedulerSettings
 ) -> None:
-    if scheduler.kind is Discipline.SFS:
+    if scheduler.kind is SchedulerKind.SFS:
         jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]
     found = replay(as_workload(jobs), of_nodes(8), scheduler)
     assert not np.isnan(found.end_s).any()
@@ -176,15 +175,15 @@ def _used(found: Schedule, at_s: float) -> int:
 @given(jobs=JOBS)
 def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job]) -> None:
     """Two queues, one answer."""
-    by_age = SchedulerSettings(kind=Discipline.PRIORITY, priority=PrioritySettings(backfill=Backfill.EASY))
-    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.EASY), nodes=8)
+    by_age = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=PrioritySettings(backfill=Backfill.EASY))
+    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=SchedulerKind.EASY), nodes=8)
 
 
 @settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS)
 def test_by_age_alone_without_one_it_is_first_come_first_served(jobs: list[Job]) -> None:
-    by_age = SchedulerSettings(kind=Discipline.PRIORITY)
-    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.FCFS), nodes=8)
+    by_age = SchedulerSettings(kind=SchedulerKind.PRIORITY)
+    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=SchedulerKind.FCFS), nodes=8)
 
 
 AGENTS = st.builds(
@@ -216,8 +215,8 @@ AGENTS = st.builds(
 def test_with_agents_too_by_age_alone_it_is_the_simpler_queue(
     jobs: list[Job], agents: AgentSettings, backfill: Backfill
 ) -> None:
-    simpler = SchedulerSettings(kind=Discipline.FCFS if backfill is Backfill.NONE else Discipline.EASY)
-    by_age = SchedulerSettings(kind=Discipline.PRIORITY, priority=PrioritySettings(backfill=backfill))
+    simpler = SchedulerSettings(kind=SchedulerKind.FCFS if backfill is Backfill.NONE else SchedulerKind.EASY)
+    by_age = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=PrioritySettings(backfill=backfill))
     ours, theirs = (replay(as_workload(jobs), of_nodes(8), each, agents) for each in (by_age, simpler))
     assert ours.start_s.tolist() == theirs.start_s.tolist()
     for name in ("start_s", "end_s", "units", "save_s", "restore_s"):
@@ -252,11 +251,11 @@ def test_agents_without_work_change_nothing(
 
 
 def test_a_target_of_a_stranger_is_refused() -> None:
-    scheduler = SchedulerSettings(kind=Discipline.SFS, sfs=ShareSettings(targets={"Alcie": 5}))
+    scheduler = SchedulerSettings(kind=SchedulerKind.SFS, sfs=ShareSettings(targets={"Alcie": 5}))
     with pytest.raises(BadScenario, match=r"targets: 'Alcie' is no user of a test \(it has Alice, Bob, Chris\)"):
         starts(TEN, scheduler)
 
 
 def test_fair_share_without_a_target_is_refused() -> None:
     with pytest.raises(BadScenario, match="nobody has a target throughput; set `targets` or `others`"):
-        starts(TEN, SchedulerSettings(kind=Discipline.SFS))
+        starts(TEN, SchedulerSettings(kind=SchedulerKind.SFS))

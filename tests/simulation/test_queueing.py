@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, starts, workload_of
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import Backfill, Discipline, PrioritySettings, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import Backfill, PrioritySettings, SchedulerKind, SchedulerSettings
 
 KINDS = ("fcfs", "easy", "conservative")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -37,7 +35,7 @@ TEN_JOBS = workload_of(
 
 
 def scheduled(kind: str, workload: Workload, processors: int) -> Schedule:
-    return replay(workload, of_processors(processors), SchedulerSettings(kind=Discipline(kind)))
+    return replay(workload, of_processors(processors), SchedulerSettings(kind=SchedulerKind(kind)))
 
 
 def test_ten_jobs_first_come_first_served() -> None:
@@ -214,7 +212,7 @@ def test_a_queue_of_any_length_is_scheduled_as_where_each_job_of_it_is_looked_at
     submit_s = np.sort(random.integers(0, span_s, jobs) // burst_s * burst_s)
     workload = workload_of(zip(submit_s, random.integers(0, limit_s), limit_s, sizes, strict=True))
     plain = PrioritySettings(per_second=1, backfill=Backfill.EASY)
-    looked_at = replay(workload, of_processors(128), SchedulerSettings(kind=Discipline.PRIORITY, priority=plain))
+    looked_at = replay(workload, of_processors(128), SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=plain))
     assert (scheduled("easy", workload, 128).start_s == looked_at.start_s).all()
 
 

@@ -6,13 +6,13 @@ from tests.simulation import shipped
 from tests.simulation.oracle import jobs_of, starts, starts_one_by_one
 from tests.simulation.traces import trace
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import DecideAt, Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import DecideAt, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
 
-EASY = SchedulerSettings(kind=Discipline.EASY)
-EACH_END = SchedulerSettings(kind=Discipline.EASY, decide_at=DecideAt.EACH_END)
+EASY = SchedulerSettings(kind=SchedulerKind.EASY)
+EACH_END = SchedulerSettings(kind=SchedulerKind.EASY, decide_at=DecideAt.EACH_END)
 
 
 @pytest.mark.parametrize(("log", "processors", "identical"), [("KTH-SP2", 100, 0.98), ("SDSC-SP2", 128, 0.95)])

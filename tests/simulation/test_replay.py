@@ -11,17 +11,17 @@ from pydantic import ValidationError
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.errors import BadScenario, BadTrace
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes, of_processors
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentSettings,
-    Discipline,
     EntitlementSettings,
     PrioritySettings,
+    SchedulerKind,
     SchedulerSettings,
 )
 
-KINDS = (Discipline.FCFS, Discipline.EASY, Discipline.CONSERVATIVE)
+KINDS = (SchedulerKind.FCFS, SchedulerKind.EASY, SchedulerKind.CONSERVATIVE)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 EASY = SchedulerSettings()
 TWO_JOBS = workload_of([(0, 10, 20, 3), (5, 10, 20, 2)])
@@ -73,7 +73,7 @@ def test_an_end_or_a_length_of_the_queue_that_cannot_be_is_refused(wrong: dict[s
 
 
 @every_kind
-def test_a_whole_node_is_given_to_whoever_needs_a_core_of_it(kind: Discipline) -> None:
+def test_a_whole_node_is_given_to_whoever_needs_a_core_of_it(kind: SchedulerKind) -> None:
     workload = workload_of([(0, 10, 10, 5), (0, 10, 10, 4), (0, 10, 10, 1)])
     on_nodes = replay(workload, of_nodes(3, cores=4), SchedulerSettings(kind=kind))
     assert on_nodes.start_s.tolist() == [0, 0, 10]
@@ -82,13 +82,13 @@ def test_a_whole_node_is_given_to_whoever_needs_a_core_of_it(kind: Discipline) -
 
 
 @every_kind
-def test_on_faster_nodes_jobs_take_less_time(kind: Discipline) -> None:
+def test_on_faster_nodes_jobs_take_less_time(kind: SchedulerKind) -> None:
     machine = Machine((NodeClass(4, speed=2.0),))
     assert replay(TWO_JOBS, machine, SchedulerSettings(kind=kind)).end_s.tolist() == [5, 10]
 
 
 @every_kind
-def test_what_runs_when_the_replay_stops_has_no_end_but_a_stretch_up_to_then(kind: Discipline) -> None:
+def test_what_runs_when_the_replay_stops_has_no_end_but_a_stretch_up_to_then(kind: SchedulerKind) -> None:
     workload = workload_of([(0, 10, 10, 3), (0, 30, 30, 1), (5, 10, 20, 2), (12, 10, 20, 4), (25, 1, 1, 1)])
     schedule = replay(workload, of_processors(4), SchedulerSettings(kind=kind), until_s=20)
     np.testing.assert_array_equal(schedule.start_s, [0, 0, 10, math.nan, math.nan])
@@ -98,14 +98,14 @@ def test_what_runs_when_the_replay_stops_has_no_end_but_a_stretch_up_to_then(kin
 
 
 @every_kind
-def test_nothing_starts_at_the_instant_at_which_the_replay_stops(kind: Discipline) -> None:
+def test_nothing_starts_at_the_instant_at_which_the_replay_stops(kind: SchedulerKind) -> None:
     schedule = replay(TWO_JOBS, of_processors(4), SchedulerSettings(kind=kind), until_s=10)
     np.testing.assert_array_equal(schedule.start_s, [0, math.nan])
     assert schedule.end_s[0] == 10
 
 
 @every_kind
-def test_jobs_of_no_time_end_at_the_instant_of_their_start(kind: Discipline) -> None:
+def test_jobs_of_no_time_end_at_the_instant_of_their_start(kind: SchedulerKind) -> None:
     workload = workload_of([(3, 0, 0, 4), (3, 0, 0, 4), (3, 5, 5, 4), (3, 0, 5, 4)])
     schedule = replay(workload, of_processors(4), SchedulerSettings(kind=kind))
     assert schedule.start_s.tolist() == [3, 3, 3, 8]
@@ -113,7 +113,7 @@ def test_jobs_of_no_time_end_at_the_instant_of_their_start(kind: Discipline) -> 
 
 
 @every_kind
-def test_a_queue_that_is_kept_full_takes_a_job_whenever_one_starts(kind: Discipline) -> None:
+def test_a_queue_that_is_kept_full_takes_a_job_whenever_one_starts(kind: SchedulerKind) -> None:
     workload = workload_of([(99, 10, 10, 2)] * 6)
     schedule = replay(workload, of_processors(2), SchedulerSettings(kind=kind), keep_waiting=2)
     assert schedule.start_s.tolist() == [0, 10, 20, 30, 40, 50]
@@ -122,7 +122,7 @@ def test_a_queue_that_is_kept_full_takes_a_job_whenever_one_starts(kind: Discipl
 
 
 @every_kind
-def test_a_full_queue_can_be_stopped_before_all_have_entered_it(kind: Discipline) -> None:
+def test_a_full_queue_can_be_stopped_before_all_have_entered_it(kind: SchedulerKind) -> None:
     workload = workload_of([(0, 10, 10, 2)] * 6)
     schedule = replay(workload, of_processors(2), SchedulerSettings(kind=kind), keep_waiting=2, until_s=15)
     np.testing.assert_array_equal(schedule.start_s, [0, 10] + [math.nan] * 4)
@@ -131,7 +131,7 @@ def test_a_full_queue_can_be_stopped_before_all_have_entered_it(kind: Discipline
 
 def test_decisions_can_be_taken_at_multiples_of_a_period_only() -> None:
     workload = workload_of([(0, 5, 10, 3), (1, 10, 10, 1), (7, 10, 10, 3), (60, 5, 5, 1)])
-    settings = SchedulerSettings(kind=Discipline.EASY, decide_every_s=30)
+    settings = SchedulerSettings(kind=SchedulerKind.EASY, decide_every_s=30)
     assert replay(workload, of_processors(4), settings).start_s.tolist() == [0, 30, 30, 60]
 
 
@@ -141,7 +141,7 @@ def test_no_decision_is_further_away_than_the_period(kind: str) -> None:
     random = np.random.default_rng(1)
     workload = workload_of((at_s, 100, 100, 1) for at_s in np.sort(random.uniform(0, 50, 300)).tolist())
     machine = Machine((NodeClass(100, 4),), Allocation.CORES) if kind == "nodes" else of_processors(400)
-    discipline = Discipline.EASY if kind == "nodes" else Discipline(kind)
+    discipline = SchedulerKind.EASY if kind == "nodes" else SchedulerKind(kind)
     all_of_it = EntitlementSettings(percent={"all": 100})
     settings = SchedulerSettings(kind=discipline, decide_every_s=0.1, omfs=all_of_it)
     assert replay(workload, machine, settings).wait_s.max() < 0.1 + 1e-9
@@ -155,7 +155,7 @@ def test_nodes_of_another_priority_are_not_made_one_pool_by_being_alike() -> Non
 
 
 def test_conservative_backfill_with_a_period_is_a_contradiction() -> None:
-    settings = SchedulerSettings(kind=Discipline.CONSERVATIVE, decide_every_s=30)
+    settings = SchedulerSettings(kind=SchedulerKind.CONSERVATIVE, decide_every_s=30)
     with pytest.raises(BadScenario, match="decide_every_s must be 0"):
         replay(TWO_JOBS, of_processors(4), settings)
 

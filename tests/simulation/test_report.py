@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 from tests.simulation.made import busy
 from tests.simulation.pages import NASTY, everything
 
-from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
 from gleaner.control.simulation.metrics.measures import default_window
 from gleaner.control.simulation.metrics.tables import Table
+from gleaner.control.simulation.model import Cleaning, Machine, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.report import html, write
+from gleaner.control.simulation.report.charts import gantt_parts
 from gleaner.control.simulation.report.page import Axis, Bars, Curve, Gantt, Lines, Page, Section, Series, Text, Unit
 from gleaner.control.simulation.report.pictures import picture, tick_step_s
 from gleaner.control.simulation.report.run_page import comparison_page, run_page
-from gleaner.control.simulation.report.who_had_what import gantt_parts
 from gleaner.control.simulation.run import Ground, cases, run_all
 from gleaner.control.simulation.scenario import Option, read_scenario
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Cleaning
+from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
 
 AGENTS = (Option(("agents", "length_s"), "--agents", 3600.0), Option(("agents", "save"), "--save", {"constant_s": 60}))
 
@@ -35,7 +34,7 @@ def pages(machine: Machine) -> tuple[Page, Page]:
     scenario = read_scenario(None, AGENTS)
     workload = busy(jobs=120, days=6, processors=machine.units)
     ground = Ground(workload, machine, Cleaning(120), ())
-    outcomes = run_all(cases(scenario, (Discipline.FCFS, Discipline.EASY), (1800.0, 3600.0)), ground)
+    outcomes = run_all(cases(scenario, (SchedulerKind.FCFS, SchedulerKind.EASY), (1800.0, 3600.0)), ground)
     return run_page(outcomes[-1], ground), comparison_page(outcomes, ground)
 
 

@@ -8,10 +8,10 @@ import pytest
 from gleaner.control.cli.simulate_options import seconds
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.run import cases, machine_name, prepare, run, run_all
 from gleaner.control.simulation.scenario import Option, Scenario, read_scenario
-from gleaner.control.simulation.settings import Discipline
+from gleaner.control.simulation.settings import SchedulerKind
 
 WHOLE = """
 [workload]
@@ -60,7 +60,7 @@ def test_a_whole_scenario_is_read_and_its_trace_stands_beside_it(tmp_path: Path)
     found = read(tmp_path, WHOLE)
     assert found.workload.trace == tmp_path / "jobs.swf"
     assert found.machine.machine == Machine((NodeClass(64, 16),), Allocation.CORES)
-    assert (found.scheduler.kind, found.scheduler.sfs.targets) == (Discipline.SFS, {"alice": 40})
+    assert (found.scheduler.kind, found.scheduler.sfs.targets) == (SchedulerKind.SFS, {"alice": 40})
     assert found.agents is not None
     assert found.agents.save.seconds(10_000, at_once=5) == 30
     assert found.measure.begin_s == 86400
@@ -68,7 +68,7 @@ def test_a_whole_scenario_is_read_and_its_trace_stands_beside_it(tmp_path: Path)
 
 def test_nothing_at_all_is_easy_without_agents() -> None:
     found = read_scenario(None, ())
-    assert (found.scheduler.kind, found.agents, found.machine.machine) == (Discipline.EASY, None, None)
+    assert (found.scheduler.kind, found.agents, found.machine.machine) == (SchedulerKind.EASY, None, None)
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         option("agents.save.constant_s", 5.0),
     )
     found = read(tmp_path, WHOLE, *options)
-    assert found.scheduler.kind is Discipline.FCFS
+    assert found.scheduler.kind is SchedulerKind.FCFS
     assert found.agents is not None
     assert (found.agents.length_s, found.agents.save.constant_s, found.agents.save.shared_mib_s) == (900, 5, 5000)
 
@@ -201,7 +201,7 @@ def test_how_far_reading_and_replaying_are_is_told(tmp_path: Path) -> None:
     run(scenario, ground, label="", progress=progress)
     assert told == [(0, 2), (1, 2)]
     told.clear()
-    run_all(cases(scenario, (Discipline.FCFS, Discipline.EASY), (60.0, 90.0)), ground, progress)
+    run_all(cases(scenario, (SchedulerKind.FCFS, SchedulerKind.EASY), (60.0, 90.0)), ground, progress)
     assert told == [(done, 6) for done in range(6)]
 
 

@@ -18,11 +18,10 @@ import pytest
 from tests.simulation.made import busy
 
 from gleaner.control.simulation.errors import BadScenario, SimulationError
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.journal import Journal, Outcome
-from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs, later
-from gleaner.control.simulation.tuning.trial import Conditions
+from gleaner.control.simulation.tuning.sweep import Journal, Sweep, TrialInputs, later
+from gleaner.control.simulation.tuning.trial import Conditions, Outcome
 from gleaner.control.simulation.tuning.variants import variation
 
 AGENTS = AgentSettings(

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation import shipped
+from tests.simulation.swf_files import write_swf
 from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Workload
-from gleaner.control.simulation.workloads.swf import read_swf, write_swf
+from gleaner.control.simulation.model import Workload
+from gleaner.control.simulation.workloads.swf import read_swf
 from gleaner.control.simulation.workloads.trace_file import lines_of
 from gleaner.control.simulation.workloads.traces import read
 

@@ -11,25 +11,22 @@ from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_nodes, of_processors
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Workload, of_nodes, of_processors
 from gleaner.control.simulation.workloads import lublin_feitelson, synthetic
-from gleaner.control.simulation.workloads.distributions import (
+from gleaner.control.simulation.workloads.synthetic import (
+    COMMON_LIMITS_S,
     Constant,
     Distribution,
     Exponential,
-    LogNormal,
-    Uniform,
-    whole,
-)
-from gleaner.control.simulation.workloads.synthetic import (
-    COMMON_LIMITS_S,
     LimitSettings,
+    LogNormal,
     OwnerSettings,
     Source,
     SyntheticSettings,
+    Uniform,
     limits_s,
     make,
+    whole,
 )
 from gleaner.control.simulation.workloads.traces import read
 
@@ -179,15 +176,6 @@ def test_jobs_drawn_from_a_real_log_have_its_means() -> None:
     made = synthetic.drawn(log, MANY, rng())
     assert made.processors.mean() == pytest.approx(log.processors.mean(), rel=0.02)
     assert made.run_s.mean() == pytest.approx(log.run_s.mean(), rel=0.02)
-
-
-def test_a_log_is_stretched_to_a_load_without_changing_its_order() -> None:
-    log = make(SyntheticSettings(jobs=1000, load=0.5), POOL)
-    heavier = synthetic.to_load(log, POOL, 1.5)
-    assert offered(heavier, 128) == pytest.approx(1.5, rel=0.001)
-    assert heavier.job.tolist() == log.job.tolist()
-    with pytest.raises(BadScenario, match="all come at one instant"):
-        synthetic.to_load(make(SyntheticSettings(jobs=10), POOL), POOL, 1.5)
 
 
 def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shares() -> None:

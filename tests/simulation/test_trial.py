@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.metrics.measures import measure
+from gleaner.control.simulation.model import Schedule, Stretches, no_stretches, of_processors, uninterrupted
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.journal import Outcome
-from gleaner.control.simulation.tuning.trial import Conditions, delays, figures, safety, trial, trial_without
+from gleaner.control.simulation.tuning.trial import Conditions, Outcome, delays, figures, safety, trial, trial_without
 
 MARGINS_S = (0.0, 40.0, 1000.0)
 

@@ -11,7 +11,7 @@ from tests.simulation.made import busy
 from gleaner.agent.settings import AgentSettings as LiveAgentSettings
 from gleaner.control.settings import Settings
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.report import html
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.evidence import Setting, WaitLimit

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.model import Workload, of_processors
 from gleaner.control.simulation.tuning.variants import DAY_S, WEEK_S, variant, variation
-from gleaner.control.simulation.workload import Workload
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings, make
 
 MACHINE = of_processors(16)

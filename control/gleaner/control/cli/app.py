@@ -4,37 +4,15 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 import typer
 import typer.main
-from pydantic import ValidationError
 
-from gleaner.control.campaigns.wrong_keys import INSTEAD
-from gleaner.control.cli import (
-    check,
-    cluster,
-    config,
-    decisions,
-    doctor,
-    drains,
-    images,
-    jobs,
-    owners,
-    render,
-    report,
-    results,
-    services,
-    simulate,
-    tokens,
-    watching,
-    web,
-)
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
+from gleaner.control.cli.lazy_verb import LazyVerb
 from gleaner.control.cli.output import Answer
-from gleaner.control.input_errors import InputError, complaint, one_line
 
 app = typer.Typer(
     name="glean",
@@ -43,38 +21,47 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run containerised jobs on the idle node time of a Slurm cluster.",
 )
-app.command(cls=jobs.SubmitCommand, rich_help_panel=JOBS)(jobs.submit)
-app.command(rich_help_panel=JOBS)(check.check)
-app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
-app.command(rich_help_panel=JOBS)(jobs.show)
-app.command(rich_help_panel=JOBS)(decisions.why)
-app.command(rich_help_panel=JOBS)(watching.logs)
-app.command(rich_help_panel=JOBS)(jobs.hold)
-app.command(rich_help_panel=JOBS)(jobs.release)
-app.command(rich_help_panel=JOBS)(jobs.cancel)
-# -5 is a number, not an option
-app.command(rich_help_panel=JOBS, context_settings={"ignore_unknown_options": True})(jobs.priority)
-app.command(rich_help_panel=JOBS)(jobs.migrate)
-app.command("run", rich_help_panel=JOBS, context_settings=services.REST)(services.user_job)
-app.command(rich_help_panel=CAMPAIGNS)(jobs.status)
-app.command(rich_help_panel=CAMPAIGNS)(watching.wait)
-app.command(rich_help_panel=CAMPAIGNS)(results.results)
-app.add_typer(images.app, name="image", rich_help_panel=CAMPAIGNS)
-app.command(rich_help_panel=CLUSTER)(web.web)
-app.command(rich_help_panel=CLUSTER)(cluster.agents)
-app.command(rich_help_panel=CLUSTER)(cluster.nodes)
-app.command(rich_help_panel=CLUSTER)(owners.owners)
-app.command(rich_help_panel=CLUSTER)(decisions.explain)
-app.command(rich_help_panel=CLUSTER)(report.report)
-app.command(rich_help_panel=ADMIN)(drains.drain)
-app.command(rich_help_panel=ADMIN)(drains.resume)
-app.add_typer(tokens.app, name="token", rich_help_panel=ADMIN)
-app.command(rich_help_panel=ADMIN)(config.config)
-app.command(rich_help_panel=ADMIN)(doctor.doctor)
-app.add_typer(services.control_app, name="control", rich_help_panel=ADMIN)
-app.command(rich_help_panel=ADMIN, context_settings=services.REST)(services.agent)
-app.add_typer(simulate.app, name="simulate", rich_help_panel=SIMULATION)
 
+REST = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
+"""The context settings of a verb that hands all its arguments on, even `--help`."""
+VERBS = (
+    LazyVerb("submit", JOBS, "Submit a job, an array of jobs, or a campaign file.", "submit:submit"),
+    LazyVerb("check", JOBS, "See whether a program can be saved here: run, save, restore it.", "check:check"),
+    LazyVerb("list", JOBS, "List jobs, the oldest first.", "jobs:list_jobs"),
+    LazyVerb("show", JOBS, "Show a job: why it waits, where it ran, and what happened to it.", "jobs:show"),
+    LazyVerb("why", JOBS, "Say why a job is in its state, with the last decision about it.", "decisions:why"),
+    LazyVerb("logs", JOBS, "Print what a job wrote, over all its slices.", "watching:logs"),
+    LazyVerb("hold", JOBS, "Keep jobs from starting.", "jobs:hold"),
+    LazyVerb("release", JOBS, "Let held jobs go on.", "jobs:release"),
+    LazyVerb("cancel", JOBS, "End jobs for good; their checkpoints are deleted.", "jobs:cancel"),
+    # -5 is a number, not an option
+    LazyVerb("priority", JOBS, "Change a job's priority.", "jobs:priority", ignore_unknown_options=True),
+    LazyVerb("migrate", JOBS, "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
+    LazyVerb(
+        "run", JOBS, "Run a container in your own Slurm job, so that it can be saved.", "services:user_job", **REST
+    ),
+    LazyVerb("status", CAMPAIGNS, "Count jobs by state: all that you may see, or a campaign's.", "jobs:status"),
+    LazyVerb("wait", CAMPAIGNS, "Wait until jobs have ended.", "watching:wait"),
+    LazyVerb("results", CAMPAIGNS, "Fetch the output files of ended jobs.", "results:results"),
+    LazyVerb("web", CLUSTER, "Print the address of the web page.", "web:web"),
+    LazyVerb("agents", CLUSTER, "List the agents, with their nodes, their ends and their jobs.", "cluster:agents"),
+    LazyVerb("nodes", CLUSTER, "List the nodes as the scheduler sees them.", "cluster:nodes"),
+    LazyVerb("owners", CLUSTER, "List the owners with entitlements, and who waits for what.", "owners:owners"),
+    LazyVerb("explain", CLUSTER, "Show the input and the outcome of a decision.", "decisions:explain"),
+    LazyVerb("report", CLUSTER, "Show a month's node time, and who got the harvest.", "report:report"),
+    LazyVerb("drain", ADMIN, "Empty nodes for maintenance.", "drains:drain"),
+    LazyVerb("resume", ADMIN, "Use nodes again that `glean drain` has emptied.", "drains:resume"),
+    LazyVerb("config", ADMIN, "Print the settings and where each comes from.", "config:config"),
+    LazyVerb("doctor", ADMIN, "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
+    LazyVerb("agent", ADMIN, "Run the agent program, as glean-agent does.", "services:agent", **REST),
+    LazyVerb("image", CAMPAIGNS, "Bring, list and remove your group's container images.", "images:app"),
+    LazyVerb("token", ADMIN, "Make, list, end and replace tokens.", "tokens:app"),
+    LazyVerb("control", ADMIN, "Run the control program, and set up its database and storage.", "services:control_app"),
+    LazyVerb(
+        "simulate", SIMULATION, "Simulate agents, or another scheduler, on a cluster's accounting.", "simulate:app"
+    ),
+)
+"""All verbs, each with the first sentence of its own help."""
 
 _LONGEST_NAME = 80
 """The most letters of a file's name in a message that is about nothing else."""
@@ -82,6 +69,8 @@ _LONGEST_NAME = 80
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             typer.echo(f"glean {version('gleaner-hpc')}")
         except PackageNotFoundError:
@@ -103,6 +92,8 @@ def root(
 
 
 def _show(answer: Answer) -> None:
+    from gleaner.control.cli import render
+
     try:
         render.show(answer)
     except BrokenPipeError:
@@ -125,48 +116,62 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _mistake(error: InputError | ValidationError | UnicodeEncodeError) -> str:
+def _mistake(error: Exception) -> str | None:
+    """Return the mistake in what the user wrote; None if the error is ours."""
+    from pydantic import ValidationError
+
+    from gleaner.control.input_errors import InputError, complaint
+
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object[:60]!r} is no UTF-8 text"
     if isinstance(error, InputError):
         return str(error)
+    if not isinstance(error, ValidationError):
+        return None
     first = error.errors()[0]  # of an argument that is taken as it is
     return complaint(".".join(str(part) for part in first["loc"]), first)
 
 
+def _remark(text: str) -> None:
+    from gleaner.control.cli import render
+
+    render.remark(text)
+
+
 @cache
-def _command() -> Any:
-    """Return all verbs as one command of Click's; to build it takes longer than most verbs."""
-    return typer.main.get_command(app)
+def command() -> Any:
+    """Return all verbs as one command."""
+    whole: Any = typer.main.get_command(app)
+    whole.commands = {verb.name: verb for verb in VERBS}
+    return whole
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit code: 0 yes, 1 no, 2 wrong usage, 3 control not reached, 130 Ctrl-C."""
     try:
-        answer = _command()(args=arguments, prog_name="glean", standalone_mode=False)
+        answer = command()(args=arguments, prog_name="glean", standalone_mode=False)
         if isinstance(answer, Answer):
             _show(answer)
             return answer.exit_code
         return answer if isinstance(answer, int) else 0
     except Failure as failure:
-        render.remark(str(failure))
+        _remark(str(failure))
         return failure.exit_code
     except typer.TyperException as error:
         said = _plain(error.format_message())
         if not said.startswith("Usage:"):
-            command = one_line(getattr(getattr(error, "ctx", None), "command_path", "glean"))
-            if command.endswith((" submit", " check")) and said.startswith("No such option"):
-                option = one_line(str(getattr(error, "option_name", "")))
+            path: str = getattr(getattr(error, "ctx", None), "command_path", "glean")
+            if path.endswith((" submit", " check")) and said.startswith("No such option"):
+                from gleaner.control.campaigns.wrong_keys import INSTEAD
+
+                option = str(getattr(error, "option_name", ""))
                 instead = INSTEAD.get(option.lstrip("-").replace("-", "_"))
                 said = f"No such option {option}: {instead}" if instead else said
                 said += "; the options of what the job runs go after --"
-            render.remark(f"{said} (see {command} --help)")
+            _remark(f"{said} (see {path} --help)")
         else:
             sys.stderr.write(said + "\n")
         return error.exit_code
-    except (InputError, ValidationError, UnicodeEncodeError) as error:
-        render.remark(_mistake(error))
-        return BadInput.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
@@ -174,8 +179,14 @@ def run(arguments: list[str] | None = None) -> int:
         return 1
     except OSError as error:
         if error.filename is not None:  # of a file that nobody could ask for: a name of 300 letters, say
-            render.remark(one_line(f"{str(error.filename)[:_LONGEST_NAME]}: {error.strerror}"))
+            _remark(f"{str(error.filename)[:_LONGEST_NAME]}: {error.strerror}")
             return BadInput.exit_code
         _give_up_stdout()
-        render.remark(f"cannot write the answer: {error.strerror}")
+        _remark(f"cannot write the answer: {error.strerror}")
         return 1
+    except Exception as error:
+        mistake = _mistake(error)
+        if mistake is None:
+            raise
+        _remark(mistake)
+        return BadInput.exit_code

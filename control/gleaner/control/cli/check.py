@@ -21,9 +21,9 @@ from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.cli import render
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
-from gleaner.control.cli.jobs import SubmitOptions, options_given, pack_inputs
 from gleaner.control.cli.local_inputs import send
 from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.cli.submit import SubmitOptions, options_given, pack_inputs
 from gleaner.control.cli.watching import patient
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
 from gleaner.control.states import Outcome, State

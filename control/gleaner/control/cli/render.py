@@ -54,7 +54,7 @@ def show(answer: Answer) -> None:
     if value is not None and sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise OSError(errno.EBADF, "stdout is closed")
     if answer.as_json:
-        sys.stdout.write(_json(value) + "\n")
+        sys.stdout.write(json_text(value))
     elif isinstance(value, Iterator):
         lines = cast("Iterator[str]", value)
         clean = sys.stdout.isatty()
@@ -69,11 +69,12 @@ def show(answer: Answer) -> None:
         remark(text)
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """Return the value as JSON. Equal values give equal texts."""
     try:
-        return to_json(value, indent=2).decode()
+        return to_json(value, indent=2).decode() + "\n"
     except PydanticSerializationError:  # the name of a file may be no UTF-8
-        return json.dumps(to_jsonable_python(value), indent=2)
+        return json.dumps(to_jsonable_python(value), indent=2) + "\n"
 
 
 def _print(value: object, *, width: int | None) -> None:

@@ -13,9 +13,6 @@ from gleaner.control.input_errors import one_line
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
 
-REST = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
-"""The context settings of a command that hands all its arguments on, even `--help`."""
-
 
 @control_app.command()
 def run() -> Answer:

@@ -57,7 +57,7 @@ def run(
     check_places(options.json, schedule, report, sources=(trace, options.scenario))
     with simulation_parts():
         from gleaner.control.simulation import run as experiment
-        from gleaner.control.simulation.metrics import files, tabulate
+        from gleaner.control.simulation.metrics import output
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -67,16 +67,16 @@ def run(
             ground = experiment.prepare(settings, draw)
         with render.steps("replaying") as draw:
             outcome = experiment.run(settings, ground, label=experiment.label(settings), progress=draw)
-        value = files.run_value(outcome, ground)
+        value = output.run_value(outcome, ground)
         if schedule is not None:
             with write(schedule):
-                files.write_schedule(schedule, outcome.schedule)
+                output.write_schedule(schedule, outcome.schedule)
         if report is not None:
             _report(report, run_page.run_page(outcome, ground))
         found = outcome.measures
-        tables = [tabulate.machine_table(found), tabulate.jobs_table(found), tabulate.sizes_table(found, ground.unit)]
+        tables = [output.machine_table(found), output.jobs_table(found), output.sizes_table(found, ground.unit)]
         said = (
-            *tabulate.cleaning_lines(ground.cleaning, len(ground.workload)),
+            *output.cleaning_lines(ground.cleaning, len(ground.workload)),
             *ground.remarks,
             *experiment.odd(outcome),
         )
@@ -102,7 +102,7 @@ def compare(
     check_owners(kinds, options.target, options.entitlement)
     with simulation_parts():
         from gleaner.control.simulation import run as experiment
-        from gleaner.control.simulation.metrics import files, tabulate
+        from gleaner.control.simulation.metrics import output
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -114,9 +114,9 @@ def compare(
             outcomes = experiment.run_all(cases, ground, draw)
         if report is not None:
             _report(report, run_page.comparison_page(outcomes, ground))
-        value = files.comparison_value(outcomes, ground)
-        said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
-        return answer(value, [tabulate.comparison_table(outcomes)], said, options.json)
+        value = output.comparison_value(outcomes, ground)
+        said = (*output.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
+        return answer(value, [output.comparison_table(outcomes)], said, options.json)
 
 
 app.command()(simulate_tune.tune)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
+from gleaner.control.cli import render
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
 from gleaner.control.input_errors import one_line
-from gleaner.control.simulation.settings import DecideAt, Discipline
+from gleaner.control.simulation.settings import DecideAt, SchedulerKind
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.scenario import Option
@@ -56,17 +57,17 @@ def lengths(text: str) -> tuple[float, ...]:
     return tuple(seconds(one.strip()) for one in text.split(","))
 
 
-def disciplines(text: str) -> tuple[Discipline, ...]:
+def disciplines(text: str) -> tuple[SchedulerKind, ...]:
     """Return several schedulers, which have commas between them.
 
     >>> disciplines("fcfs,easy")
-    (<Discipline.FCFS: 'fcfs'>, <Discipline.EASY: 'easy'>)
+    (<SchedulerKind.FCFS: 'fcfs'>, <SchedulerKind.EASY: 'easy'>)
     """
-    known = [kind.value for kind in Discipline]
+    known = [kind.value for kind in SchedulerKind]
     for name in text.split(","):
         if name.strip() not in known:
             raise ValueError(f"expected some of {', '.join(known)}, found {name.strip()!r}")
-    return tuple(dict.fromkeys(Discipline(name.strip()) for name in text.split(",")))
+    return tuple(dict.fromkeys(SchedulerKind(name.strip()) for name in text.split(",")))
 
 
 def period(text: str) -> tuple[float | None, float | None]:
@@ -111,7 +112,7 @@ def named_choice(text: str) -> tuple[str, str]:
 Trace: TypeAlias = Annotated[
     Path | None, typer.Argument(metavar="TRACE", help="Standard Workload Format, also .gz, or sacct --parsable2.")
 ]
-Scheduler: TypeAlias = Annotated[Discipline | None, typer.Option(help="Scheduler of regular jobs.  [default: easy]")]
+Scheduler: TypeAlias = Annotated[SchedulerKind | None, typer.Option(help="Scheduler of regular jobs.  [default: easy]")]
 Schedulers: TypeAlias = Annotated[
     str,
     typer.Option(metavar="KIND,KIND", help="Some of fcfs, easy, conservative, priority, sfs, omfs."),
@@ -256,10 +257,13 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
 
 
 def check_owners(
-    kinds: Sequence[Discipline], targets: Sequence[str] | None, entitlements: Sequence[str] | None
+    kinds: Sequence[SchedulerKind], targets: Sequence[str] | None, entitlements: Sequence[str] | None
 ) -> None:
     """Check that no targets or entitlements are named for schedulers that know none. Raises `BadInput`."""
-    for option, what, own in (("--target", targets, Discipline.SFS), ("--entitlement", entitlements, Discipline.OMFS)):
+    for option, what, own in (
+        ("--target", targets, SchedulerKind.SFS),
+        ("--entitlement", entitlements, SchedulerKind.OMFS),
+    ):
         if what and own not in kinds:
             raise BadInput(f"{option} is for {own}, and the scheduler is {' or '.join(kinds)}")
 
@@ -304,10 +308,8 @@ def answer(
     if json == "-":
         return Answer(value, as_json=True, exit_code=exit_code)
     if json is not None:
-        from gleaner.control.simulation.metrics.files import write_json
-
         with write(Path(json)):
-            write_json(Path(json), value)
+            Path(json).write_text(render.json_text(value), encoding="utf-8")
     return Answer(tuple(parts), remarks=remarks, exit_code=exit_code)
 
 

@@ -309,12 +309,12 @@ def _answer(
     tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
 ) -> Answer:
     """Return the answer. Its exit code is 1 if nothing can be recommended."""
-    from gleaner.control.simulation.metrics import tabulate
+    from gleaner.control.simulation.metrics.output import cleaning_lines
     from gleaner.control.simulation.run import machine_name
     from gleaner.control.simulation.tuning import output
 
     remarks = (
-        *tabulate.cleaning_lines(ground.cleaning, len(ground.workload)),
+        *cleaning_lines(ground.cleaning, len(ground.workload)),
         *ground.remarks,
         *assumed,
         *output.odd(tuning),

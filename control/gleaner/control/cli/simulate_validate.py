@@ -25,8 +25,7 @@ from gleaner.control.cli.simulate_options import (
 )
 
 if TYPE_CHECKING:
-    from gleaner.control.simulation.machine import Machine
-    from gleaner.control.simulation.workload import Workload
+    from gleaner.control.simulation.model import Machine, Workload
 
 
 class ValidationInterrupted(Failure):
@@ -73,7 +72,7 @@ def validate(
     check_places(json)
     length_s, together_s = read("--length", seconds, options.length), read("--tolerance", seconds, options.tolerance)
     with simulation_parts():
-        from gleaner.control.simulation.machine import of_nodes
+        from gleaner.control.simulation.model import of_nodes
         from gleaner.lab.real_slurm import output, world
         from gleaner.lab.real_slurm.validation import Plan
         from gleaner.lab.real_slurm.validation import validate as run
@@ -97,7 +96,7 @@ def validate(
 
 def _of_trace(path: Path, machine: "Machine", jobs: int, length_s: float) -> "tuple[Workload, tuple[str, ...]]":
     """Return the first jobs of the trace that fit, and remarks on the changes to them."""
-    from gleaner.control.simulation.metrics.tabulate import cleaning_lines
+    from gleaner.control.simulation.metrics.output import cleaning_lines
     from gleaner.control.simulation.workloads import traces
     from gleaner.lab.real_slurm.workloads import cut
 

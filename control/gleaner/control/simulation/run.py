@@ -7,14 +7,12 @@ import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, of_processors
 from gleaner.control.simulation.metrics.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.metrics.tables import duration
+from gleaner.control.simulation.model import Allocation, Cleaning, Machine, Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Cleaning, Workload
+from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.synthetic import make
 from gleaner.control.simulation.workloads.trace_file import Progress, nobody
@@ -97,11 +95,11 @@ def _made(settings: WorkloadSettings, machine: Machine | None) -> Ground:
 def check(scheduler: SchedulerSettings, ground: Ground) -> None:
     """Raise `BadScenario` if the scheduler lacks what it needs, or names a user or group that does not exist."""
     workload = ground.workload
-    if scheduler.kind is Discipline.SFS:
+    if scheduler.kind is SchedulerKind.SFS:
         if not scheduler.sfs.others and not any(scheduler.sfs.targets.values()):
             raise BadScenario("sfs needs targets: --target USER=UNITS, or [scheduler.sfs] targets or others")
         _known("user", scheduler.sfs.targets, workload.users, workload.name)
-    if scheduler.kind is Discipline.OMFS:
+    if scheduler.kind is SchedulerKind.OMFS:
         if not any(scheduler.omfs.percent.values()):
             raise BadScenario("omfs needs entitlements: --entitlement GROUP=PERCENT, or [scheduler.omfs.percent]")
         _known("group", scheduler.omfs.percent, workload.groups, workload.name)
@@ -132,7 +130,7 @@ def run(
     return Outcome(label, scenario, schedule, baseline, measure(schedule, baseline, window))
 
 
-def cases(scenario: Scenario, kinds: Sequence[Discipline], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
+def cases(scenario: Scenario, kinds: Sequence[SchedulerKind], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
     """Return the scenario under each scheduler: without agents, and with agents of each length (by default its own)."""
     found: list[Scenario] = []
     for kind in kinds:
@@ -154,7 +152,7 @@ def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobo
     for case in asked:
         check(case.scheduler, ground)
     outcomes: list[Outcome] = []
-    plain: dict[Discipline, Schedule] = {}
+    plain: dict[SchedulerKind, Schedule] = {}
     for done, case in enumerate(asked):
         progress(done, len(asked))
         outcome = run(case, ground, label=label(case), baseline=plain.get(case.scheduler.kind))
@@ -216,7 +214,7 @@ def _known(what: str, named: Mapping[str, float], names: tuple[str, ...], worklo
 def machine_name(machine: Machine) -> str:
     """Return the machine in a few words.
 
-    >>> from gleaner.control.simulation.machine import of_nodes
+    >>> from gleaner.control.simulation.model import of_nodes
     >>> machine_name(of_processors(128)), machine_name(of_nodes(64, 16))
     ('128 processors', '64 nodes of 16 cores, whole nodes')
     """

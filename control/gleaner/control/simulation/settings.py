@@ -10,7 +10,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Discipline(StrEnum):
+class SchedulerKind(StrEnum):
     """The rule by which regular jobs are chosen."""
 
     FCFS = "fcfs"
@@ -142,7 +142,7 @@ class MigrationSettings(_Table):
 class SchedulerSettings(_Table):
     """`[scheduler]`"""
 
-    kind: Discipline = Discipline.EASY
+    kind: SchedulerKind = SchedulerKind.EASY
     decide_every_s: float = Field(default=0, ge=0)
     """The interval of decisions, which are taken at its multiples; 0: whenever a job comes or ends."""
     decide_at: DecideAt = DecideAt.INSTANT

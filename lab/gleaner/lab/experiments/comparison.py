@@ -1,10 +1,43 @@
 """A comparison of what an experiment found with what was published; as a table and lines, and as a report."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import Page, Part, Points, Section, Text
+
+
+class Facts(BaseModel):
+    """A table of an experiment's file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def changed(self, changes: dict[str, Any]) -> Self:
+        """Return the table with other values. Raise `ValidationError` if the table has none of these names."""
+        return type(self).model_validate(self.model_dump() | {k: v for k, v in changes.items() if k != "name"})
+
+
+class Experiment(Facts):
+    """The file of an experiment: its settings, the published figures, and the words about both.
+
+    In the words, `{nodes}` stands for the setting of that name, or for a value that is only known after the replays.
+    """
+
+    title: str
+    not_published: tuple[str, ...]
+    explained: tuple[str, ...]
+
+    def compared(self, rows: "Iterable[Row]", **known: object) -> "Comparison":
+        """Return the comparison of these rows, with what is known after the replays put into the words."""
+        values = dict(self) | known
+        title, not_published, explained = (
+            tuple(line.format(**values) for line in lines)
+            for lines in ((self.title,), self.not_published, self.explained)
+        )
+        return Comparison(title[0], not_published, tuple(rows), explained)
 
 
 @dataclass(frozen=True, slots=True)

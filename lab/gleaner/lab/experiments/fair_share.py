@@ -4,23 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Schedule, Seconds, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import Discipline, PrioritySettings, SchedulerSettings, ShareSettings
-from gleaner.control.simulation.workload import Seconds, Workload
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings, ShareSettings
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 DAY_S = 86_400.0
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _User(_Table):
+class _User(Facts):
     name: str
     jobs: int
     nodes: int
@@ -29,27 +22,29 @@ class _User(_Table):
     target: float
 
 
-class _Start(_Table):
+class _Start(Facts):
     printed: str
     program: float
     least: float
     most: float
 
 
-class _SetUp(_Table):
+class _SetUp(Facts):
     name: str
-    kind: Discipline
+    kind: SchedulerKind
     per_unit: float
     starts: dict[str, _Start]
 
 
-class _Published(_Table):
+class _Published(Facts):
     bob_runs: float
     bob_steady: str
     utilisation: float
+    tolerance: float
+    """The most by which our shares may differ."""
 
 
-class FairShareSettings(_Table):
+class FairShareSettings(Experiment):
     """The settings in `fair_share.toml`."""
 
     nodes: int
@@ -60,11 +55,11 @@ class FairShareSettings(_Table):
     submitted_after_s: float
     users: tuple[_User, ...]
     set_ups: tuple[_SetUp, ...]
-    published: dict[Discipline, _Published]
+    published: dict[SchedulerKind, _Published]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunFigures:
     """The figures of one run of one set-up."""
 
     starts_days: Mapping[str, float]
@@ -88,36 +83,18 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     seeds = range(min(told.seeds, 8) if quick else told.seeds)
     at_once = told.model_copy(update={"submitted_after_s": 0.0})
     rows: list[Row] = []
-    for kind in (Discipline.PRIORITY, Discipline.SFS):
-        of_kind: list[Found] = []
+    for kind in (SchedulerKind.PRIORITY, SchedulerKind.SFS):
+        of_kind: list[RunFigures] = []
         for set_up in told.set_ups:
             if set_up.kind is kind:
                 founds = [found(told, set_up, seed) for seed in seeds]
                 rows += _starts(set_up, founds, [found(at_once, set_up, seed) for seed in seeds])
                 of_kind += founds
-        rows += _shares("linear" if kind is Discipline.PRIORITY else "SFS", of_kind, told.published[kind])
-    return Comparison(
-        title=f"Simultaneous Fair-Share (Steffen, 2019): means over {len(seeds)} seeds",
-        not_published=(
-            f"When in the day jobs are submitted: {told.submitted_after_s:g} s after it begins, so that the decision "
-            f"of that instant does not see them and the first that does comes {told.decide_every_s:g} s later, as the "
-            "0.003 days of the released program suggest.",
-            "The random numbers of the run times: so means and the range of single seeds are given.",
-            "In which time utilisation was taken: until the last job ends, and in the days of submission "
-            "(settled after the first run; both are given).",
-        ),
-        rows=tuple(rows),
-        explained=(
-            "Chris, W 247: 6 to 7 days are printed, but the released program gives 5.9 and 5.2, as we do. The size of "
-            "the job weighs as 1.4 days of waiting more than that of Alice's, so those of days 1 to 5 are before it.",
-            "Bob, W 741: 3 days are printed, 3.34 are the released program's; the range of single seeds has it.",
-            "Utilisation: theirs is of one run. Ours depends on the time it is taken in more than on the seed, since "
-            "the machine empties while the last jobs run; for linear priority the range of seeds has what is printed.",
-        ),
-    )
+        rows += _shares("linear" if kind is SchedulerKind.PRIORITY else "SFS", of_kind, told.published[kind])
+    return told.compared(rows, seeds=len(seeds))
 
 
-def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> Found:
+def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> RunFigures:
     """Replay one set-up with one seed, and return its figures."""
     workload = submitted(settings, seed)
     scheduler = SchedulerSettings(
@@ -134,7 +111,7 @@ def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> Found:
     bobs = workload.user == workload.users.index("Bob")
     target = next(user.target for user in settings.users if user.name == "Bob")
     until_s = settings.days * DAY_S
-    return Found(
+    return RunFigures(
         starts_days=starts_days,
         bob_runs=_share_of_time(schedule, bobs, units=1, until_s=until_s),
         bob_steady=_share_of_time(schedule, bobs, units=target, until_s=until_s),
@@ -185,7 +162,7 @@ def _share_of_time(schedule: Schedule, jobs: np.ndarray, *, units: float, until_
     return float(np.diff(at_s)[held >= units].sum()) / until_s
 
 
-def _starts(set_up: _SetUp, founds: Sequence[Found], at_once: Sequence[Found]) -> list[Row]:
+def _starts(set_up: _SetUp, founds: Sequence[RunFigures], at_once: Sequence[RunFigures]) -> list[Row]:
     """Return one row a user: the wait for the first start, beside the published one."""
     rows: list[Row] = []
     for user, start in set_up.starts.items():
@@ -205,7 +182,7 @@ def _starts(set_up: _SetUp, founds: Sequence[Found], at_once: Sequence[Found]) -
     return rows
 
 
-def _shares(name: str, founds: Sequence[Found], published: _Published) -> list[Row]:
+def _shares(name: str, founds: Sequence[RunFigures], published: _Published) -> list[Row]:
     """Return the rows of the figures that both set-ups of a kind share."""
     return [
         _share(

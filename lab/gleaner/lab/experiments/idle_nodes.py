@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.metrics.measures import Window, measure
+from gleaner.control.simulation.model import Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import synthetic, traces
-from gleaner.control.simulation.workloads.distributions import Uniform
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.control.simulation.workloads.synthetic import Uniform
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 _DAY_S = 86400.0
 _FOLDER = "GLEANER_TRACES"
@@ -34,41 +33,32 @@ class Model(StrEnum):
     LUBLIN = "lublin"
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Published(Facts):
+    """The least and the most that was published of each figure, in per cent."""
+
+    base: tuple[float, float]
+    gain: tuple[float, float]
+    idle_fewer: tuple[float, float]
 
 
-class _Published(_Table):
-    base: str
-    gain: str
-    idle_fewer: str
-
-
-class _Full(_Table):
+class _Full(Facts):
     nodes: int
 
 
-class _Arrivals(_Table):
+class _Arrivals(Facts):
     name: str
     nodes: int
     base: float
     effective: float
+    least_length_min: float
 
 
-class _Variant(_Table):
-    name: str
-    model: Model | None = None
-    waiting: int | None = None
-    scheduler: Discipline | None = None
-    shortest_slice_min: float | None = None
-
-
-class IdleNodesExperiment(_Table):
+class IdleNodesExperiment(Experiment):
     """The settings in `idle_nodes.toml`."""
 
     log: str
     model: Model = Model.LOG
-    scheduler: Discipline
+    scheduler: SchedulerKind
     lengths_min: tuple[float, ...]
     costs_min: tuple[float, ...]
     slice_costs: float
@@ -80,7 +70,9 @@ class IdleNodesExperiment(_Table):
     full: tuple[_Full, ...]
     published: _Published
     arrivals: tuple[_Arrivals, ...]
-    variants: tuple[_Variant, ...]
+    variants: tuple[dict[str, Any], ...]
+    explained_of_model: tuple[str, ...]
+    """The reasons where the jobs are the model's, since the log is absent."""
 
     @property
     def end_s(self) -> float:
@@ -155,55 +147,13 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
         )
     )
     for variant in told.variants:
-        if log is None and variant.model is Model.LUBLIN:  # as above
+        if log is None and variant.get("model") == Model.LUBLIN:  # as above
             continue
         rows += _variant_rows(told, variant, log)
+    if log is None:
+        told = told.model_copy(update={"explained": told.explained_of_model})
     lengths = ", ".join(f"{length:g}" for length in told.lengths_min)
-    return Comparison(
-        title="Agents on idle nodes (Polyakov et al., 2018 to 2020): per cent of node time, means over "
-        f"{told.seeds} seeds of {told.days:g} days; agents of {lengths} minutes",
-        not_published=(
-            f"The jobs: sizes, run times and limits are drawn together from {stand_in}, without jobs larger than the "
-            "machine.",
-            f"The scheduler: {told.scheduler.value} backfill; {told.waiting} jobs wait in a queue that is always full; "
-            "Poisson arrivals are tuned to the published load without agents.",
-            "What a save and a restore take: 1, 5 or 10 minutes together, half each. No agent starts with less than "
-            f"{told.slice_costs:g} times that before its end, unless its length is less.",
-            "The size of Lomonosov-2 in the second experiment: 1024 nodes. Rounds end at multiples of the length.",
-        ),
-        rows=tuple(rows),
-        explained=_EXPLAINED if log else _EXPLAINED_OF_MODEL,
-    )
-
-
-_EXPLAINED = (
-    "Queue always full: with one end every gain lies within the published ones; idle nodes are fewer by 43 to 66 "
-    "% from an hour on at costs of 5 and 10 minutes. Agents each of one length cost 2.3 to 5.9 points of regular "
-    "load and gain less, or nothing: nodes come free one by one, which is the sheaf problem that the authors "
-    "describe.",
-    "Arrivals, one end: 98.8 % is reached with costs of 1 minute at up to an hour, and with 5 minutes where the "
-    "jobs are the model's. With 5 minutes and the log's, an hour gives 98.4 and 97.9 %: saves and restores take "
-    "about the same share (0.8 and 1.0 %), but jobs of 128 nodes and more leave as much again idle, since agents "
-    "keep clear of what is promised; the model's many small jobs leave less than 0.1 %. Ends of rounds that are "
-    "too short make 0.1 % of it.",
-    "The best length depends on the costs: 30 minutes at 1 minute, an hour at 5, two hours or more at 10.",
-    "Regular load changes by less than a point with one end, as published. The mean wait does change: by half an "
-    "hour or less at 15 minutes, by 3 to 5 hours at 240; with one length by 5 to 17 hours.",
-)
-
-
-_EXPLAINED_OF_MODEL = (
-    "Queue always full: the model's jobs leave 1024 nodes with less regular load than was published, so there is more "
-    "to win, up to 5.1 points; on 4000 nodes every gain with one end but the least lies within the published ones. "
-    "Agents each of one length cost 3.5 to 12.4 points of regular load: nodes come free one by one, which is the sheaf "
-    "problem that the authors describe.",
-    "Arrivals, one end: 98.8 % is reached with costs of 1 minute at every length, of 5 minutes from an hour on, and of "
-    "10 minutes at two hours (Lomonosov-1) or four. The model's many small jobs let agents fill nearly all; with those "
-    "of a log less is reached.",
-    "The best length depends on the costs: an hour or two at 1 minute, two hours or more at 5 and 10.",
-    "Regular load changes by at most a point up to an hour with one end, and by up to 2.5 points at four hours. The "
-    "mean wait grows by half an hour or less at 15 minutes, by 4 to 7 hours at 240; with one length by 9 to 19 hours.",
-)
+    return told.compared(rows, lengths=lengths, jobs_from=stand_in)
 
 
 def found_log(name: str) -> Path | None:
@@ -332,7 +282,7 @@ def _full_rows(settings: IdleNodesExperiment, nodes: int, log: Path | None, chec
     without = site.loads(None)
     base = without.regular
     what = f"queue always full, {nodes} nodes"
-    yield Row(f"{what}: regular load", settings.published.base, f"{base.mean():.1f}", _spread(base))
+    yield Row(f"{what}: regular load", _range(settings.published.base), f"{base.mean():.1f}", _spread(base))
     for synchronised, cost_min in _kinds(settings):
         pairs = _each(site, without, checks, synchronised=synchronised, cost_min=cost_min)
         gains = [float((after.effective - before.effective).mean()) for before, after in pairs]
@@ -341,9 +291,9 @@ def _full_rows(settings: IdleNodesExperiment, nodes: int, log: Path | None, chec
         regular = [float((after.regular - before.regular).mean()) for before, after in pairs]
         yield Row(
             f"{what}, {_name(synchronised, cost_min)}: effective load",
-            settings.published.gain,
+            _range(settings.published.gain, "+g"),
             _written(gains),
-            f"idle nodes fewer by {_written(fewer, '.0f')} % ({settings.published.idle_fewer}); "
+            f"idle nodes fewer by {_written(fewer, '.0f')} % ({_range(settings.published.idle_fewer)} %); "
             f"regular load {_written(regular)}",
         )
 
@@ -372,16 +322,15 @@ def _bound_row(arrivals: _Arrivals) -> Row:
     least = least_length_min(arrivals.base, arrivals.effective, 5)
     return Row(
         f"least length for {arrivals.effective:g} % from {arrivals.base:g} %, 5 min of costs, in minutes",
-        {92.3: 32.0, 88.8: 47.0}.get(arrivals.base),
+        arrivals.least_length_min,
         least,
         "had agents nothing else to lose",
     )
 
 
-def _variant_rows(settings: IdleNodesExperiment, variant: _Variant, log: Path | None) -> Iterator[Row]:
+def _variant_rows(settings: IdleNodesExperiment, variant: dict[str, Any], log: Path | None) -> Iterator[Row]:
     """Yield the rows of a variant: agents of one hour and five minutes of costs, with one end and with one length."""
-    changes = variant.model_dump(exclude={"name"}, exclude_none=True)
-    changed = IdleNodesExperiment.model_validate(settings.model_dump() | changes)
+    changed = settings.changed(variant)
     sites = [(f"full, {full.nodes}", full_queue(changed, full.nodes, log)) for full in changed.full]
     sites += [(one.name, poisson(changed, one.nodes, log, one.base / 100)) for one in changed.arrivals]
     for synchronised in (True, False):
@@ -391,7 +340,11 @@ def _variant_rows(settings: IdleNodesExperiment, variant: _Variant, log: Path | 
             before, after = site.loads(None).effective.mean(), site.loads(agents).effective.mean()
             told.append(f"{name}: {before:.1f} → {after:.1f}")
         kind = "one end" if synchronised else "one length"
-        yield Row(f"{variant.name}: an hour, 5 min, {kind}", None, "; ".join(told), "how sensitive")
+        yield Row(f"{variant['name']}: an hour, 5 min, {kind}", None, "; ".join(told), "how sensitive")
+
+
+def _range(published: tuple[float, float], form: str = "g") -> str:
+    return " to ".join(format(figure, form) for figure in published)
 
 
 def _spread(figures: NDArray[np.float64]) -> str:

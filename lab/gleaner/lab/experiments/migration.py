@@ -3,24 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
-from gleaner.control.simulation.metrics.occupancy import EMPTY, FULL, MIXED, occupancy
+from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED, occupancy
+from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     CostSettings,
-    Discipline,
     Migration,
     MigrationSettings,
+    SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import Workload
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))
 
@@ -36,27 +35,16 @@ class Arrivals(StrEnum):
     """Jobs are submitted at random, nine times as often at noon as at midnight."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Published(_Table):
+class _Published(Facts):
     load: float
+    tolerance: float | None = None
+    """The points by which our share without compaction may differ, where a job gets one node if it can."""
     full: tuple[float, float] | None = None
     mixed: tuple[float, float] | None = None
     empty: tuple[float, float] | None = None
 
 
-class _Variant(_Table):
-    name: str
-    mean_cores: float | None = None
-    mean_run_s: float | None = None
-    arrivals: Arrivals | None = None
-    scheduler: Discipline | None = None
-    cost: CostSettings | None = None
-
-
-class MigrationExperiment(_Table):
+class MigrationExperiment(Experiment):
     """The settings in `migration.toml`."""
 
     nodes: int
@@ -68,13 +56,13 @@ class MigrationExperiment(_Table):
     mean_run_s: float
     memory_mib_per_core: float
     arrivals: Arrivals
-    scheduler: Discipline
+    scheduler: SchedulerKind
     seeds: int
     variant_seeds: int
     cost: CostSettings
     compaction: tuple[_Published, ...]
     priorities: tuple[_Published, ...]
-    variants: tuple[_Variant, ...]
+    variants: tuple[dict[str, Any], ...]
 
     @property
     def length_s(self) -> float:
@@ -82,7 +70,7 @@ class MigrationExperiment(_Table):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NodeTimes:
     """The time of the nodes full, partly used and empty, in per cent: a row a seed.
 
     Where some nodes have a higher priority, only these count.
@@ -97,7 +85,7 @@ class Found:
         """Return the means without and with migration.
 
         >>> share = np.array([[1.0, 2.0, 97.0]])
-        >>> Found(share, share + 0.06, 1).told(FULL)
+        >>> NodeTimes(share, share + 0.06, 1).told(FULL)
         '1.0 → 1.1'
         """
         return f"{self.without[:, state].mean():.1f} → {self.moved[:, state].mean():.1f}"
@@ -120,47 +108,13 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     rows = [row for name, prefers_one in _PLACEMENTS for row in _compaction_rows(told, name, prefers_one, seeds)]
     rows += _priority_rows(told, seeds)
     for variant in told.variants:
-        changes = variant.model_dump(exclude={"name"}, exclude_none=True)
-        changed = MigrationExperiment.model_validate(told.model_dump() | changes)
-        rows += _variant_rows(changed, variant.name, variant_seeds)
-    return Comparison(
-        title=f"Migration between nodes (Rodríguez-Pascual et al., 2019): means over {seeds} seeds, variants over "
-        f"{variant_seeds}; without → with migration, per cent of node time",
-        not_published=(
-            f"The mean size and run time: {told.mean_cores:g} cores and {told.mean_run_s / 60:g} minutes.",
-            "How Slurm placed jobs: on the first free cores, as it does unless told otherwise, or on one node if one "
-            "has room for all of the job; both are given (the second was added after the first comparison).",
-            f"What a move costs each job: {told.cost.constant_s:g} s and the time for its memory "
-            f"({told.memory_mib_per_core:g} MiB a core) for each of save and restore: 1 minute in all for a serial "
-            "job, 10 for the largest.",
-            "The order within the day: jobs are drawn until they make up the load, and come at any instant of it.",
-            "Most of table 2, of the second experiment.",
-        ),
-        rows=tuple(rows),
-        explained=_EXPLAINED,
-    )
-
-
-_EXPLAINED = (
-    "25 and 50 %: where a job gets one node if it can, the shares without migration are the published ones within 3 "
-    "points. On the first free cores fewer nodes are partly used to begin with, so compaction has less to gain. The "
-    "published gain lies between the two.",
-    "Compaction helps at every load, most at medium load, as published. How much follows from the placement, and from "
-    "what a move costs beside the run time: at ten minutes a move next to nothing is gained.",
-    "90 %: nothing that we varied gives both 52.8 % at 75 % load and 30.5 % at 90 %. Two things lower the share at "
-    "90 %: backfill, which Slurm does by default, and a load that comes in waves, so that a queue keeps nodes full; "
-    "but waves lower it at 75 % as well, and leave compaction little to do, since it rests while a job waits. The "
-    "published figures are of one day each: with run times of hours, single days are as far apart as the difference.",
-    "Priorities: the nodes of the higher priority were partly used for 73 % of the time, ours for 55 %. Larger jobs do "
-    "that, since fewer of them fit in a gap: with a mean of 8 cores free time is the published 1 %. The direction is "
-    "the same at 75 %. At the highest load we still gain, less than at 75 %; at ten minutes a move the share of full "
-    "nodes falls a little, as published.",
-)
+        rows += _variant_rows(told.changed(variant), variant["name"], variant_seeds)
+    return told.compared(rows, seeds=seeds, variant_seeds=variant_seeds, mean_run_min=told.mean_run_s / 60)
 
 
 def found(
     settings: MigrationExperiment, kind: Migration, load: float, seeds: int, *, prefers_one: bool = False
-) -> Found:
+) -> NodeTimes:
     """Replay the same workloads without and with migration, and return the figures of both."""
     high = settings.high_nodes if kind is Migration.PRIORITIES else 0
     classes = [NodeClass(settings.nodes - high, settings.cores)]
@@ -180,7 +134,7 @@ def found(
                 raise AssertionError("a machine of shared nodes knows them")
             kept.append(100 * by_node[: high or None].mean(axis=0))
             moved += schedule.saves
-    return Found(np.array(shares[0]), np.array(shares[1]), moved / seeds)
+    return NodeTimes(np.array(shares[0]), np.array(shares[1]), moved / seeds)
 
 
 def submitted(settings: MigrationExperiment, load: float, seed: int) -> Workload:

@@ -5,37 +5,30 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Machine, of_nodes
+from gleaner.control.simulation.model import Machine, Schedule, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 HOUR_S = 3600.0
 Job = tuple[float, float, int, int]
 """A job's time of submission, run time, nodes and owner."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Full(_Table):
+class _Full(Facts):
     hours: float
     sizes: tuple[int, int]
 
 
-class _Large(_Table):
+class _Large(Facts):
     nodes: int
     run_s: float
     claimed_s: float
 
 
-class _Shared(_Table):
+class _Shared(Facts):
     days: float
     busy_hours: float
     sizes: tuple[int, int]
@@ -44,7 +37,7 @@ class _Shared(_Table):
     saves_s: tuple[float, ...]
 
 
-class _Contended(_Table):
+class _Contended(Facts):
     hours: float
     nodes: int
     short_s: float
@@ -53,7 +46,7 @@ class _Contended(_Table):
     quanta_s: tuple[float, ...]
 
 
-class OmfsSettings(_Table):
+class OmfsSettings(Experiment):
     """The settings in `omfs.toml`."""
 
     nodes: int
@@ -93,42 +86,21 @@ class OmfsSettings(_Table):
             save=CostSettings(constant_s=self.save_s if save_s is None else save_s),
             restore=CostSettings(constant_s=self.restore_s if save_s is None else save_s / 2),
         )
-        return SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+        return SchedulerSettings(kind=SchedulerKind.OMFS, omfs=rules)
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     """Check all promises over all seeds (`quick`: over 4)."""
     told = OmfsSettings.model_validate(settings)
     seeds = range(min(told.seeds, 4) if quick else told.seeds)
-    return Comparison(
-        title=f"OMFS (Zvi and Oren, 2021): its promises, over {len(seeds)} seeds",
-        not_published=(
-            "Any evaluation: neither machine, jobs nor figures. Stand-ins: see the settings file.",
-            f"Machine: {told.nodes} nodes; entitlements "
-            + ", ".join(f"{owner} {share:g} %" for owner, share in told.entitled.items())
-            + f"; a save takes {told.save_s:g} s, a restore {told.restore_s:g} s.",
-            f"The quantum: {told.quantum_s:g} s, which is the paper's example. That it protects a job, and does not "
-            "only put it last, is our reading of its words; both are shown.",
-            "How the jobs of capping and of partitions are ordered: with capping every job gets a try, as under OMFS; "
-            "a partition has EASY backfilling with exact limits.",
-        ),
-        rows=(
-            *_entitlement_rows(told, seeds),
-            *_large_rows(told),
-            *_utilisation_rows(told, seeds),
-            *_thrashing_rows(told, seeds),
-        ),
-        explained=(
-            "A claim waits for the quantum of the job to be preempted, and then for a save: so the sum of both "
-            "bounds its wait. On a machine that has been full for long it waits for the save alone.",
-            "Capping at the entitlement and partitions differ by their queues alone: nobody gets more than its own.",
-            "Without a quantum it is always the job submitted last that is preempted, often while it still restores: "
-            "fewer saves than with a short quantum, but that job gets nowhere. A quantum spreads and bounds them.",
-            "By the listing a job does not start on exactly as many idle nodes as it asks for (line 26). So nodes that "
-            "a short job leaves stay idle until the next takes them, and fewer long jobs are preempted; but short jobs "
-            "are too, of an owner within its entitlement (line 32).",
-        ),
+    rows = (
+        *_entitlement_rows(told, seeds),
+        *_large_rows(told),
+        *_utilisation_rows(told, seeds),
+        *_thrashing_rows(told, seeds),
     )
+    shares = ", ".join(f"{owner} {share:g} %" for owner, share in told.entitled.items())
+    return told.compared(rows, seeds=len(seeds), shares=shares)
 
 
 def workload_of(told: OmfsSettings, jobs: Sequence[Job], name: str) -> Workload:
@@ -247,7 +219,7 @@ def capped(told: OmfsSettings, workload: Workload, until_s: float) -> float:
 
 def partitioned(told: OmfsSettings, workload: Workload, until_s: float) -> float:
     """Return the utilisation where each owner has nodes of its own."""
-    easy = SchedulerSettings(kind=Discipline.EASY)
+    easy = SchedulerSettings(kind=SchedulerKind.EASY)
     parts = [
         nodes
         * utilisation(replay(workload.only(workload.group == owner), of_nodes(nodes), easy, until_s=until_s), until_s)

@@ -3,44 +3,32 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import PCG64, Generator
-from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.model import Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
-from gleaner.lab.experiments.comparison import Comparison, Row
+from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
+from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Descendant(_Table):
+class _Descendant(Facts):
     name: str
     times: str
 
 
-class _StandIn(_Table):
-    scheduler: Discipline
+class _StandIn(Facts):
+    scheduler: SchedulerKind
     cores: tuple[int, int]
     arrive_in_s: float
     limit_factor: float
     seeds: int
 
 
-class _Variant(_Table):
-    name: str
-    scheduler: Discipline | None = None
-    cores: tuple[int, int] | None = None
-    arrive_in_s: float | None = None
-
-
-class SlurmSimulatorExperiment(_Table):
+class SlurmSimulatorExperiment(Experiment):
     """The settings in `slurm_simulator.toml`."""
 
     nodes: int
@@ -52,7 +40,7 @@ class SlurmSimulatorExperiment(_Table):
     times_real_time: float
     descendants: tuple[_Descendant, ...]
     stand_in: _StandIn
-    variants: tuple[_Variant, ...]
+    variants: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +79,16 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
     ]
     rows += [Row(f"{other.name}: times as fast as real time", other.times, None) for other in told.descendants]
     for variant in told.variants:
-        changes = variant.model_dump(exclude={"name"}, exclude_none=True)
-        changed = replayed(told, _StandIn.model_validate(told.stand_in.model_dump() | changes), seeds)
+        changed = replayed(told, told.stand_in.changed(variant), seeds)
         rows.append(
             Row(
-                f"{variant.name}: times as fast as real time",
+                f"{variant['name']}: times as fast as real time",
                 None,
                 f"{changed.times_real_time:,.0f}",
                 f"{changed.span} simulated, mean wait {changed.mean_wait_s:,.0f} s; how sensitive",
             )
         )
-    least, most = told.stand_in.cores
-    return Comparison(
-        title=f"The Slurm simulator's synthetic traces (Lucero, 2011): {told.jobs:,} jobs of {told.run_s[0]} s to "
-        f"{told.run_s[1] / 3600:g} h on {told.nodes:,} nodes of {told.cores} CPUs",
-        not_published=(
-            f"Sizes and run times: uniform, {least} to {most} CPUs, rounded up to whole nodes; limits are "
-            f"{told.stand_in.limit_factor:g} times the run time.",
-            f"Arrivals: at random within {told.stand_in.arrive_in_s:,.0f} s, so that as long is simulated as "
-            "was published.",
-            "The scheduler: EASY backfill.",
-        ),
-        rows=tuple(rows),
-        explained=(
-            "The Slurm simulator runs Slurm's own programs, second by second, so it answers for Slurm itself. A replay "
-            "goes from event to event by the rules alone, and an hour without an event takes it no longer than a "
-            "second; how near it comes to the real Slurm is what `glean simulate validate` tells.",
-            "The text calls the traces four days; the 172,800 s of its table are two.",
-        ),
-    )
+    return told.compared(rows, hours=told.run_s[1] / 3600)
 
 
 def replayed(settings: SlurmSimulatorExperiment, stand_in: _StandIn, seeds: int) -> Replayed:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from gleaner.control.simulation.workload import Seconds, Workload
+from gleaner.control.simulation.model import Seconds, Workload
 
 CGROUP_CONF = "CgroupPlugin=disabled\n"
 

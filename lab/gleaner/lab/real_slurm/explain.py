@@ -13,15 +13,14 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Workload
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
 from gleaner.lab.real_slurm.record import Pass, Record
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SlurmFacts:
     """The facts about Slurm and the question that a verdict needs."""
 
     nodes: int
@@ -111,7 +110,9 @@ def _starts_at(now_s: float, waits: Counts, workload: Workload, machine: Machine
     return np.asarray(start_s[len(runs) :] == 0)
 
 
-def reasons(workload: Workload, simulated_s: Seconds, verdicts: Verdicts, real: Record, rules: Rules) -> list[Reason]:
+def reasons(
+    workload: Workload, simulated_s: Seconds, verdicts: Verdicts, real: Record, rules: SlurmFacts
+) -> list[Reason]:
     """Return for each job the reason why its real start is not the simulated start."""
     found: list[Reason] = []
     for job in range(len(workload)):
@@ -129,7 +130,7 @@ def reasons(workload: Workload, simulated_s: Seconds, verdicts: Verdicts, real: 
     return found
 
 
-def _own(workload: Workload, verdicts: Verdicts, real: Record, job: int, rules: Rules) -> Reason:
+def _own(workload: Workload, verdicts: Verdicts, real: Record, job: int, rules: SlurmFacts) -> Reason:
     """Return the reason why the job did not start when it was allowed to."""
     left = int(verdicts.left[job])
     if left >= 0:
@@ -145,7 +146,7 @@ def _own(workload: Workload, verdicts: Verdicts, real: Record, job: int, rules: 
     return Reason.MISSED
 
 
-def _earlier(workload: Workload, real: Record, job: int, rules: Rules) -> Reason:
+def _earlier(workload: Workload, real: Record, job: int, rules: SlurmFacts) -> Reason:
     """Return the reason why the job started when the rule did not allow it."""
     start_s = float(real.start_s[job])
     at = [one for one in real.passes if math.floor(one.at_s) <= start_s <= one.at_s + _PASS_TAKES_S]
@@ -179,7 +180,7 @@ class _Room:
         return self.needed <= (self.idle if self.in_time_unrounded else self.beside)
 
 
-def _room(workload: Workload, real: Record, job: int, at: Pass, rules: Rules, *, freeing_s: float = 0) -> _Room:
+def _room(workload: Workload, real: Record, job: int, at: Pass, rules: SlurmFacts, *, freeing_s: float = 0) -> _Room:
     """Return the room of a pass for a job. Without a plan every idle node counts.
 
     A job's nodes are held until `freeing_s` after its end.

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 
 from gleaner.control.simulation.metrics.tables import Table, duration, number, percent
-from gleaner.control.simulation.workload import Seconds
+from gleaner.control.simulation.model import Seconds
 from gleaner.lab.real_slurm.explain import Reason, Verdicts
 from gleaner.lab.real_slurm.record import Record
 from gleaner.lab.real_slurm.validation import QUANTILES, Distribution, Validation, distribution
@@ -121,7 +121,7 @@ def as_json(found: Validation) -> dict[str, object]:
         "workload": found.workload.name,
         "nodes": found.machine.nodes,
         "place": found.place,
-        "plan": asdict(found.plan),
+        "plan": found.plan,
         "difference_s": _value(distribution(found.difference_s)),
         "spread_s": _value(distribution(found.spread_s())),
         "spread_of_offsets_s": _value(distribution(found.spread_of_offsets_s())),

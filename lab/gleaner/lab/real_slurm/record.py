@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import SimulationError
-from gleaner.control.simulation.workload import Seconds
+from gleaner.control.simulation.model import Seconds
 
 _PLAN = re.compile(r"_dump_job_sched: BACKFILL: JobId=\d+ to start at (\S+), end at \S+ on nodes (\S+) in partition")
 

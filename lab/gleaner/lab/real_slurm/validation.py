@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Machine, Schedule, Seconds, Workload
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Seconds, Workload
 from gleaner.lab.real_slurm import world
 from gleaner.lab.real_slurm.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
-from gleaner.lab.real_slurm.explain import Reason, Rules, Verdicts, judge, reasons
+from gleaner.lab.real_slurm.explain import Reason, SlurmFacts, Verdicts, judge, reasons
 from gleaner.lab.real_slurm.record import Record, record
 from gleaner.lab.real_slurm.workloads import as_slurm_has_it
 
@@ -155,7 +153,7 @@ def validate(
         )
         records.append(record(answer, offset_s=offset_s))
     verdicts = tuple(judge(told, machine, one) for one in records)
-    rules = Rules(machine.nodes, plan.together_s, plan.resolution_s)
+    rules = SlurmFacts(machine.nodes, plan.together_s, plan.resolution_s)
     why = (
         tuple(reasons(told, simulated.start_s, verdict, one, rules))
         for verdict, one in zip(verdicts, records, strict=True)

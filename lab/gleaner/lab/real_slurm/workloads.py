@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Machine, Workload
 from gleaner.control.simulation.workloads import synthetic
-from gleaner.control.simulation.workloads.distributions import Exponential, Uniform
-from gleaner.control.simulation.workloads.synthetic import LimitSettings, SyntheticSettings
+from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, SyntheticSettings, Uniform
 from gleaner.lab.real_slurm.configuration import limits_s
 
 _SHARE_OF_NODES = 0.1

@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.metrics.fairness import jain
-from gleaner.control.simulation.metrics.integrals import UnitTime, between
-from gleaner.control.simulation.metrics.occupancy import occupancy
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.workload import Codes, Counts, Seconds
+from gleaner.control.simulation.metrics.node_time import UnitTime, between, jain, occupancy
+from gleaner.control.simulation.model import Codes, Counts, Schedule, Seconds
 
 TAU_S = 10.0
 """The shortest run time that a bounded slowdown divides by (Feitelson et al., JSSPP 1997)."""

@@ -1,14 +1,11 @@
 """The nodes on which work was, for a picture: known, or assigned afterwards where the replay only counted nodes."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gleaner.control.simulation.machine import Allocation
-from gleaner.control.simulation.metrics.occupancy import node_cores
-from gleaner.control.simulation.schedule import Schedule, Stretches
-from gleaner.control.simulation.workload import Counts
+from gleaner.control.simulation.model import Allocation, Counts, Schedule, Stretches
 
 
 class _Wants(NamedTuple):
@@ -30,36 +27,16 @@ def placed(schedule: Schedule, begin_s: float = -math.inf, end_s: float = math.i
 
     This takes about a second for some 10,000 stretches. Of a longer schedule, ask only for a period.
     """
-    rows = _joined(schedule.jobs, schedule.agents)
+    both = zip(schedule.jobs, schedule.agents, strict=True)
+    columns: list[Any] = [np.concatenate(cast("Any", pair)) for pair in both]
+    rows = Stretches(*columns)
     there = (rows.start_s < end_s) & (rows.end_s > begin_s) & (rows.end_s > rows.start_s)
     wants = _wanted(schedule, rows)
     wants = _Wants(*(column[there[wants.stretch]] for column in wants))
     stretch, first, length = _swept(rows, wants, schedule.machine.units)
     order = np.lexsort((first, stretch, rows.start_s[stretch]))
-    found = rows.only(stretch[order])
-    return Stretches(
-        found.job,
-        found.start_s,
-        found.end_s,
-        length[order],
-        found.restore_s,
-        found.save_s,
-        found.lost_s,
-        first[order].astype(np.int32),
-    )
-
-
-def _joined(jobs: Stretches, agents: Stretches) -> Stretches:
-    return Stretches(
-        np.concatenate([jobs.job, agents.job]),
-        np.concatenate([jobs.start_s, agents.start_s]),
-        np.concatenate([jobs.end_s, agents.end_s]),
-        np.concatenate([jobs.units, agents.units]),
-        np.concatenate([jobs.restore_s, agents.restore_s]),
-        np.concatenate([jobs.save_s, agents.save_s]),
-        np.concatenate([jobs.lost_s, agents.lost_s]),
-        np.concatenate([jobs.node, agents.node]),
-    )
+    row, node = rows.only(stretch[order]), first[order].astype(np.int32)
+    return Stretches(row.job, row.start_s, row.end_s, length[order], row.restore_s, row.save_s, row.lost_s, node)
 
 
 def _wanted(schedule: Schedule, rows: Stretches) -> _Wants:
@@ -73,7 +50,7 @@ def _wanted(schedule: Schedule, rows: Stretches) -> _Wants:
     nodes = np.concatenate([parts.nodes, np.ones(len(agents), np.int64)])
     if machine.allocation is Allocation.NODES:
         return _Wants(stretch, node, node + nodes, nodes)
-    total = node_cores(machine)
+    total = machine.node_cores
     cores = np.concatenate([parts.cores, total[rows.node[agents]]])
     begins = np.cumsum(total) - total
     single = np.repeat(node - np.cumsum(nodes) + nodes, nodes) + np.arange(int(nodes.sum()))

@@ -57,6 +57,15 @@ def number(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
+def shortest(value: float) -> str:
+    """Return the shortest text that reads as the same number. A whole number has no point.
+
+    >>> shortest(3.0), shortest(0.1)
+    ('3', '0.1')
+    """
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
 def percent(share: float | None, digits: int = 2) -> str:
     """Return a share of 1 as a percentage; an empty text for None.
 

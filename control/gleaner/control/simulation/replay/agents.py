@@ -11,11 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, no_stretches
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, transfer_s
-from gleaner.control.simulation.workload import Counts, Seconds
 
 _START, _END, _NODES, _RESTORE, _SAVE = range(5)
 """The rows of the log."""
@@ -23,7 +21,7 @@ ENDLESS = 2**40
 """The number of jobs that stands for a queue without an end."""
 
 
-class Records(Protocol):
+class RecordArray(Protocol):
     """An array of records. NumPy and the compiler know what is in the records; a type checker does not."""
 
     @property
@@ -112,16 +110,16 @@ _JOB = np.dtype([("left_s", "f8"), ("is_saved", "?"), ("end_s", "f8")])
 class AgentLog(NamedTuple):
     """The state of all agents, which every loop hands to `agent_starts`. None in its place if there are no agents."""
 
-    rules: Records
+    rules: RecordArray
     """One record: `AgentSettings` as numbers."""
-    state: Records
+    state: RecordArray
     """One record."""
-    entries: Records
+    entries: RecordArray
     """Agents that started at one instant and end at one instant, in the order of both instants."""
-    leavings: Records
+    leavings: RecordArray
     """Agents that are being vacated, in the order in which they will be gone. The jobs of `saved` nodes return as saved
     jobs. Without preemption, no agent is vacated."""
-    freed: Records
+    freed: RecordArray
     """The units that were returned at the latest instant, and when they were expected."""
     log: Seconds
     """The columns of `Stretches`, one per row, without the columns that are the same for all stretches."""
@@ -133,15 +131,15 @@ class AgentLog(NamedTuple):
 class Finite(NamedTuple):
     """The state of a queue that has an end, for `agent_slots`. None in its place if the queue is endless."""
 
-    stock: Records
+    stock: RecordArray
     """One record."""
-    slots: Records
+    slots: RecordArray
     """Nodes with agents. Which node of the machine a slot is does not matter."""
-    places: Records
+    places: RecordArray
     """The job of each place of each slot, or -1."""
-    groups: Records
+    groups: RecordArray
     """Agents that end at one instant, with `busy` places in all. Agents that are being vacated are in no group."""
-    jobs: Records
+    jobs: RecordArray
     heap_key: Seconds
     heap_job: Counts
     """The jobs that wait again: the saved jobs by number, then the others."""
@@ -267,7 +265,7 @@ def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
     )
 
 
-def _rules(agents: AgentSettings, machine: Machine) -> Records:
+def _rules(agents: AgentSettings, machine: Machine) -> RecordArray:
     rules = np.zeros(1, _RULES)
     rules["length_s"] = agents.length_s
     rules["synchronised"] = agents.synchronised

@@ -10,15 +10,12 @@ import math
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine, of_nodes
-from gleaner.control.simulation.metrics.occupancy import node_cores
+from gleaner.control.simulation.model import Allocation, Counts, Machine, Stretches, no_stretches, of_nodes
 from gleaner.control.simulation.replay.agent_starts import decide, release
 from gleaner.control.simulation.replay.agents import AgentLog, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.replay.ledger import BY_LIMIT, Ledger, settle
-from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings
-from gleaner.control.simulation.workload import Counts
 
 AGENT = -1
 """The number that stands for an agent in the place of a job."""
@@ -127,7 +124,7 @@ def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: 
     mine, each = mine[there], counted.only(order[there])
     end_s = np.minimum(each.end_s, stop_s)
     node = book.nodes["number"][book.ranges["node"][book.stretches["ranges"][mine]]]
-    units = np.ones_like(node) if machine.allocation is Allocation.NODES else node_cores(machine)[node]
+    units = np.ones_like(node) if machine.allocation is Allocation.NODES else machine.node_cores[node]
     return Stretches(
         job=each.job,
         start_s=each.start_s,

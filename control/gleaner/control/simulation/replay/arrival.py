@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import backfill
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import (
@@ -21,7 +22,6 @@ from gleaner.control.simulation.replay.unit_ledger import (
     start_agents,
     stop,
 )
-from gleaner.control.simulation.workload import Counts, Seconds
 
 easy = inner(backfill.easy)
 
@@ -113,7 +113,7 @@ _loop = part(loop_of(Discipline[ByArrival](always, next_end_s, is_any_waiting, _
 
 @loop
 def run_by_arrival(  # noqa: PLR0917 - numba takes no keywords
-    book: ByArrival, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+    book: ByArrival, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
 ) -> int:
     """Run the loop of `replay.loop` with this queue."""
     return _loop(book, submit_s, clocks, rules, layer, finite)

@@ -7,7 +7,12 @@ numba finds cached code by the file of the called function. So numba would go on
 compiled into a loop of another file. To prevent that, each cached function has a folder that is named by a digest of
 its file and of all files of ours that this file imports: `~/.cache/gleaner/compiled/<digest>`, or the same below the
 user's `$NUMBA_CACHE_DIR`. A folder that was not used for a month is removed.
+
+All options of numba here are public but `_nrt`, which stops the counting of references to arrays; the README says what
+it saves.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 import dis
 import fcntl
@@ -19,16 +24,15 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import IO, Any, ParamSpec, TypeVar, cast
 
 import numba
-from numba.core import event
-from numba.core.caching import FunctionCache
+import numpy as np
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,15 +44,18 @@ before."""
 _PATIENCE_S = 300.0
 """The longest wait for another process. The slowest compilation takes half a minute; a stopped process never ends."""
 _LOOK_AGAIN_S = 0.05
+_ONE_AT_A_TIME = threading.Lock()
+"""Held while this process compiles or loads: the folder of the cache and garbage collection are one for all threads."""
 _IMPORTS = re.compile(r"^(?:from|import) +([\w.]+)(?: +import +(\([^)]*\)|[^\n(]+))?", re.MULTILINE)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function as machine code, which Python may call.
 
-    The function may call only compiled functions, and plain functions of its own module. These are compiled with it.
+    The function may call only `inner`, `part` and `making` functions, and plain functions of its own module, which are
+    compiled with it.
     """
-    return _made(function, is_cached=True, _nrt=True)
+    return cast("Callable[P, R]", Compiled(cast("FunctionType", function), _nrt=True))
 
 
 def loop(function: Callable[P, R]) -> Callable[P, R]:
@@ -56,7 +63,7 @@ def loop(function: Callable[P, R]) -> Callable[P, R]:
 
     The function counts no references to arrays. Counting them took a sixth of the time of a replay with agents.
     """
-    return _made(function, is_cached=True, _nrt=False)
+    return cast("Callable[P, R]", Compiled(cast("FunctionType", function), _nrt=False))
 
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
@@ -66,7 +73,7 @@ def inner(function: Callable[P, R]) -> Callable[P, R]:
     takes. The function counts no references to arrays, since its caller holds some. Counting them took half the time of
     a replay with agents.
     """
-    return _made(function, is_cached=False, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _inner(function, _nrt=False)
 
 
 def part(function: Callable[P, R]) -> Callable[P, R]:
@@ -75,43 +82,94 @@ def part(function: Callable[P, R]) -> Callable[P, R]:
     A call passes each array in seven words, and a queue's book has some fifteen arrays. Under EASY, these calls took a
     quarter of the time of a replay, and two fifths with agents.
     """
-    return _made(
-        function, is_cached=False, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
-    )
+    return _inner(function, _nrt=False, forceinline=True)
 
 
 def making(function: Callable[P, R]) -> Callable[P, R]:
     """Return what `inner` returns, for a function that makes or returns arrays."""
-    return _made(function, is_cached=False, _nrt=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _inner(function, _nrt=True)
 
 
-def _made(function: Callable[P, R], *, is_cached: bool, **options: bool) -> Callable[P, R]:
+def _inner(function: Callable[P, R], **options: bool) -> Callable[P, R]:
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast("Callable[P, R]", _njit(_with_callees(cast("FunctionType", function), options), options))
+
+
+def _njit(plain: FunctionType, options: dict[str, bool], *types: Any, is_cached: bool = False) -> Callable[..., Any]:
     njit: Any = numba.njit  # its declaration does not know all of the options
-    config: Any = cast("Any", numba).config
-    plain = _with_callees(cast("FunctionType", function), options)
-    folder = _folder(Path(plain.__code__.co_filename), str(sorted(options.items()))) if is_cached else None
-    made = njit(error_model="numpy", **options)(plain)
-    if folder is not None and made is not plain:  # the compiler may be off
+    return cast("Callable[..., Any]", njit(*types, error_model="numpy", cache=is_cached, **options)(plain))
+
+
+class Compiled:
+    """A function that Python calls, as machine code for each combination of types that it was called with.
+
+    Each combination has a folder of its own in the cache. One process compiles it; others that need it wait, and load
+    it then. In one folder for all, numba numbers the files: two processes would use one number for two types, and a
+    reader of the index would then run the wrong code.
+    """
+
+    def __init__(self, function: FunctionType, **options: bool) -> None:
+        self._plain = _with_callees(function, options)
+        self._options = options
+        self._folder = _folder(Path(function.__code__.co_filename), str(sorted(options.items())))
+        self.code: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._code_of: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        """The same code by `_kinds` of the arguments."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function, which is loaded or compiled first if need be."""
+        kinds = _kinds(arguments)
+        code = self._code_of.get(kinds)
+        if code is None:
+            types: tuple[Any, ...] = tuple(map(cast("Any", numba).typeof, arguments))
+            with _ONE_AT_A_TIME, _no_collection():
+                code = self.code.get(types) or self._code_for(types)
+                self.code[types] = self._code_of[kinds] = code
+        return code(*arguments)
+
+    def _code_for(self, types: tuple[Any, ...]) -> Callable[..., Any]:
+        if self._folder is None:
+            return _njit(self._plain, self._options, types)
+        digest = hashlib.sha256(str(types).encode()).hexdigest()[:16]
+        place = self._folder / f"{self._plain.__name__}-{digest}"
+        config: Any = cast("Any", numba).config
         users = config.CACHE_DIR
-        config.CACHE_DIR = str(folder)
-        try:
-            made._cache = turns = _Turns(plain, folder)
-            made.compile = _with_end(made.compile, turns)
-        finally:
-            config.CACHE_DIR = users
-    return cast("Callable[P, R]", made)
+        with _lock_file(place.with_suffix(".lock")) or nullcontext():
+            for file in place.glob("*/*.nb[ci]"):
+                _remove_if_cut_off(file)
+            config.CACHE_DIR = str(place)
+            try:
+                return _njit(self._plain, self._options, types, is_cached=True)
+            finally:
+                config.CACHE_DIR = users
 
 
-def _with_end(compile_for: Callable[[Any], R], turns: "_Turns") -> Callable[[Any], R]:
-    """Return the dispatcher's method that loads or compiles a function, with the end of its turn, even if it fails."""
+def _kinds(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what the compiler's types of these values depend on. To ask the compiler takes it a millisecond."""
+    return tuple(
+        (each.dtype, each.ndim, each.flags.num)
+        if isinstance(each, np.ndarray)
+        else (type(each), *_kinds(each))
+        if isinstance(each, tuple)
+        else type(each)
+        for each in values
+    )
 
-    def compile_and_end(sig: Any) -> R:
-        try:
-            return compile_for(sig)
-        finally:
-            turns.end_turn(sig)
 
-    return compile_and_end
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """Stop garbage collection during compilation.
+
+    The compiler's objects live until the compiler is done, so that garbage collection would take a tenth of the time
+    for nothing.
+    """
+    had_collector = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if had_collector:
+            gc.enable()
 
 
 def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType:
@@ -135,8 +193,7 @@ def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType
 @cache
 def _callee(plain: FunctionType, options: tuple[tuple[str, bool], ...]) -> Callable[..., Any]:
     """Return this plain function in compiled form, once for all functions that call it."""
-    wanted = {**dict(options), "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": False}
-    return _made(plain, is_cached=False, **wanted)
+    return _inner(plain, **{**dict(options), "forceinline": False})
 
 
 @cache
@@ -153,7 +210,7 @@ def _root() -> Path | None:
 
 @cache
 def _folder(source: Path, options: str) -> Path | None:
-    """Return the folder for code compiled from this file, without unreadable files. None if nothing is to be cached."""
+    """Return the folder for code compiled from this file. None if nothing is to be cached."""
     files = _files_of(source)
     now_s = time.time()
     root = _root()
@@ -167,8 +224,6 @@ def _folder(source: Path, options: str) -> Path | None:
         _remove_unused(root, now_s)
     folder.mkdir(exist_ok=True)
     os.utime(folder)
-    for file in folder.glob("*/*.nb[ci]"):
-        _remove_if_cut_off(file)
     return folder
 
 
@@ -213,42 +268,6 @@ def _remove_if_cut_off(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-class _Turns(FunctionCache):
-    """The cache of one function. One process compiles it for some types; others that need that wait, and load it then.
-
-    Only one process at a time saves a function, for whatever types. numba numbers the files of its cache: two processes
-    would use one number for two types, and a reader of the index would then run the wrong code.
-    """
-
-    def __init__(self, function: FunctionType, folder: Path) -> None:
-        cast("Any", super()).__init__(function)
-        self._base = str(folder / function.__name__)
-        self._turns: dict[str, IO[bytes] | None] = {}
-        """The lock of each compilation that this process does now; None for one that it does without a lock."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the function for these types; None if it is to be compiled here and now."""
-        load = cast("Any", super()).load_overload
-        found = load(sig, target_context)
-        if found is None and str(sig) not in self._turns:
-            types = hashlib.sha256(str(sig).encode()).hexdigest()[:16]
-            self._turns[str(sig)] = _lock_file(Path(f"{self._base}-{types}.lock"))
-            found = load(sig, target_context)
-        return found
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Save what was compiled for these types."""
-        if (saving := _lock_file(Path(f"{self._base}.lock"))) is not None:
-            with saving:
-                cast("Any", super()).save_overload(sig, data)
-
-    def end_turn(self, sig: Any) -> None:
-        """Let other processes go on that wait for these types."""
-        lock = self._turns.pop(str(sig), None)
-        if lock is not None:
-            lock.close()
-
-
 def _lock_file(path: Path) -> IO[bytes] | None:
     """Wait for a lock and return its file, whose end unlocks it. Return None if another process has it for long."""
     try:
@@ -266,32 +285,3 @@ def _lock_file(path: Path) -> IO[bytes] | None:
             return file
     file.close()
     return None
-
-
-class _NoCollection(event.Listener):
-    """A listener that stops garbage collection during compilation.
-
-    The compiler's objects live until the compiler is done, so that garbage collection would take a tenth of the time
-    for nothing.
-    """
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._depth = 0  # of functions that are compiled for others
-        self._had_collector = False
-
-    def on_start(self, event: Any) -> None:
-        with self._mutex:
-            self._depth += 1
-            if self._depth == 1:
-                self._had_collector = gc.isenabled()
-                gc.disable()
-
-    def on_end(self, event: Any) -> None:
-        with self._mutex:
-            self._depth -= 1
-            if self._depth == 0 and self._had_collector:
-                gc.enable()
-
-
-cast("Any", event).register("numba:compiler_lock", _NoCollection())

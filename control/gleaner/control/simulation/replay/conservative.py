@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agent_starts import agent_end, held_past
 from gleaner.control.simulation.replay.agent_starts import decide as decide_agents
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, free_agents, next_end_s, start, stop
-from gleaner.control.simulation.workload import Counts, Seconds
 
 conservative = inner(backfill.conservative)
 
@@ -48,7 +48,7 @@ class ByPromise(NamedTuple):
     steps_free: Counts
     ended_s: Seconds
     ended_units: Counts
-    state: Records
+    state: RecordArray
     """One record."""
 
 
@@ -235,7 +235,7 @@ _loop = part(loop_of(Discipline[ByPromise](always, next_end_s, is_any_waiting, _
 
 @loop
 def run_by_promise(  # noqa: PLR0917 - numba takes no keywords
-    book: ByPromise, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+    book: ByPromise, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
 ) -> int:
     """Run the loop of `replay.loop` with this queue."""
     return _loop(book, submit_s, clocks, rules, layer, finite)

@@ -7,10 +7,8 @@ from typing import Protocol, cast
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario, BadTrace, raise_if_interrupted
-from gleaner.control.simulation.machine import Allocation, Machine
-from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import AgentSettings, DecideAt, Discipline, Migration, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.model import Allocation, Machine, Schedule, Workload
+from gleaner.control.simulation.settings import AgentSettings, DecideAt, Migration, SchedulerKind, SchedulerSettings
 
 
 class _Run(Protocol):
@@ -63,7 +61,7 @@ def _check_decisions(machine: Machine, scheduler: SchedulerSettings, agents: Age
     if scheduler.decide_at is DecideAt.INSTANT:
         return
     obstacles = (
-        (scheduler.kind not in {Discipline.FCFS, Discipline.EASY}, f"scheduler {scheduler.kind.value}"),
+        (scheduler.kind not in {SchedulerKind.FCFS, SchedulerKind.EASY}, f"scheduler {scheduler.kind.value}"),
         (not _is_counted(machine, scheduler), "machines whose nodes matter"),
         (agents is not None, "agents"),
         (scheduler.decide_every_s > 0, "decide_every_s"),
@@ -81,7 +79,7 @@ def _is_counted(machine: Machine, scheduler: SchedulerSettings) -> bool:
 
 def _loop(machine: Machine, scheduler: SchedulerSettings) -> _Run:
     """Return the loop for this machine. The loop is imported only now: what a command does not use is not compiled."""
-    counting = "omfs" if scheduler.kind is Discipline.OMFS else "queueing"
+    counting = "omfs" if scheduler.kind is SchedulerKind.OMFS else "queueing"
     name = counting if _is_counted(machine, scheduler) else "nodes"
     return cast("_Run", import_module(f"gleaner.control.simulation.replay.{name}").run)
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import arrival
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.arrival import ByArrival
 from gleaner.control.simulation.replay.compiler import inner, loop, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, forget_end, next_end_s, stop
-from gleaner.control.simulation.workload import Counts, Seconds
 
 _STATE = np.dtype(
     [
@@ -37,7 +37,7 @@ class EachEnd(NamedTuple):
     """The jobs that end at this instant, in the order of their starts."""
     decision: Counts
     """The number of the decision that started each job."""
-    state: Records
+    state: RecordArray
     """One record."""
 
 
@@ -128,7 +128,7 @@ _loop = part(loop_of(Discipline[EachEnd](always, _next_end_s, is_any_waiting, _f
 
 @loop
 def run_each_end(  # noqa: PLR0917 - numba takes no keywords
-    book: EachEnd, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+    book: EachEnd, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
 ) -> int:
     """Run the loop of `replay.loop` with this queue."""
     return _loop(book, submit_s, clocks, rules, layer, finite)

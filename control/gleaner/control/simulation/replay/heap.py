@@ -7,8 +7,8 @@ index that might be negative keeps the compiler from shifting many entries at a 
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.workload import Counts, Seconds
 
 
 @inner

@@ -14,12 +14,12 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from gleaner.control.simulation.model import Seconds
 from gleaner.control.simulation.replay.agent_starts import close
 from gleaner.control.simulation.replay.agent_starts import next_s as next_of_agents
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records, is_full, larger_log
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, is_full, larger_log
 from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.workload import Seconds
 
 Book = TypeVar("Book")
 
@@ -70,7 +70,7 @@ class Discipline(NamedTuple, Generic[Book]):
     """Stop what runs at the end of the replay."""
 
 
-Loop: TypeAlias = Callable[[Book, Seconds, Records, Rules, AgentLog | None, Finite | None], int]
+Loop: TypeAlias = Callable[[Book, Seconds, RecordArray, Rules, AgentLog | None, Finite | None], int]
 
 
 def loop_of(discipline: Discipline[Book]) -> Loop[Book]:
@@ -78,7 +78,7 @@ def loop_of(discipline: Discipline[Book]) -> Loop[Book]:
     has_room, next_end_s, is_needed, free, enter, decide, pauses, stop = discipline
 
     def replayed(  # noqa: PLR0917 - numba takes no keywords
-        book: Book, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+        book: Book, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
     ) -> int:
         clock = clocks[0]
         while True:

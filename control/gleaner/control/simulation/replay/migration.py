@@ -4,8 +4,7 @@ import numpy as np
 
 from gleaner.control.policy import compaction as policy
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
-from gleaner.control.simulation.replay.first_fit import extend
-from gleaner.control.simulation.replay.ledger import BY_JOB, Ledger, settle
+from gleaner.control.simulation.replay.ledger import BY_JOB, Ledger, extend, settle
 
 compaction = making(policy.compaction)
 priorities = making(policy.priorities)

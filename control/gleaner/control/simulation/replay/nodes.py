@@ -1,7 +1,7 @@
 """Machines whose nodes matter: shared nodes, nodes of several classes, and jobs that migrate between nodes.
 
 The disciplines are first come first served and EASY backfilling. Each start chooses nodes by first fit (see
-`first_fit`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`). Migration
+`ledger`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`). Migration
 comes last.
 
 A job runs at the speed of its slowest node. A migration takes a save, in which the job holds its old cores and the new
@@ -16,26 +16,36 @@ import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Allocation, Machine
+from gleaner.control.simulation.model import (
+    Allocation,
+    Counts,
+    Machine,
+    NodeRanges,
+    Schedule,
+    Seconds,
+    Stretches,
+    Workload,
+)
 from gleaner.control.simulation.replay import ledger as ledgers
 from gleaner.control.simulation.replay import loop, migration
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.agents_on_nodes import AGENT, agents_told, come, layer_on, leave
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
-from gleaner.control.simulation.replay.first_fit import choose, first_with_room, idle_nodes, level_for
 from gleaner.control.simulation.replay.ledger import (
     BY_END,
     BY_LIMIT,
     JOBS,
     Ledger,
     Table,
+    choose,
+    first_with_room,
+    idle_nodes,
     larger_book,
+    level_for,
     new_book,
     settle,
 )
-from gleaner.control.simulation.schedule import Parts, Schedule, Stretches
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, Migration, SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, Migration, SchedulerKind, SchedulerSettings
 
 _MOVES = {
     Migration.NONE: migration.NONE,
@@ -50,7 +60,7 @@ in the queue. `refused`: the last job that was refused since cores were freed (-
 book_has_room, next_of_book = ledgers.has_room, ledgers.next_s
 
 
-class Rules(NamedTuple):
+class NodeRules(NamedTuple):
     """The settings of one replay."""
 
     whole: bool
@@ -65,7 +75,7 @@ class OnNodes(NamedTuple):
 
     book: Ledger
     state: Table
-    rules: Rules
+    rules: NodeRules
 
 
 def run(
@@ -83,10 +93,10 @@ def run(
     """
     _check(workload, machine, scheduler)
     layer = layer_on(machine, agents)
-    rules = Rules(
+    rules = NodeRules(
         whole=machine.allocation is Allocation.NODES,
         prefers_one=machine.prefers_one,
-        overtaking=scheduler.kind is Discipline.EASY,
+        overtaking=scheduler.kind is SchedulerKind.EASY,
         moves=_MOVES[scheduler.migration.kind],
         look_every_s=float(scheduler.migration.every_s),
     )
@@ -118,7 +128,7 @@ def run(
 
 
 def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings) -> None:
-    if scheduler.kind not in {Discipline.FCFS, Discipline.EASY}:
+    if scheduler.kind not in {SchedulerKind.FCFS, SchedulerKind.EASY}:
         raise BadScenario(
             f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool (allocation nodes "
             "or processors), and no migration; shared nodes, classes of nodes and migration go with fcfs and easy"
@@ -347,12 +357,17 @@ _loop = making(
 
 @compiled
 def _run_on_nodes(  # noqa: PLR0917 - numba takes no keywords
-    book: OnNodes, submit_s: Seconds, clocks: Records, rules: loop.Rules, layer: AgentLog | None, finite: Finite | None
+    book: OnNodes,
+    submit_s: Seconds,
+    clocks: RecordArray,
+    rules: loop.Rules,
+    layer: AgentLog | None,
+    finite: Finite | None,
 ) -> int:
     return _loop(book, submit_s, clocks, rules, layer, finite)
 
 
-def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Parts, int]:
+def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, NodeRanges, int]:
     """Return the book's stretches, their parts, and the number of saves.
 
     The stretches are in order of their starts, and are cut at the replay's end.
@@ -381,10 +396,10 @@ def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Part
     return stretches, parts, int(np.count_nonzero(rows["moved"]))
 
 
-def _parts(book: Ledger, begins: Counts) -> Parts:
+def _parts(book: Ledger, begins: Counts) -> NodeRanges:
     first, end = book.stretches["ranges"][begins], book.stretches["ranges"][begins + 1]
     many = end - first
     stretch = np.repeat(np.arange(len(begins)), many)
     rows = book.ranges[np.arange(len(stretch)) + np.repeat(first - np.cumsum(many) + many, many)]
     node = book.nodes["number"][rows["node"]]
-    return Parts(stretch, node, rows["nodes"], rows["cores"])
+    return NodeRanges(stretch, node, rows["nodes"], rows["cores"])

@@ -25,10 +25,10 @@ import numpy as np
 
 from gleaner.control.policy import omfs
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Counts, Machine, Schedule, Seconds, Workload, refuse_strangers
 from gleaner.control.simulation.replay import agent_starts as low
 from gleaner.control.simulation.replay import loop
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records, layer_of, stretches
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.omfs_state import (
     CLAIMS,
@@ -76,9 +76,7 @@ from gleaner.control.simulation.replay.omfs_state import (
     stretches_of,
     wait_again,
 )
-from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, EntitlementSettings, SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload, refuse_strangers
 
 decide = making(omfs.decide)
 is_claim, would_exceed = inner(omfs.is_claim), inner(omfs.would_exceed)
@@ -384,6 +382,11 @@ _loop = making(
 
 @compiled
 def _run_omfs(  # noqa: PLR0917 - numba takes no keywords
-    book: State, submit_s: Seconds, clocks: Records, rules: loop.Rules, layer: AgentLog | None, finite: Finite | None
+    book: State,
+    submit_s: Seconds,
+    clocks: RecordArray,
+    rules: loop.Rules,
+    layer: AgentLog | None,
+    finite: Finite | None,
 ) -> int:
     return _loop(book, submit_s, clocks, rules, layer, finite)

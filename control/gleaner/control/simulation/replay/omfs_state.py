@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from gleaner.control.policy import omfs
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, Workload
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.schedule import Stretches
 from gleaner.control.simulation.settings import CostSettings, EntitlementSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
 Whole = NDArray[np.int64]
 """A table with one row per field and one column per entry: few tables compile much faster than many arrays."""

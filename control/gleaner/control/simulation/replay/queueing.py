@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Machine, Schedule, Workload, uninterrupted
 from gleaner.control.simulation.replay.agents import layer_of, stretches
 from gleaner.control.simulation.replay.arrival import by_arrival, run_by_arrival
 from gleaner.control.simulation.replay.conservative import by_promise, run_by_promise
@@ -15,9 +15,7 @@ from gleaner.control.simulation.replay.each_end import each_end, run_each_end
 from gleaner.control.simulation.replay.loop import Book, Loop, rules_of, run_loop
 from gleaner.control.simulation.replay.rank import by_rank, run_by_rank
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, new_ledger
-from gleaner.control.simulation.schedule import Schedule, uninterrupted
-from gleaner.control.simulation.settings import AgentSettings, DecideAt, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.settings import AgentSettings, DecideAt, SchedulerKind, SchedulerSettings
 
 
 def run(
@@ -34,19 +32,19 @@ def run(
     Raise `BadScenario` for a target of somebody who is not among the workload's users, where nobody has a target, and
     for `decide_every_s` with conservative backfilling, which does not have it.
     """
-    overtaking = scheduler.kind is Discipline.EASY
+    overtaking = scheduler.kind is SchedulerKind.EASY
 
     def replayed(loop: Loop[Book], new_book: Callable[[UnitLedger], Book]) -> Schedule:
         return run_queue(
             loop, new_book, workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting
         )
 
-    if scheduler.kind is Discipline.CONSERVATIVE:
+    if scheduler.kind is SchedulerKind.CONSERVATIVE:
         if scheduler.decide_every_s:
             raise BadScenario("conservative backfilling decides whenever a job comes or ends: decide_every_s must be 0")
         from_s = 0.0 if keep_waiting else -math.inf
         return replayed(run_by_promise, lambda ledger: by_promise(ledger, from_s))
-    if scheduler.kind in {Discipline.PRIORITY, Discipline.SFS}:
+    if scheduler.kind in {SchedulerKind.PRIORITY, SchedulerKind.SFS}:
         return replayed(run_by_rank, lambda each: by_rank(each, workload, scheduler, is_kept_full=keep_waiting > 0))
     if scheduler.decide_at is DecideAt.EACH_END:
         return replayed(run_each_end, lambda ledger: each_end(by_arrival(ledger, overtaking=overtaking)))

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import BadScenario
+from gleaner.control.simulation.model import Codes, Counts, Seconds, Workload, refuse_strangers
 from gleaner.control.simulation.replay import fair_share
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import compiled, inner, making, part
 from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.unit_ledger import (
@@ -25,8 +26,7 @@ from gleaner.control.simulation.replay.unit_ledger import (
     stop,
 )
 from gleaner.control.simulation.settings import Backfill, SchedulerSettings, ShareSettings
-from gleaner.control.simulation.settings import Discipline as Kind
-from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload, refuse_strangers
+from gleaner.control.simulation.settings import SchedulerKind as Kind
 
 choose = making(fair_share.choose)
 
@@ -172,7 +172,7 @@ _loop = making(loop_of(Discipline[ByRank](always, next_end_s, is_any_waiting, _f
 
 @compiled
 def run_by_rank(  # noqa: PLR0917 - numba takes no keywords
-    book: ByRank, submit_s: Seconds, clocks: Records, rules: Rules, layer: AgentLog | None, finite: Finite | None
+    book: ByRank, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
 ) -> int:
     """Run the loop of `replay.loop` with this queue."""
     return _loop(book, submit_s, clocks, rules, layer, finite)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay.agent_starts import decide, held, held_past, release
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, Records
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.replay.heap import expect, forget, pop, push
-from gleaner.control.simulation.workload import Counts, Seconds
 
 _STATE = np.dtype(
     [
@@ -41,7 +41,7 @@ class UnitLedger(NamedTuple):
     ends_units: Counts
     starts: Counts
     """Room for the jobs that a decision starts."""
-    state: Records
+    state: RecordArray
     """One record."""
 
 

@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 
 from gleaner.control.simulation.metrics.measures import Measures
-from gleaner.control.simulation.metrics.tables import change, duration, number, percent
-from gleaner.control.simulation.metrics.tabulate import (
+from gleaner.control.simulation.metrics.output import (
     cleaning_lines,
     comparison_table,
     jobs_table,
@@ -14,7 +13,8 @@ from gleaner.control.simulation.metrics.tabulate import (
     size_name,
     sizes_table,
 )
-from gleaner.control.simulation.report.over_time import busy_plot, owners_plot, queue_plot, queues_plot
+from gleaner.control.simulation.metrics.tables import change, duration, number, percent
+from gleaner.control.simulation.report.charts import busy_plot, gantt_parts, owners_plot, queue_plot, queues_plot
 from gleaner.control.simulation.report.page import (
     PALETTE,
     Axis,
@@ -33,7 +33,6 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
-from gleaner.control.simulation.report.who_had_what import gantt_parts
 from gleaner.control.simulation.run import Ground, Outcome, machine_name
 
 _METHOD = (

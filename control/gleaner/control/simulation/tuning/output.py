@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from gleaner.control.simulation.metrics.tables import Table, duration, percent
+from gleaner.control.simulation.metrics.tables import Table, duration, percent, shortest
 from gleaner.control.simulation.report.page import (
     Axis,
     Card,
@@ -281,9 +281,9 @@ def control_settings(tuning: Tuning) -> str | None:
         *_comments(tuning.recommendation.reasons),
         "",
         "[rounds]",
-        f"length_s = {_number(setting.length_s)}",
+        f"length_s = {shortest(setting.length_s)}",
         f"synchronised = {'true' if setting.synchronised else 'false'}",
-        f"shortest_slice_s = {_number(tuning.question.slice_s)}",
+        f"shortest_slice_s = {shortest(tuning.question.slice_s)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -293,7 +293,7 @@ def agent_settings(tuning: Tuning) -> str | None:
     setting = tuning.recommendation.setting
     if setting is None:
         return None
-    return f"# Recommended by glean simulate tune.\nmargin_s = {_number(setting.margin_s)}\n"
+    return f"# Recommended by glean simulate tune.\nmargin_s = {shortest(setting.margin_s)}\n"
 
 
 def slurm_words(tuning: Tuning) -> str | None:
@@ -310,10 +310,6 @@ def slurm_words(tuning: Tuning) -> str | None:
         f"In slurm.conf, the agents' partition has PreemptMode=REQUEUE and GraceTime={max(60, grace_s)} "
         f"({exact(max(60, grace_s))}: a save with its safety and the margin)."
     )
-
-
-def _number(seconds: float) -> str:
-    return str(int(seconds)) if seconds.is_integer() else repr(seconds)
 
 
 def _comments(sentences: Sequence[str]) -> list[str]:
@@ -333,6 +329,7 @@ def _comments(sentences: Sequence[str]) -> list[str]:
 def as_json(tuning: Tuning) -> dict[str, object]:
     """Return everything as JSON for programs. Shares are shares of 1, times are seconds."""
     question, recommendation = tuning.question, tuning.recommendation
+    needed = recommendation.seeds_needed
     return {
         "workload": tuning.workload,
         "scheduler": tuning.scheduler,
@@ -344,18 +341,18 @@ def as_json(tuning: Tuning) -> dict[str, object]:
         "shortest_slice_s": question.slice_s,
         "never_started": tuning.never_started,
         "without_agents": {
-            "effective_load": asdict(tuning.load_without),
-            "mean_wait_s": asdict(tuning.wait_without_s),
+            "effective_load": tuning.load_without,
+            "mean_wait_s": tuning.wait_without_s,
         },
         "settings": [_json_of(one, tuning) for one in tuning.tried],
-        "left_out": [asdict(setting) for setting in tuning.left_out],
+        "left_out": tuning.left_out,
         "recommendation": {
-            "setting": None if recommendation.setting is None else asdict(recommendation.setting),
-            "nearest": None if recommendation.nearest is None else asdict(recommendation.nearest),
-            "runner_up": None if recommendation.runner_up is None else asdict(recommendation.runner_up),
-            "reasons": list(reasons(tuning)),
+            "setting": recommendation.setting,
+            "nearest": recommendation.nearest,
+            "runner_up": recommendation.runner_up,
+            "reasons": reasons(tuning),
             "is_settled": recommendation.is_settled,
-            "seeds_needed": recommendation.seeds_needed if math.isfinite(recommendation.seeds_needed) else None,
+            "seeds_needed": math.ceil(needed) if math.isfinite(needed) else None,
             "control_settings": control_settings(tuning),
             "agent_settings": agent_settings(tuning),
             "slurm": slurm_words(tuning),
@@ -369,11 +366,11 @@ def _json_of(one: Tried, tuning: Tuning) -> dict[str, object]:
     return {
         **asdict(evidence.setting),
         "within_limit": tuning.question.limit.holds(evidence),
-        "effective_load": asdict(evidence.effective_load),
-        "gain": asdict(evidence.gain),
-        "wait_growth_s": asdict(evidence.wait_s),
-        "wait_growth_share": asdict(evidence.wait_share) if waits else None,
-        "p95_wait_growth_s": asdict(one.p95_wait_s),
+        "effective_load": evidence.effective_load,
+        "gain": evidence.gain,
+        "wait_growth_s": evidence.wait_s,
+        "wait_growth_share": evidence.wait_share if waits else None,
+        "p95_wait_growth_s": one.p95_wait_s,
         "regular_load": one.regular_load,
         "saving": one.saving,
         "restoring": one.restoring,

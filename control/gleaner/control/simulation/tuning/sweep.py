@@ -3,16 +3,23 @@
 Workers are processes of their own. They map the workload from disk and make a seed's variant themselves, so that a
 trial is a few numbers. Trials of one seed come one after the other. Outcomes are told apart by key, never by the order
 in which they come, so the number of workers changes nothing.
+
+The journal is on disk: one line of JSON for each outcome, appended as it comes. A sweep that is interrupted or killed
+keeps all lines, except perhaps the line that it was writing. That line has no line end, and is removed when the journal
+is opened again. A line's key is made of everything on which its outcome depends, so an outcome of other inputs, or of
+another version of the simulator, is never taken for an answer.
 """
 
+import fcntl
 import hashlib
+import json
 import multiprocessing
 import os
 import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -20,18 +27,97 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import SimulationError
-from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.model import Schedule, Workload
 from gleaner.control.simulation.settings import AgentSettings
-from gleaner.control.simulation.tuning.journal import Journal, Outcome, key_of
-from gleaner.control.simulation.tuning.trial import Conditions, figures, trial, trial_without
+from gleaner.control.simulation.tuning.trial import Conditions, Outcome, figures, trial, trial_without
 from gleaner.control.simulation.tuning.variants import Variation, variant
-from gleaner.control.simulation.workload import Workload
+
+
+class BadState(SimulationError):
+    """The error for a sweep's folder or journal that cannot be used."""
+
+
+def key_of(**parts: object) -> str:
+    """Return the name of these inputs. Equal values give equal names, in whatever order the inputs are given.
+
+    >>> key_of(a=1, b=[2.5]) == key_of(b=[2.5], a=1), key_of(a=1) == key_of(a=2)
+    (True, False)
+    """
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Journal:
+    """The outcomes of one sweep by key. One process writes the journal; a second process is refused."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = path.open("a+b")
+        except OSError as error:
+            raise BadState(f"{path}: cannot be written ({error.strerror}); --state names another folder") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.outcomes = self._read()
+        except BlockingIOError as error:
+            self._file.close()
+            raise BadState(
+                f"{path}: the same sweep is running already; wait for it, or name another --state"
+            ) from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, key: str, outcome: Outcome) -> None:
+        """Keep one more outcome. It is on its way to the disk afterwards, whatever becomes of the process.
+
+        Raise `BadState` if the journal cannot be written.
+        """
+        line = json.dumps({"key": key, "outcome": outcome}, separators=(",", ":"), allow_nan=False)
+        try:
+            self._file.write(line.encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise BadState(f"{self.path}: cannot be written ({error.strerror})") from error
+        self.outcomes[key] = outcome
+
+    def _read(self) -> dict[str, Outcome]:
+        self._file.seek(0)
+        text = self._file.read()
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):  # a sweep was killed while it wrote this line
+            os.truncate(self._file.fileno(), whole)
+        outcomes: dict[str, Outcome] = {}
+        for number, line in enumerate(text[:whole].splitlines(), start=1):
+            try:
+                entry = cast("Mapping[str, object]", json.loads(line))
+                outcomes[str(entry["key"])] = _outcome(entry["outcome"])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BadState(f"{self.path}, line {number}: not an outcome of a sweep; remove the file") from error
+        return outcomes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _outcome(value: object) -> Outcome:
+    """Return the value as an outcome. Raise Python's own errors if the value is no outcome."""
+    figures = cast("Outcome", value)
+    return {name: [float(one) for one in found] for name, found in figures.items()}
+
 
 _AHEAD = 16
 """The number of trials per worker that are handed out at once: few, since Ctrl-C waits until they are handed out."""

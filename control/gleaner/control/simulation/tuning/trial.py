@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.agent.timing.save_cost import SAFETY_QUANTILE
-from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.metrics.measures import Window, default_window
+from gleaner.control.simulation.model import Machine, Schedule, Seconds, Stretches, Workload
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.schedule import Schedule, Stretches
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.journal import Outcome
-from gleaner.control.simulation.workload import Seconds, Workload
+
+Outcome = dict[str, list[float]]
+"""The figures of a trial by name, one entry for each margin."""
 
 
 @dataclass(frozen=True, slots=True)

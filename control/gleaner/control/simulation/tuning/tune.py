@@ -9,16 +9,13 @@ from itertools import product, takewhile
 from pathlib import Path
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.model import Machine, Workload
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.contest import contest, looks
 from gleaner.control.simulation.tuning.evidence import Evidence, Interval, Setting, WaitLimit, exact, interval
-from gleaner.control.simulation.tuning.journal import Journal, Outcome
-from gleaner.control.simulation.tuning.recommendation import Recommendation, recommend
-from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs, Trials
-from gleaner.control.simulation.tuning.trial import Conditions, safety
+from gleaner.control.simulation.tuning.recommendation import Recommendation, contest, looks, recommend
+from gleaner.control.simulation.tuning.sweep import Journal, Sweep, TrialInputs, Trials
+from gleaner.control.simulation.tuning.trial import Conditions, Outcome, safety
 from gleaner.control.simulation.tuning.variants import Variation, variation
-from gleaner.control.simulation.workload import Workload
 from gleaner.control.simulation.workloads.synthetic import SyntheticSettings
 
 LENGTHS_S = tuple(60.0 * minutes for minutes in (5, 10, 15, 20, 30, 45, 60, 90, 120, 240))

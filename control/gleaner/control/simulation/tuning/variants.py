@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Workload
 from gleaner.control.simulation.workloads.synthetic import SyntheticSettings, make
 
 DAY_S = 86400.0

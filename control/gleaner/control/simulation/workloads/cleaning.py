@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts, Seconds, Workload
+from gleaner.control.simulation.model import Classes, Cleaning, Codes, Counts, Seconds, Workload
 
 UNKNOWN = -1
 """The mark for an unknown value in any number of a record, as in the Standard Workload Format."""

@@ -16,7 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import gammainc
 
-from gleaner.control.simulation.workload import Counts, Seconds
+from gleaner.control.simulation.model import Counts, Seconds
 
 _DAY_S = 86400.0
 _BUCKETS = 48

@@ -30,10 +30,9 @@ from pathlib import Path
 import numpy as np
 
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Classes, Codes, Counts, Seconds
+from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
-from gleaner.control.simulation.workloads.digits import plain_rows
-from gleaner.control.simulation.workloads.trace_file import Blocks
+from gleaner.control.simulation.workloads.trace_file import Blocks, plain_rows
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 ASK = f"ask sacct for --parsable2 --format {COLUMNS}"

@@ -8,9 +8,8 @@ Where the format offers two numbers for a job, this module takes:
   job.
 """
 
-import gzip
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Codes, Seconds, Workload
+from gleaner.control.simulation.model import Codes
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, Size, differing
-from gleaner.control.simulation.workloads.digits import plain_rows
-from gleaner.control.simulation.workloads.trace_file import Blocks
+from gleaner.control.simulation.workloads.trace_file import Blocks, plain_rows
 
 FIELDS = (
     "job number",
@@ -48,7 +46,6 @@ _WHOLE = (0, 4, 7, 10, 11, 12)
 _READ = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12)
 _ENDINGS = {2: Ending.PART, 3: Ending.PART, 4: Ending.PART, 5: Ending.CANCELLED}
 _COMMENT = re.compile(r"\s*;\s*(\w+)\s*:\s*(.*?)\s*$")
-_NAME_OF_DIGITS = re.compile(r"[0-9]{1,15}")
 _KB_PER_MIB = 1024.0
 _EXACT = 2.0**53
 """The number above which float64 no longer has every whole number."""
@@ -173,40 +170,3 @@ def _names(numbers: NDArray[np.float64]) -> tuple[tuple[str, ...], Codes]:
     """Return the names, and for each job the place of its name. The format's numbers are kept as the names."""
     values, codes = np.unique(numbers, return_inverse=True)
     return tuple("unknown" if value < 0 else f"{value:.0f}" for value in values), codes.astype(np.int32)
-
-
-def write_swf(path: Path, workload: Workload, *, header: Mapping[str, object], wait_s: Seconds | None = None) -> None:
-    """Write a file of the workload, compressed if the path ends in `.gz`. Equal workloads give equal bytes.
-
-    Users and groups are written as numbers: as their names where all names are numbers, else as their places from 1.
-    """
-    text = "".join(_lines(workload, header, wait_s)).encode("ascii", "replace")
-    # Without name and time in the gzip header, equal workloads are equal files.
-    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
-
-
-def _lines(workload: Workload, header: Mapping[str, object], wait_s: Seconds | None) -> Iterator[str]:
-    yield "; Version: 2.2\n"
-    for label, value in header.items():
-        yield f"; {label}: {value}\n"
-    users, groups = _numbered(workload.users), _numbered(workload.groups)
-    kb = workload.memory_mib * _KB_PER_MIB / workload.processors
-    for index, job in enumerate(workload.job.tolist()):
-        size = workload.processors[index]
-        wait = UNKNOWN if wait_s is None or np.isnan(wait_s[index]) else wait_s[index]
-        memory = kb[index] if kb[index] > 0 else UNKNOWN
-        times = (_written(value) for value in (workload.submit_s[index], wait, workload.run_s[index]))
-        owner = f"{users[workload.user[index]]} {groups[workload.group[index]]}"
-        limit = _written(workload.limit_s[index])
-        yield f"{job} {' '.join(times)} {size} -1 -1 {size} {limit} {_written(memory)} 1 {owner} -1 -1 -1 -1 -1\n"
-
-
-def _written(value: float) -> str:
-    """Return the shortest text that reads as the same number. A whole number has no point."""
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
-
-
-def _numbered(names: tuple[str, ...]) -> list[int]:
-    if all(_NAME_OF_DIGITS.fullmatch(name) or name == "unknown" for name in names):
-        return [UNKNOWN if name == "unknown" else int(name) for name in names]
-    return list(range(1, len(names) + 1))

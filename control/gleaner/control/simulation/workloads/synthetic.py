@@ -1,21 +1,94 @@
-"""Synthetic workloads: jobs are drawn first, then they get arrival times, at a rate that gives the load asked for.
+"""Synthetic workloads, and the distributions from which a scenario has sizes, run times and other values drawn.
 
-Times are whole seconds, as in logs. The same settings, machine and seed give the same workload.
+Jobs are drawn first, then they get arrival times, at a rate that gives the load asked for. Times are whole seconds, as
+in logs. The same settings, machine and seed give the same workload.
 """
 
+import math
 from dataclasses import replace
 from enum import StrEnum
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.random import PCG64, Generator
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
+from gleaner.control.simulation.model import Counts, Machine, Seconds, Workload
 from gleaner.control.simulation.workloads import lublin_feitelson
-from gleaner.control.simulation.workloads.distributions import Constant, Distribution, Exponential, Uniform, whole
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Constant(_Table):
+    """A distribution whose value is always the same."""
+
+    kind: Literal["constant"] = "constant"
+    value: float = Field(ge=0)
+
+    def draw(self, count: int, rng: Generator) -> Seconds:
+        """Return `count` drawn values."""
+        return np.full(count, self.value)
+
+
+class Exponential(_Table):
+    """The exponential distribution, which is without memory."""
+
+    kind: Literal["exponential"] = "exponential"
+    mean: float = Field(gt=0)
+
+    def draw(self, count: int, rng: Generator) -> Seconds:
+        """Return `count` drawn values."""
+        return rng.exponential(self.mean, count)
+
+
+class LogNormal(_Table):
+    """A distribution whose logarithm is normal. `mean` and `deviation` are those of the values themselves."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    mean: float = Field(gt=0)
+    deviation: float = Field(ge=0)
+
+    def draw(self, count: int, rng: Generator) -> Seconds:
+        """Return `count` drawn values."""
+        variance = math.log1p((self.deviation / self.mean) ** 2)
+        return rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
+
+
+class Uniform(_Table):
+    """Values anywhere between `low` and `high`. Both ends are included where whole numbers are asked for."""
+
+    kind: Literal["uniform"] = "uniform"
+    low: float = Field(ge=0)
+    high: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _low_is_low(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, which is more than high, {self.high:g}")
+        return self
+
+    def draw(self, count: int, rng: Generator) -> Seconds:
+        """Return `count` drawn values."""
+        return rng.uniform(self.low, self.high, count)
+
+
+Distribution = Annotated[Constant | Exponential | LogNormal | Uniform, Field(discriminator="kind")]
+
+
+def whole(distribution: Distribution, count: int, rng: Generator) -> Seconds:
+    """Return drawn values, rounded to whole numbers of at least 1.
+
+    The ends of a uniform distribution are as likely as the values between them.
+    """
+    if isinstance(distribution, Uniform):
+        distribution = Uniform(low=max(distribution.low - 0.5, 0), high=distribution.high + 0.5)
+        return np.clip(np.rint(distribution.draw(count, rng)), 1, math.floor(distribution.high))
+    return np.maximum(np.rint(distribution.draw(count, rng)), 1)
+
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 COMMON_LIMITS_S: Seconds = np.array(
@@ -26,10 +99,6 @@ COMMON_LIMITS_S: Seconds = np.array(
 Etsion, Feitelson: Modeling User Runtime Estimates, JSSPP 2005). These values are our choice. Beyond the last value,
 limits are whole days."""
 _REDRAWS = 1000
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Source(StrEnum):
@@ -189,17 +258,6 @@ def arriving_by_day(workload: Workload, machine: Machine, *, load: float, rng: G
     return _submitted(
         workload, lublin_feitelson.through_the_day_s(gaps * (span_s(workload, machine, load) / gaps.sum()))
     )
-
-
-def to_load(workload: Workload, machine: Machine, load: float) -> Workload:
-    """Return the same jobs in the same order, with all gaps between them stretched or shortened alike to make the load.
-
-    Raise `BadScenario` if all jobs were submitted at one instant.
-    """
-    since = workload.submit_s - workload.submit_s[0]
-    if not since[-1]:
-        raise BadScenario(f"{workload.name}: its jobs all come at one instant, so no load can be made of them")
-    return _submitted(workload, since * (span_s(workload, machine, load) / since[-1]))
 
 
 def _submitted(workload: Workload, at_s: Seconds) -> Workload:

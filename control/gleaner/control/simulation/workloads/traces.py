@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
+from gleaner.control.simulation.model import Cleaning, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions, clean
 from gleaner.control.simulation.workloads.sacct import ASK, read_sacct
 from gleaner.control.simulation.workloads.swf import read_swf

@@ -1,0 +1,43 @@
+"""Verbs whose modules are imported when they are used. To import all of them takes longer than most verbs."""
+
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand
+
+AFTER_DASHES = "gleaner.control.cli.after_dashes"
+"""The key in a context's `meta` that tells whether `--` set the program to run apart. Nothing else would tell that."""
+
+
+class LazyVerb(TyperCommand):
+    """The name, the group and the one line of a verb: enough for `glean --help` and for the names in a shell.
+
+    `place` is `module:function`, or `module:app` for a verb with verbs of its own. (Typer keeps its types to itself.)
+    """
+
+    def __init__(self, name: str, panel: str, line: str, place: str, **context_settings: Any) -> None:
+        super().__init__(name, help=line, rich_help_panel=panel)
+        self._place = place
+        self._context_settings = context_settings
+
+    @cached_property
+    def whole(self) -> Any:
+        """The command with its options and its whole help, once its module is imported."""
+        module, _, name = self._place.partition(":")
+        verb = getattr(import_module(f"gleaner.control.cli.{module}"), name)
+        app = typer.Typer(rich_markup_mode=None)
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=self.name)
+        else:
+            app.command(self.name, context_settings=self._context_settings)(verb)
+        return typer.main.get_group(app).commands[str(self.name)]
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the arguments as the whole command does, which the context then belongs to."""
+        is_apart = "--" in args
+        context = self.whole.make_context(info_name, args, parent, **extra)
+        context.meta[AFTER_DASHES] = is_apart
+        return context

@@ -1,0 +1,174 @@
+"""The verb `submit`, and the options that say what a job is."""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
+from gleaner.control.campaigns import campaign_file as campaigns
+from gleaner.control.campaigns.campaign_file import Given
+from gleaner.control.campaigns.input_list import LocalInput, local_input
+from gleaner.control.cli import render
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.lazy_verb import AFTER_DASHES
+from gleaner.control.cli.local_inputs import PackedInput, pack, send
+from gleaner.control.cli.option_groups import with_option_groups
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.input_errors import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """The options that say what a job is. Those of a campaign file have the same names, but for `array` and `env`."""
+
+    image: Annotated[str | None, typer.Option(help="Container image.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None
+    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
+    ] = None
+    nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None
+    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None
+    retries: Annotated[
+        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
+    ] = None
+    retry_on: Annotated[
+        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
+    ] = None
+    never_retry_on: Annotated[
+        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
+    ] = None
+    compute_limit: Annotated[
+        str | None,
+        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
+    ] = None
+    needs_at_least: Annotated[
+        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
+    ] = None
+    disk: Annotated[str | None, typer.Option(metavar="MIB", help="How much it may write, in MiB, or as in 20G.")] = None
+    silent_limit: Annotated[
+        str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
+    ] = None
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None
+    array: Annotated[str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")] = None
+    saves_itself: Annotated[
+        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
+    ] = None
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
+    ] = None
+    mount: Annotated[
+        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
+    ] = None
+    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False
+
+
+@with_option_groups
+def submit(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE | -- COMMAND", help="A campaign file, or what to run.")
+    ] = None,
+    *,
+    options: SubmitOptions,
+    as_json: AsJson = False,
+) -> Answer:
+    """Submit a job, an array of jobs, or a campaign file.
+
+    Options override the file. `{index}` in the command and in environment values becomes the job's index.
+    """
+    given: dict[str, Given] = {}
+    if options.image is None:
+        given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
+    elif arguments:
+        given["command"] = Given(tuple(arguments), "the command")
+    given |= options_given(options)
+    folder = Path((arguments or ["."])[0]).parent if options.image is None else Path()
+    packed = pack_inputs(given, folder)
+    wanted = campaigns.submission(given)
+    with connect() as control:
+        send(control, packed, wanted.group)
+        return Answer(control.submit(wanted), as_json)
+
+
+def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
+    """Read the local inputs, and put their digests in their place. Raises `InputError`."""
+    if "inputs" not in given:
+        return ()
+    with render.busy("reading the inputs"):
+        wanted = cast("tuple[LocalInput, ...]", given["inputs"].value)
+        packed = [pack(one, folder if one.where != "--input" else Path()) for one in wanted]
+    given["inputs"] = Given(tuple(one.spec for one in packed), given["inputs"].where)
+    return packed
+
+
+def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
+    if is_command and arguments and not (len(arguments) == 1 and _is_file(arguments[0])):
+        command = one_line(shlex.join(arguments))
+        raise BadInput(
+            f"say what to submit: --image IMAGE is missing before -- {command}; it names the container image"
+        )
+    if len(arguments) != 1:
+        raise BadInput("say what to submit: a campaign file, or --image IMAGE -- COMMAND")
+    return Path(arguments[0])
+
+
+def _is_file(name: str) -> bool:
+    """Return True if there is such a file. A command in one argument may be longer than any file's name."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
+def options_given(options: SubmitOptions) -> dict[str, Given]:
+    """Return the options that were given, by their keys in a campaign file. Raises `BadInput`."""
+    found: dict[str, Given] = {}
+    for name, parse in PARSERS.items():
+        value, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if value is None or value is False or value == []:
+            continue
+        try:
+            found[KEYS.get(name, name)] = Given(value if parse is None else parse(value), option)
+        except ValueError as error:
+            raise BadInput(one_line(f"{option} {error}")) from None
+    return found
+
+
+def _indices(array: str) -> tuple[int, ...]:
+    try:
+        return campaigns.indices(array)
+    except ValueError as error:  # the error speaks of indices, and this of one option
+        raise ValueError(re.sub(r"^(hold|name)\b", r"\1s", str(error))) from None
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    environment: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise ValueError(f"must be like K=V, found {pair!r}")
+        environment[key] = value
+    return environment
+
+
+def _inputs(paths: Sequence[str]) -> tuple[LocalInput, ...]:
+    return tuple(local_input({"from": path}, "--input") for path in paths)
+
+
+KEYS = {"array": "indices", "env": "environment", "input": "inputs", "mount": "mounts"}
+PARSERS: dict[str, Callable[[Any], object] | None] = {
+    "image": None, "name": None, "cpus": None, "memory_mib": memory_range_mib, "nodes": None, "priority": None,
+    "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
+    "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s, "disk": memory_mib,
+    "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
+    "input": _inputs, "mount": tuple, "hold": None,
+}  # fmt: skip
+"""The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

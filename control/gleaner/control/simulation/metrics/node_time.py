@@ -1,0 +1,180 @@
+"""The use of the machine's time: by kind, by owner over time (with Jain's index), and full, partly used or empty.
+
+All of these are exact integrals over the stretches of a schedule, and not samples.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.model import Codes, Counts, Schedule, Seconds, Stretches
+from gleaner.control.simulation.replay.compiler import compiled
+
+
+class UnitTime(NamedTuple):
+    """Unit seconds by use: one number each, or one for each bin."""
+
+    restore: Seconds
+    compute: Seconds
+    lost: Seconds
+    save: Seconds
+
+
+def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
+    """Return the unit seconds between two instants. Time that a stretch lost lies just before its save."""
+    borders = _borders(stretches)
+    units = stretches.units
+    inside = [np.clip(border, begin_s, end_s) for border in borders]
+    return UnitTime(*(_sum((after - before) * units) for before, after in pairwise(inside)))
+
+
+def _sum(amounts: Seconds) -> Any:
+    """Return the sum in one order, whatever the number of cores: a dot product may be split among cores."""
+    return np.sum(amounts)
+
+
+def by_bin(stretches: Stretches, edges_s: Seconds) -> UnitTime:
+    """Return the unit seconds in each bin between two edges.
+
+    The time to compute this grows with the sum of stretches and bins, not with their product.
+    """
+    # Times count from the first edge on, so that large times of an epoch cost no digits.
+    units = stretches.units.astype(np.float64)
+    past = [_past(border - edges_s[0], units, edges_s - edges_s[0]) for border in _borders(stretches)]
+    return UnitTime(*(np.diff(before - after) for before, after in pairwise(past)))
+
+
+def waiting(submit_s: Seconds, start_s: Seconds, edges_s: Seconds) -> Seconds:
+    """Return the mean number of waiting jobs in each bin. A job without a start waits to the end."""
+    came = ~np.isnan(submit_s)
+    went = came & ~np.isnan(start_s)
+    entered = _past(submit_s[came] - edges_s[0], np.ones(np.count_nonzero(came)), edges_s - edges_s[0])
+    left = _past(start_s[went] - edges_s[0], np.ones(np.count_nonzero(went)), edges_s - edges_s[0])
+    return np.maximum(np.diff(entered - left), 0) / np.diff(edges_s)
+
+
+def _borders(stretches: Stretches) -> tuple[Seconds, Seconds, Seconds, Seconds, Seconds]:
+    computes = stretches.start_s + stretches.restore_s
+    saves = stretches.end_s - stretches.save_s
+    return stretches.start_s, computes, saves - stretches.lost_s, saves, stretches.end_s
+
+
+def _past(at_s: Seconds, weight: Seconds, edges_s: Seconds) -> Seconds:
+    """Return for each edge the time since each earlier instant, summed with the weights."""
+    order = np.argsort(at_s, kind="stable")
+    sums = np.concatenate(([0.0], np.cumsum(weight[order])))
+    moments = np.concatenate(([0.0], np.cumsum(weight[order] * at_s[order])))
+    before = np.searchsorted(at_s[order], edges_s)
+    return edges_s * sums[before] - moments[before]
+
+
+def jain(got: NDArray[np.float64], ought: NDArray[np.float64] | None = None) -> float:
+    """Return Jain's index of fairness: 1 if all owners got equally much, 1/n if one of n got everything.
+
+    (sum x)^2 / (n sum x^2) (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is what an owner got. With `ought`, what each
+    owner should have got, x is the ratio of both, and an owner that should have got nothing does not count. The index
+    is 1 if nobody got anything, and NaN if there is no owner.
+
+    >>> jain(np.array([5.0, 5.0, 0.0, 0.0]))
+    0.5
+    >>> jain(np.array([20.0, 40.0]), ought=np.array([1.0, 2.0]))
+    1.0
+    """
+    if ought is not None:
+        got = got[ought > 0] / ought[ought > 0]
+    if len(got) == 0:
+        return float("nan")
+    largest = float(np.max(np.abs(got)))
+    if largest == 0:
+        return 1.0
+    got = got / largest  # so that no square is too large or too small
+    return float(np.sum(got) ** 2 / (len(got) * np.sum(got**2)))
+
+
+def throughput(stretches: Stretches, owner: Codes, owners: int, edges_s: Seconds) -> NDArray[np.float64]:
+    """Return the units on which each owner's jobs computed, as a mean over each bin between two edges: [owner, bin].
+
+    `owner` has for each job of the workload its owner (its user, or its group). Only time that was computed and kept
+    counts: not restores, not saves, and not time that a job lost.
+    """
+    whose = owner[stretches.job]
+    order = np.argsort(whose, kind="stable")
+    borders = np.searchsorted(whose[order], np.arange(owners + 1))
+    bins_s = np.diff(edges_s)
+    means = np.zeros((owners, len(bins_s)))
+    for one in np.flatnonzero(np.diff(borders)):
+        chosen = order[borders[one] : borders[one + 1]]
+        means[one] = by_bin(stretches.only(chosen), edges_s).compute / bins_s
+    return means
+
+
+FULL, MIXED, EMPTY = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Shares of the nodes' time; they add up to 1. A node that an agent holds is full."""
+
+    full: float
+    mixed: float
+    empty: float
+    by_node: NDArray[np.float64] | None = None
+    """The three shares of each node, one row per node in the order of numbers; None where nodes are only counted."""
+
+
+def occupancy(schedule: Schedule, begin_s: float, end_s: float) -> Occupancy:
+    """Return the occupancy between two instants, the first before the second.
+
+    Where nodes are only counted, no node is ever partly used.
+    """
+    parts = schedule.parts
+    if parts is None:
+        held = sum(float(use) for each in (schedule.jobs, schedule.agents) for use in between(each, begin_s, end_s))
+        full = held / (schedule.machine.units * (end_s - begin_s))
+        return Occupancy(full, 0.0, max(0.0, 1 - full))
+    cores = schedule.machine.node_cores
+    start, end = schedule.jobs.start_s[parts.stretch], schedule.jobs.end_s[parts.stretch]
+    agents = schedule.agents
+    at_s = np.concatenate([start, agents.start_s, end, agents.end_s])
+    first = np.tile(np.concatenate([parts.node, agents.node.astype(np.int64)]), 2)
+    nodes = np.tile(np.concatenate([parts.nodes, np.ones(len(agents), np.int64)]), 2)
+    held_of_each = np.concatenate([parts.cores, cores[agents.node]])
+    order = np.argsort(at_s, kind="stable")
+    spent_s = _spent_s(
+        at_s[order],
+        first[order],
+        nodes[order],
+        np.concatenate([held_of_each, -held_of_each])[order],
+        cores,
+        float(begin_s),  # from a whole number the compiler would make an array of whole numbers
+        float(end_s),
+    )
+    by_node = spent_s / (end_s - begin_s)
+    full, mixed, empty = (float(share) for share in by_node.mean(axis=0))
+    return Occupancy(full, mixed, empty, by_node)
+
+
+@compiled
+def _spent_s(  # noqa: PLR0917 - numba takes no keywords
+    at_s: Seconds, first: Counts, nodes: Counts, cores: Counts, total: Counts, begin_s: float, end_s: float
+) -> NDArray[np.float64]:
+    """Return the seconds of each node in each state. At each event, cores of some nodes are taken or freed."""
+    spent_s = np.zeros((len(total), 3))
+    used = np.zeros(len(total), np.int64)
+    since_s = np.full(len(total), begin_s)
+    for event in range(len(at_s) + 1):
+        is_last = event == len(at_s)
+        now_s = end_s if is_last else min(max(at_s[event], begin_s), end_s)
+        low = 0 if is_last else first[event]
+        high = len(total) if is_last else low + nodes[event]
+        for node in range(low, high):
+            state = EMPTY if used[node] == 0 else FULL if used[node] == total[node] else MIXED
+            spent_s[node, state] += now_s - since_s[node]
+            since_s[node] = now_s
+            if not is_last:
+                used[node] += cores[event]
+    return spent_s

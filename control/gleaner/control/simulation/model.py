@@ -1,0 +1,263 @@
+"""The values of a simulation: the regular jobs, the machine, and the schedule, which is the answer of a replay.
+
+The regular jobs are arrays with one entry per job, in order of submission.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.errors import BadScenario
+
+Seconds = NDArray[np.float64]
+"""Seconds from the workload's own origin. Whole numbers are exact, so two instants compare as in the trace."""
+Counts = NDArray[np.int64]
+Codes = NDArray[np.int32]
+"""Indices into a tuple of names."""
+Classes = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Regular jobs by time of submission; ties are in the order of the source. Every array has one entry per job."""
+
+    name: str
+    job: Counts
+    """The numbers that the source gave the jobs."""
+    submit_s: Seconds
+    run_s: Seconds
+    """The time that each job runs without interruption on a node of speed 1. Never more than `limit_s`."""
+    limit_s: Seconds
+    """The run time that the scheduler is told."""
+    processors: Counts
+    memory_mib: Seconds
+    """The memory of each whole job; 0 where the source does not say."""
+    user: Codes
+    group: Codes
+    job_class: Classes
+    users: tuple[str, ...] = ("all",)
+    groups: tuple[str, ...] = ("all",)
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def __post_init__(self) -> None:
+        lengths = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.name in _ARRAYS}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"arrays of different lengths: {lengths}")
+
+    def only(self, chosen: NDArray[np.bool_] | Counts) -> Self:
+        """Return the workload with these jobs alone, in the order in which they are named."""
+        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
+        return type(self)(**arrays, **others)
+
+
+_ARRAYS = ("job", "submit_s", "run_s", "limit_s", "processors", "memory_mib", "user", "group", "job_class")
+
+
+def refuse_strangers(where: str, what: str, named: Iterable[str], known: tuple[str, ...], workload: str) -> None:
+    """Raise `BadScenario` for the first user or group of the settings (at `where`) that the workload does not know."""
+    strangers = sorted(set(named) - set(known))
+    if strangers:
+        some = ", ".join(known[:5]) + (", …" if len(known) > 5 else "")
+        raise BadScenario(f"{where}: {strangers[0]!r} is no {what} of {workload} (it has {some})")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """The cleaning of a workload before its use: each rule that met jobs, and how many jobs the rule met."""
+
+    read: int
+    rules: tuple[tuple[str, int], ...] = field(default=())
+    """For example `("left out: cancelled before it started", 17)`."""
+
+
+class Allocation(StrEnum):
+    """The unit that a job is given."""
+
+    NODES = "nodes"
+    """Whole nodes, as many as its processors need."""
+    PROCESSORS = "processors"
+    """Processors of one pool, wherever they are: what most studies of backfilling assume."""
+    CORES = "cores"
+    """Cores of nodes that other jobs may share, first fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Nodes that are alike."""
+
+    nodes: int
+    cores: int = 1
+    name: str = "all"
+    speed: float = 1.0
+    """The speed: a job of `run_s` seconds takes `run_s / speed`. Of several classes, the slowest used one counts."""
+    priority: int = 0
+    """The priority. A higher one is filled first: better hardware, or a scarce resource that migration keeps in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Nodes in classes, in the order in which they are numbered."""
+
+    classes: tuple[NodeClass, ...]
+    allocation: Allocation = Allocation.NODES
+    prefers_one: bool = False
+    """True if, on shared nodes, a job goes to the first node that has room for all of it, and only if none has, to the
+    first free cores, wherever they are. Slurm gives a job the first free cores unless told otherwise."""
+
+    @property
+    def nodes(self) -> int:
+        return sum(kind.nodes for kind in self.classes)
+
+    @property
+    def cores(self) -> int:
+        return sum(kind.nodes * kind.cores for kind in self.classes)
+
+    @property
+    def node_cores(self) -> Counts:
+        """The cores of each node, in the order of the nodes' numbers."""
+        return np.repeat(np.array([kind.cores for kind in self.classes]), [kind.nodes for kind in self.classes])
+
+    @property
+    def is_uniform(self) -> bool:
+        """True where all nodes have as many cores and one speed, so that counting them is enough."""
+        return len({(kind.cores, kind.speed) for kind in self.classes}) == 1
+
+    @property
+    def is_counted(self) -> bool:
+        """True where any nodes are as good for a job as others: nodes are alike, given whole or as a pool."""
+        has_levels = len({kind.priority for kind in self.classes}) > 1
+        is_pool = self.allocation is Allocation.PROCESSORS
+        return self.is_uniform and (is_pool or (self.allocation is Allocation.NODES and not has_levels))
+
+    @property
+    def units(self) -> int:
+        """The number of units that jobs are given: nodes, or processors."""
+        return self.nodes if self.allocation is Allocation.NODES else self.cores
+
+    @property
+    def units_of_node(self) -> int:
+        """The units that one agent takes: an agent has a node for itself. Only where the machine is uniform."""
+        return 1 if self.allocation is Allocation.NODES else self.classes[0].cores
+
+    def units_asked(self, processors: Counts) -> Counts:
+        """Return how many units jobs of these processors are given. Only where the machine is uniform."""
+        if self.allocation is not Allocation.NODES:
+            return processors
+        return np.asarray(-(-processors // self.classes[0].cores), dtype=np.int64)
+
+
+def of_processors(processors: int) -> Machine:
+    """Return a pool of processors, each of which is a node to an agent."""
+    return Machine((NodeClass(processors),), Allocation.PROCESSORS)
+
+
+def of_nodes(nodes: int, cores: int = 1) -> Machine:
+    """Return a machine of whole nodes, all alike."""
+    return Machine((NodeClass(nodes, cores),))
+
+
+class Stretches(NamedTuple):
+    """Times in which work held a part of the machine without a break. One entry per stretch, in order of starts."""
+
+    job: Counts
+    """The job's index in the workload; -1 for agents."""
+    start_s: Seconds
+    end_s: Seconds
+    units: Counts
+    restore_s: Seconds
+    """The time of restoring, from the stretch's start on."""
+    save_s: Seconds
+    """The time of saving, up to the stretch's end."""
+    lost_s: Seconds
+    """The time that was computed and not kept: the work was killed, not saved."""
+    node: Codes
+    """The node, if the replay knows nodes; -1 where nodes are only counted, or where the stretch has several."""
+
+    def __len__(self) -> int:  # not the number of arrays
+        return len(self.job)
+
+    @property
+    def compute_s(self) -> Seconds:
+        """The time that each stretch computed and kept, in seconds of one unit. Times `units` it is unit seconds."""
+        return self.end_s - self.start_s - self.restore_s - self.save_s - self.lost_s
+
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.integer]) -> "Stretches":
+        """Return these stretches alone, in the order in which they are named."""
+        columns: list[Any] = [column[chosen] for column in self]
+        return Stretches(*columns)
+
+
+def no_stretches() -> Stretches:
+    """Return a value without any stretch."""
+    none = np.empty(0)
+    return Stretches(np.empty(0, np.int64), none, none, np.empty(0, np.int64), none, none, none, np.empty(0, np.int32))
+
+
+class NodeRanges(NamedTuple):
+    """The parts of nodes that stretches held: one entry for each range of nodes with as many cores held of each."""
+
+    stretch: Counts
+    node: Counts
+    """The first node of the range."""
+    nodes: Counts
+    """The number of nodes in the range."""
+    cores: Counts
+    """The cores held of each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One replay of a workload. A job that still waited or ran when the replay stopped has NaN for what had not come.
+
+    `jobs` has at least one stretch of each job that started, and more of a job that was saved, migrated or killed.
+    `agents` is empty without agents. Agents that started and ended together may be one entry with all their units.
+    """
+
+    workload: Workload
+    machine: Machine
+    scheduler: str
+    start_s: Seconds
+    """The time at which each job first started."""
+    end_s: Seconds
+    jobs: Stretches
+    agents: Stretches
+    saves: int = 0
+    """The number of saves of regular jobs (preemption, migration). Saves of agents' jobs are in `agents`."""
+    parts: NodeRanges | None = None
+    """The parts of nodes that `jobs` held, where the replay knows nodes; see also `metrics.node_assignment.placed`."""
+    agent_jobs_end_s: Seconds | None = None
+    """The time when each job of a finite low-priority queue was complete (NaN: never); None for an endless queue."""
+    until_s: float | None = None
+    """The time at which the replay was to stop, whatever was left; None if it stopped when all jobs had ended."""
+
+    @property
+    def wait_s(self) -> Seconds:
+        """The time from submission to the first start."""
+        return self.start_s - self.workload.submit_s
+
+
+def uninterrupted(
+    workload: Workload, units: Counts, start_s: Seconds, end_s: Seconds, until_s: float | None = None
+) -> Stretches:
+    """Return the stretches of jobs that ran without a break. A job that still runs at the replay's end ends there."""
+    last_s = end_s if until_s is None else np.where(np.isnan(end_s), until_s, end_s)
+    ran = np.flatnonzero(~np.isnan(start_s) & ~np.isnan(last_s))
+    ran = ran[np.argsort(start_s[ran], kind="stable")]
+    zeros = np.zeros(len(ran))
+    return Stretches(
+        ran.astype(np.int64),
+        start_s[ran],
+        last_s[ran],
+        units[ran],
+        zeros,
+        zeros,
+        zeros,
+        np.full(len(ran), -1, np.int32),
+    )
