@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static measure test test-all demo demo-entitlements demo-eternal demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-page
+.PHONY: help venv lock check unit static measure test test-all demo demo-entitlements demo-eternal demo-own-image demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -21,6 +21,10 @@ demo-entitlements:  ## accounts that use more than their share, and give it back
 demo-eternal:  ## one job without an end that lives through thirty slices; a quarter of an hour
 	@deploy/prepare.sh
 	@$(BIN)/python -m demo.eternal
+
+demo-own-image:  ## a user brings an image, as a Docker archive and as a SIF file, and inputs; six minutes
+	@deploy/prepare.sh --own-image
+	@$(BIN)/python -m demo.own_image
 
 demo-down:  ## remove the cluster: what carries our label, and nothing else
 	@deploy/cluster.sh down
@@ -91,6 +95,13 @@ bench-boundary:  ## slices lost at the shared end, and time computed; two and a 
 	@deploy/setup.sh
 	@$(MAKE) --no-print-directory venv
 	@$(BIN)/python tests/benchmarks/bench_boundary.py $(ARGS)
+
+bench-image:  ## the agent's memory while it stages 5 GB, and the start of a 2 GB SIF file; ten minutes (ARGS="--image-mb 200 ...")
+	@deploy/setup.sh --own-image
+	@$(MAKE) --no-print-directory venv
+	@deploy/engine.sh start
+	@images/build.sh --only pi
+	@$(BIN)/python tests/benchmarks/bench_image.py $(ARGS)
 
 bench-checkpoint:  ## seconds to save and to restore, beside what one would use instead (--full: all of it)
 	@deploy/setup.sh

@@ -80,11 +80,15 @@ def judged(
     *,
     restores_at_least: int = 2,
     nodes_at_least: int = 2,
+    has_pace: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return a row for each job: its result beside the same job computed without interruption."""
+    """Return a row for each job: its result beside the same job computed without interruption.
+
+    The jobs are many enough to tell how fast the machine is now (`has_pace`), or they are not.
+    """
     fetched = cluster.fetch_results(campaign, OUTPUT / "results")
     left = [left_by(job, run.index, fetched) for run, job in zip(wanted, jobs, strict=True)]
-    at_pace = proof.pace(zip(left, whole, strict=True))
+    at_pace = proof.pace(zip(left, whole, strict=True)) if has_pace else None
     lost_nodes_of = agents_that_lost_their_nodes(jobs)
     return [
         judge(
@@ -139,7 +143,7 @@ def judge(
     *,
     restores_at_least: int,
     nodes_at_least: int,
-    at_pace: float,
+    at_pace: float | None,
     lost_nodes_of: Collection[str],
 ) -> dict[str, Any]:
     """Return one job's row: where it ran, how its time was spent, and whether the result stands."""

@@ -21,6 +21,8 @@ SCRIPT = ROOT / "deploy" / "cluster.sh"
 NODES = ("node1", "node2", "node3")
 SERVICE_USER = "gleaner"
 USERS = ("alice", "bob", "carol")
+TOKEN_FILE = "/home/gleaner/.config/gleaner/token"
+"""The admin's token on the head; the user's token has `-physics` behind its name."""
 
 
 PATIENCE_S = 180.0
@@ -60,12 +62,16 @@ def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdi
     return done.stdout
 
 
-def glean(*words: str, after: Sequence[str] = (), timeout_s: float = 120) -> Any:
-    """Return the answer of `glean WORDS --json [-- AFTER]`, run by the service account on the head."""
+def glean(*words: str, after: Sequence[str] = (), as_user: bool = False, timeout_s: float = 120) -> Any:
+    """Return the answer of `glean WORDS --json [-- AFTER]`, run by the service account on the head.
+
+    The service account is an admin; with `as_user` it shows the token of a user of group physics.
+    """
     tail = ("--", *after) if after else ()
+    whose = ("env", f"GLEANER_CLIENT__TOKEN_FILE={TOKEN_FILE}-physics") if as_user else ()
     # In the container too, or a verb that never ends would go on there when nobody waits for it any more.
     bounded = ("timeout", "--kill-after=5", f"{max(timeout_s, PATIENCE_S):.0f}")
-    words = (*bounded, "glean", *words, "--json", *tail)
+    words = (*whose, *bounded, "glean", *words, "--json", *tail)
     printed = run("head", *words, user=SERVICE_USER, timeout_s=max(timeout_s, PATIENCE_S) + 10)
     return json.loads(printed) if printed.strip() else None
 
@@ -338,7 +344,7 @@ def _client() -> httpx.Client:
 
 
 def _admin_token() -> str:
-    home = "/home/gleaner/.config/gleaner/token"
+    home = TOKEN_FILE
     run(
         "head", "sh", "-c",
         f"test -s {home} || {{ mkdir -p $(dirname {home}) && "

@@ -141,15 +141,15 @@ def doubts(
     events: int,
     restores_at_least: int = 2,
     nodes_at_least: int = 2,
-    at_pace: float = 1.0,
-    compare_cpu: bool = True,
+    at_pace: float | None = 1.0,
 ) -> list[str]:
     """Return everything that speaks against the claim; nothing when the claim is proven.
 
     The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes. Where
     something outside ended a slice, a part was computed twice, and only the result can be compared. A slice that
     Gleaner itself has lost speaks against the claim, whatever the result. The processor time is compared with the
-    uninterrupted run's, times the `pace` of the campaign.
+    uninterrupted run's, times the `pace` of the campaign. A few runs alone say too little of a machine's pace: without
+    one, the times are not compared.
     """
     found = list(sliced.broken)
     if not whole.files:
@@ -167,7 +167,7 @@ def doubts(
         found.append(f"restored {sliced.restores} times, not {restores_at_least}")
     if len(set(sliced.nodes)) < nodes_at_least:
         found.append(f"ran on {sorted(set(sliced.nodes))} only")
-    if not compare_cpu:  # one run alone says too little about the machine's pace
+    if at_pace is None:
         return found
     mine, reference = cpu_s(sliced.run.log), cpu_s(whole.log)
     if mine is None or reference is None:

@@ -50,9 +50,9 @@ def folder(image_id: str) -> Path:
     return KEPT_IN / image_id.removeprefix("sha256:")[:24]
 
 
-def image_id() -> str:
-    """Return the content id of the workload's image in our engine."""
-    return _docker("image", "inspect", "--format", "{{.Id}}", IMAGE).strip()
+def image_id(image: str = IMAGE) -> str:
+    """Return the content id of an image in our engine."""
+    return _docker("image", "inspect", "--format", "{{.Id}}", image).strip()
 
 
 def computing_s(cores: int) -> float:
@@ -82,16 +82,29 @@ def events_a_run(kept: Path, cores: int) -> int:
     return events
 
 
+def events_within(seconds: float, *, at_once: int) -> int:
+    """Return the number of events of one of so many runs at once that computes for so long on this machine."""
+    cores = os.cpu_count() or 1
+    of_the_demo_s = SLICES * computing_s(cores) * min(1.0, cores / RUNS)
+    return max(100, round(_kept()[1] * seconds * min(1.0, cores / at_once) / of_the_demo_s))
+
+
 def compute(wanted: Wanted, kept: Path) -> Run:
     """Compute one job without interruption, unless it is kept already."""
+    return run_whole(IMAGE, wanted.arguments, kept)
+
+
+def run_whole(image: str, words: Sequence[str], kept: Path, *, inputs: Path | None = None) -> Run:
+    """Run an image without interruption, unless that is kept already. It finds `inputs` where a job finds them."""
     if not (kept / "log.txt").exists():
         work = kept / "files"
         subprocess.run(["rm", "-rf", str(kept)], check=True)
         work.mkdir(parents=True)
         work.chmod(0o777)
+        more = () if inputs is None else ("--volume", f"{inputs}:/inputs:ro")
         printed = _docker(
             "run", "--rm", "--network", "none", "--user", "4200:4200", "--volume", f"{work}:/job", "--workdir", "/job",
-            "--label", "org.gleaner.cluster=demo", IMAGE, *wanted.arguments,
+            "--label", "org.gleaner.cluster=demo", *more, image, *words,
         )  # fmt: skip
         (kept / ".log").write_text(printed)
         (kept / ".log").rename(kept / "log.txt")

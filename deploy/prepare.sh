@@ -26,7 +26,7 @@ downloads_s() {
 }
 
 stage "1 of 5: packages of this machine, an engine of its own" "1 min, later 1 s"
-deploy/setup.sh
+deploy/setup.sh "$@"
 deploy/engine.sh start
 
 stage "2 of 5: a small Debian with Python as an image, the development environment" "1 min, later 1 s"

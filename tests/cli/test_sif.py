@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests import made_sif
+from demo import sif_file
 
 from gleaner.control.cli import sif
 from gleaner.control.cli.image_archive import NotAnImage
@@ -23,7 +23,7 @@ REAL = Path(__file__).parent / "sif"
 def root(tmp_path: Path) -> Path:
     """The file system of an image."""
     made = tmp_path / "root"
-    made_sif.fill(made, made_sif.scripts(runscript='exec /opt/own "$@"') | {"bin/sh": "", "opt/own": "own"})
+    sif_file.fill(made, sif_file.scripts(runscript='exec /opt/own "$@"') | {"bin/sh": "", "opt/own": "own"})
     return made
 
 
@@ -48,7 +48,7 @@ def test_it_has_the_files_and_nothing_that_apptainer_would_not_let_work(root: Pa
     name = os.fsdecode(b"caf\xe9\n")
     (root / name).mkdir()
     (root / name).chmod(0o1777)
-    found, _ = layer_of(made_sif.make(root, tmp_path / "own.sif"))
+    found, _ = layer_of(sif_file.make(root, tmp_path / "own.sif"))
     assert (found["opt/own"].mode, found["opt/own"].size, found["opt/secret"].mode) == (0o755, 3, 0)
     assert (found["opt/twin"].islnk(), found["opt/twin"].linkname) == (True, "opt/own")
     assert (found["opt/link"].issym(), found["opt/link"].linkname) == (True, "own")
@@ -58,7 +58,7 @@ def test_it_has_the_files_and_nothing_that_apptainer_would_not_let_work(root: Pa
 
 
 def test_the_same_file_gives_the_same_image(root: Path, tmp_path: Path) -> None:
-    path = made_sif.make(root, tmp_path / "own.sif")
+    path = sif_file.make(root, tmp_path / "own.sif")
     assert layer_of(path)[1] == layer_of(path)[1]
 
 
@@ -73,11 +73,11 @@ def test_it_starts_as_under_apptainer(root: Path, tmp_path: Path, words: tuple[s
     """Here in a chroot, with the files of this machine's shell."""
     show = '#!/bin/sh\necho "$(basename "$0")|$1|$2|$OF_IMAGE|$OF_BOTH|$PATH"\n'
     environment = 'export OF_IMAGE=site OF_BOTH=image PATH="/image:/bin"'
-    made_sif.fill(
-        root, made_sif.scripts(runscript='echo "run|$1|$2|$OF_IMAGE|$OF_BOTH|$PATH"', environment=environment)
+    sif_file.fill(
+        root, sif_file.scripts(runscript='echo "run|$1|$2|$OF_IMAGE|$OF_BOTH|$PATH"', environment=environment)
     )
-    made_sif.fill(root, {"bin/show": show})
-    with sif.opened(made_sif.make(root, tmp_path / "own.sif"), architecture="amd64") as image:
+    sif_file.fill(root, {"bin/show": show})
+    with sif.opened(sif_file.make(root, tmp_path / "own.sif"), architecture="amd64") as image:
         (tmp_path / "layer.tar").write_bytes(b"".join(image.pieces()))
         config = json.loads(image.config)["config"]
     (script,) = config["Entrypoint"]
@@ -101,7 +101,7 @@ def refusal(path: Path, architecture: str = "amd64") -> str:
 
 
 def test_what_cannot_run_is_refused_in_one_line(root: Path, tmp_path: Path) -> None:
-    path = made_sif.make(root, tmp_path / "own.sif")
+    path = sif_file.make(root, tmp_path / "own.sif")
     assert "it is for amd64, and linux/arm64 is wanted" in refusal(path, "arm64")
     content = path.read_bytes()
     path.write_bytes(content[: BEGINS + 300])
@@ -109,7 +109,7 @@ def test_what_cannot_run_is_refused_in_one_line(root: Path, tmp_path: Path) -> N
     path.write_bytes(content[:BEGINS] + bytes(len(content) - BEGINS))
     assert "cannot read it" in refusal(path)
     (root / ".singularity.d" / "runscript").unlink()
-    assert "it has no /.singularity.d/runscript" in refusal(made_sif.make(root, tmp_path / "other.sif"))
+    assert "it has no /.singularity.d/runscript" in refusal(sif_file.make(root, tmp_path / "other.sif"))
     subprocess.run(["siftool", "new", tmp_path / "empty.sif"], check=True, timeout=60)
     assert "there is no file system in it" in refusal(tmp_path / "empty.sif")
 
@@ -129,7 +129,7 @@ def test_a_link_in_the_image_leads_to_nothing_of_the_pushers_machine(
     tmp_path: Path, link: str, to: str, is_there: bool
 ) -> None:
     root = tmp_path / "root"
-    made_sif.fill(root, {"usr/bin/true": ""} | ({"usr/bin/sh": ""} if is_there else {}))
+    sif_file.fill(root, {"usr/bin/true": ""} | ({"usr/bin/sh": ""} if is_there else {}))
     if link != "bin":
         (root / "bin").symlink_to("/usr/bin")
     (root / link).symlink_to(to)
@@ -178,7 +178,7 @@ def test_what_is_too_large_is_refused_before_it_is_unpacked(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "opt" / "large").write_bytes(bytes(2**20))
-    path = made_sif.make(root, tmp_path / "own.sif")
+    path = sif_file.make(root, tmp_path / "own.sif")
     monkeypatch.setattr("gleaner.control.cli.sif.MOST_BYTES", 2**20)
     assert "larger than" in refusal(path)
     monkeypatch.setattr("gleaner.control.cli.sif.MOST_FILES", 2)
@@ -187,7 +187,7 @@ def test_what_is_too_large_is_refused_before_it_is_unpacked(
 
 @pytest.mark.parametrize("program", ["siftool", "unsquashfs"])
 def test_a_missing_program_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    path = made_sif.make(root, tmp_path / "own.sif")
+    path = sif_file.make(root, tmp_path / "own.sif")
     only = tmp_path / "bin"
     only.mkdir()
     for name in {"siftool", "unsquashfs"} - {program}:

@@ -71,9 +71,7 @@ def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identic
     results = cluster.fetch_results(campaign, tmp_path / "results")
     for job, uninterrupted in zip(jobs, whole.runs, strict=True):
         run = left_by(job, results)
-        assert proof.doubts(run, uninterrupted, events=whole.events, restores_at_least=1, compare_cpu=False) == [], (
-            run.nodes
-        )
+        assert proof.doubts(run, uninterrupted, events=whole.events, restores_at_least=1, at_pace=None) == [], run.nodes
 
 
 @pytest.mark.extended

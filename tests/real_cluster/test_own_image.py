@@ -1,62 +1,43 @@
 """A user pushes an image of his own on the real cluster, and needs no admin: his jobs run, and move between nodes."""
 
-import io
-import json
-import shlex
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from demo import cluster
-from tests import made_sif
+from demo import cluster, nsenter, sif_file
 from tests.real_cluster import cluster_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 NAME = "my-pi:1"
-TOKEN = "/home/gleaner/.config/gleaner/token-physics"
 SAMPLES = "20000000"
 """So many that a job, with its rests, outlives a round of 45 s."""
-DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
 
 
-def as_user(*words: str, after: tuple[str, ...] = (), timeout_s: float = 300) -> Any:
+def as_user(*words: str, after: tuple[str, ...] = ()) -> Any:
     """The answer of `glean` to a user of group physics, who is no admin."""
-    tail = ("--", *after) if after else ()
-    told = ("env", f"GLEANER_CLIENT__TOKEN_FILE={TOKEN}", "glean", *words, "--json", *tail)
-    return json.loads(cluster.run("head", *told, user=cluster.SERVICE_USER, timeout_s=timeout_s))
+    return cluster.glean(*words, after=after, as_user=True, timeout_s=300)
 
 
 @pytest.fixture
 def own_image(quiet: None, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The image of pi under another name, as an archive or a SIF file, so that no node has it."""
+    is_sif = request.param == "sif"
     built = docker("build", "--quiet", "--label", "own=1", "-", given=f"FROM {cluster_harness.PI}\n".encode())
     image = built.decode().strip()
-    made = as_sif(image, tmp_path) if request.param == "sif" else docker("save", image)
+    made = sif_file.of_image(image, tmp_path / "my-pi.sif").read_bytes() if is_sif else docker("save", image)
     send = [str(cluster.SCRIPT), "exec", "-i", "-u", cluster.SERVICE_USER, "head", "sh", "-c", "cat > /tmp/my-pi"]
     subprocess.run(send, input=made, check=True, timeout=300)
     yield as_user("image", "push", NAME, "/tmp/my-pi")
     as_user("image", "rm", NAME)
-    subprocess.run([*DOCKER, "image", "rm", image], check=False, capture_output=True, timeout=60)
+    subprocess.run([*nsenter.OUTER, "image", "rm", image], check=False, capture_output=True, timeout=60)
 
 
 def docker(*words: str, given: bytes | None = None) -> bytes:
     """Return what Docker prints."""
-    return subprocess.run([*DOCKER, *words], input=given, capture_output=True, check=True, timeout=300).stdout
-
-
-def as_sif(image: str, folder: Path) -> bytes:
-    """A SIF file with the files of the image, that starts as it does."""
-    container = docker("create", image).decode().strip()
-    with tarfile.open(fileobj=io.BytesIO(docker("export", container))) as files:
-        files.extractall(folder / "root", filter="tar")
-    docker("rm", container)
-    start = shlex.join(json.loads(docker("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)))
-    made_sif.fill(folder / "root", made_sif.scripts(runscript=f'exec {start} "$@"'))
-    return made_sif.make(folder / "root", folder / "my-pi.sif").read_bytes()
+    return subprocess.run([*nsenter.OUTER, *words], input=given, capture_output=True, check=True, timeout=300).stdout
 
 
 def submit(image: str) -> tuple[int, list[int]]:

@@ -6,9 +6,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from demo import cluster, reference
+from demo import cluster, nsenter, reference
 from tests.real_cluster import cluster_harness
-from tests.real_cluster.test_own_image import DOCKER
 
 pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(900)]
 
@@ -28,11 +27,11 @@ REASON = "cannot be saved: it has /queue open, which lies on no disk of its cont
 def image(quiet: None) -> Iterator[str]:
     """An image whose command is Python, pushed by an admin for the group."""
     built = subprocess.run(
-        [*DOCKER, "build", "--quiet", "-"],
+        [*nsenter.OUTER, "build", "--quiet", "-"],
         input=f'FROM {cluster_harness.PI}\nENTRYPOINT ["python3", "-c"]\n',
         text=True, capture_output=True, check=True, timeout=300,
     ).stdout.strip()  # fmt: skip
-    saved = subprocess.run([*DOCKER, "save", built], capture_output=True, check=True, timeout=300).stdout
+    saved = subprocess.run([*nsenter.OUTER, "save", built], capture_output=True, check=True, timeout=300).stdout
     send = [
         str(cluster.SCRIPT),
         "exec",
@@ -48,7 +47,7 @@ def image(quiet: None) -> Iterator[str]:
     cluster.glean("image", "push", "--group", "physics", IMAGE, "/tmp/unsavable.tar")
     yield IMAGE
     cluster.glean("image", "rm", "--group", "physics", IMAGE)
-    subprocess.run([*DOCKER, "image", "rm", built], check=False, capture_output=True, timeout=60)
+    subprocess.run([*nsenter.OUTER, "image", "rm", built], check=False, capture_output=True, timeout=60)
 
 
 @pytest.fixture
