@@ -28,6 +28,8 @@ ASSIGNMENT = {
 LIMIT = {"limit_s": 60, "left_s": 1.5}
 PUSHED = {"name": "pythia:8.3", "digest": f"sha256:{'0' * 64}"}
 INPUT = {"name": "a.cmnd", "content": f"sha256:{'1' * 64}", "digest": f"sha256:{'0' * 64}", "size_bytes": 2048}
+URL_INPUT = {"name": "b.lhe", "url": "https://data.example.org/b.lhe"}
+FETCH_RULES = {"allowed": ["https://data.example.org/"], "largest_bytes": 1, "total_s": 1.0, "silent_s": 1.0}
 LEAST: dict[str, dict[str, Any]] = {
     "NodeFacts": FACTS,
     "Registration": {"facts": FACTS, "end_s": SECOND},
@@ -38,6 +40,10 @@ LEAST: dict[str, dict[str, Any]] = {
     "ComputeLimit": LIMIT,
     "PushedImage": PUSHED,
     "StoredInput": INPUT,
+    "UrlInput": URL_INPUT,
+    "FetchRules": FETCH_RULES,
+    "InputFetched": {"name": "a.cmnd", "content": f"sha256:{'1' * 64}", "size_bytes": 2048},
+    "InputFixed": {},
     "ClaimRequest": {"cpus": 1, "memory_mib": 1},
     "Assignment": ASSIGNMENT,
     "Assignments": {},
@@ -61,6 +67,7 @@ NESTED: dict[str, dict[str, Any]] = {
     "Assignments": {
         "jobs": [
             ASSIGNMENT | {"checkpoint": CHECKPOINT, "saves_itself": {}, "compute_limit": LIMIT, "pushed": PUSHED},
+            ASSIGNMENT | {"inputs": [INPUT, URL_INPUT], "fetch_rules": FETCH_RULES},
         ]
     },
     "Heartbeat": {"attempts": [{"job": 1, "attempt": 1}]},
@@ -151,7 +158,10 @@ def test_whoever_is_asked_is_a_letter_and_so_is_every_answer() -> None:
     """The parts of messages have no version of their own; all that is sent as a whole has."""
     parts = {name for name in LEAST if not issubclass(message(name), VersionedMessage)}
     inner = {"NodeFacts", "NodeRates", "SelfSave", "Checkpoint", "Assignment", "AttemptRef", "RestoreMeasurement"}
-    assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage", "StoredInput"}
+    assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage", "StoredInput"} | {
+        "UrlInput",
+        "FetchRules",
+    }
 
 
 def test_an_agent_says_in_one_line_that_control_is_too_new() -> None:

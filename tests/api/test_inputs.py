@@ -51,7 +51,7 @@ def test_an_input_is_stored_once_and_comes_with_the_job(harness: ApiHarness) -> 
     archive = harness.storage.open(input_key("atlas", first["content"]), first["digest"])
     assert b"".join(archive.read(INPUT_PART)) == ONE.archive
     shown: dict[str, Any] = harness.user.get(f"/v1/jobs/{job}").json()["inputs"][0]
-    assert shown == NAMED | {"size_bytes": len(ONE.archive), "into_job": False}
+    assert shown == NAMED | {"size_bytes": len(ONE.archive), "into_job": False, "url": None, "sha256": None}
 
 
 def test_another_groups_input_cannot_be_named(harness: ApiHarness) -> None:

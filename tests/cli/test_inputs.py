@@ -10,7 +10,7 @@ from tests.cli.cli_harness import CliHarness
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.inputs import Inputs
-from gleaner.agent.messages import Assignment
+from gleaner.agent.messages import Assignment, UrlInput
 from gleaner.control.campaigns.campaign_file import parse, submission
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.cli import local_inputs
@@ -77,7 +77,12 @@ def bring(harness: CliHarness, given: Assignment, place: Path) -> None:
         ("[{from: a, of: b}]", "unknown key 'of'"),
         ("[{from: a, copy: maybe}]", "copy must be true or false, found 'maybe'"),
         ("[{from: a, to: b/c}]", "'b/c' is no name for a file in /inputs"),
-        ("['https://host/x']", "is a URL"),
+        ("['http://host/x']", "must begin with https://"),
+        ("[{from: 'https://host/x', to: x}]", "is a URL: write url instead of from"),
+        ("[{url: 'https://host/x', from: a}]", "give one of them"),
+        ("[{from: a, sha256: '00'}]", "sha256 is for a url"),
+        ("[{url: 'https://host/x', sha256: '00'}]", "sha256 must have 64 hexadecimal digits"),
+        ("[{url: 'https://host/'}]", "'' is no name for a file in /inputs"),
         ("[a, {from: b, to: a}]", "two inputs are called a"),
         ("a", "inputs must be a list like"),
     ],
@@ -92,6 +97,29 @@ def test_a_wrong_input_is_one_line_that_names_its_place(harness: CliHarness, wri
     line = harness.refused("submit", "runs.yaml", code=2)
     assert said.format(harness.folder) in line or said.format(".") in line or said.replace("{}/", "") in line
     assert json.loads(harness.good("list", "--json"))["jobs"] == []
+
+
+def test_a_site_that_allows_no_urls_says_so(harness: CliHarness) -> None:
+    line = harness.refused("submit", "--image", "pi", "--input", "https://host/x", code=1)
+    assert "may not be fetched, as this site allows no URLs: an admin may add it to urls in [inputs]" in line
+
+
+def test_urls_are_submitted_as_they_are_and_shown_with_the_job(harness: CliHarness) -> None:
+    settings = harness.state.settings
+    inputs = settings.inputs.model_copy(update={"urls": ("https://data.example.org/",)})
+    harness.state.settings = settings.model_copy(update={"inputs": inputs})
+    (harness.folder / "a").write_text("a")
+    digest = "0" * 64
+    url = f"{{url: 'https://data.example.org/b?key=1', to: c, sha256: {digest}, copy: true}}"
+    (harness.folder / "runs.yaml").write_text(f"image: pi\ninputs: [https://data.example.org/b, a, {url}]\n")
+    (job,) = json.loads(harness.good("submit", "runs.yaml", "--json"))["jobs"]
+    first, _, last = harness.node.claim()[0].inputs
+    assert first == UrlInput(name="b", url="https://data.example.org/b")
+    assert last == UrlInput(name="c", url="https://data.example.org/b?key=1", sha256=f"sha256:{digest}", into_job=True)
+    shown = " ".join(harness.good("show", str(job)).split())
+    assert "b (from https://data.example.org/b, not fetched yet), a, c (copied, from https://data" in shown
+    assert "key=1" not in shown
+    harness.good("submit", "--image", "pi", "--input", "https://data.example.org/b")
 
 
 def test_a_file_that_changes_while_it_is_sent_is_not_submitted(

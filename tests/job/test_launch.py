@@ -26,6 +26,7 @@ from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
+from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import Outbox
@@ -33,6 +34,7 @@ from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime import images
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
+from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.save_cost import SaveEstimates
 
 
@@ -59,6 +61,7 @@ class Node:
             clock=SystemClock(),
             hard_stop_s=lambda: time.time() + 100,
             inputs=Inputs(place, storage, reserve_bytes=0, clock=SystemClock()),
+            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch("", 0, SystemClock()), lambda *_: None),
         )
         self.folder = place / "job"
 

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -33,6 +34,7 @@ from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.last_saves import LastSaves
 from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit, end_silent_jobs
 from gleaner.agent.job.silence import CountWrites
+from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import (
     AttemptRef,
     ClaimRequest,
@@ -50,6 +52,7 @@ from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHand
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
+from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
     early_save_s,
@@ -177,6 +180,13 @@ class Agent:
             limits=limits,
             inputs=Inputs(
                 settings.work / self.name, self.storage, reserve_bytes=limits.reserve_mib * 2**20, clock=self.clock
+            ),
+            url_inputs=UrlInputs(
+                settings.work / self.name,
+                self.storage,
+                self.clock,
+                Fetch(urlsplit(settings.control_url).hostname or "", limits.reserve_mib * 2**20, self.clock),
+                self.client.fix_input,
             ),
         )
 

@@ -261,6 +261,47 @@ class StoredInput(Message):
     """True: it is copied into the job's folder before the first start, and is the job's own from then on."""
 
 
+class UrlInput(Message):
+    """A file that the job reads and that is not in the storage yet: the agent fetches it and stores it.
+
+    It stands among the inputs, so that an agent that cannot fetch it does not start the job without it.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    url: Annotated[str, Field(max_length=LONGEST_TEXT)]
+    sha256: Digest | None = None
+    """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
+    into_job: Flag = False
+
+
+class FetchRules(Message):
+    """The admin's rules for fetching inputs from URLs."""
+
+    allowed: tuple[str, ...]
+    """As `staging.allowed_urls` reads them."""
+    largest_bytes: Count
+    total_s: Duration
+    silent_s: Duration
+    """A server that sends nothing for so long hangs."""
+
+
+class InputFetched(VersionedMessage):
+    """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    content: Digest
+    """The SHA-256 of its tar archive, as in `StoredInput`."""
+    size_bytes: Count
+    digest: Digest | None = None
+    """The digest of its manifest in the storage; None: it is not stored yet."""
+
+
+class InputFixed(VersionedMessage):
+    """Control's answer: the input that the job reads from now on. None: control does not find it in the storage."""
+
+    input: StoredInput | None = None
+
+
 class Assignment(Message):
     """One job, claimed by the asking agent under a new attempt."""
 
@@ -286,10 +327,17 @@ class Assignment(Message):
     """The agent ends the job when it has computed for so long without writing anything. None: no limit."""
     pushed: PushedImage | None = None
     """None: the image is one of the site's, and the node has it or pulls it."""
-    inputs: tuple[StoredInput, ...] = ()
     mounts: tuple[str, ...] = ()
     """Folders of the node that the job sees read-only, each at its own path. The node has named them at the
     registration, so an older agent gets no such job."""
+    inputs: tuple[Annotated[StoredInput | UrlInput, Field(union_mode="left_to_right")], ...] = ()
+    fetch_rules: FetchRules | None = None
+    """The rules for its `UrlInput`s; None if it has none."""
+
+    @property
+    def stored_inputs(self) -> tuple[StoredInput, ...]:
+        """The inputs that are in the storage. Before the job starts, all are."""
+        return tuple(one for one in self.inputs if isinstance(one, StoredInput))
 
 
 class Assignments(VersionedMessage):
@@ -446,7 +494,10 @@ class ReturnReason(StrEnum):
     IMAGE_REFUSED = "image refused"
     """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
     INPUT_MISSING = "input missing"
-    """An input is not whole in the storage. The job is held when another node says so, too."""
+    """An input is not whole in the storage, or cannot be fetched. The job is held when another node says so, too."""
+    INPUT_UNREACHABLE = "input unreachable"
+    """An input could not be fetched now, for example because its server does not answer. The job waits for a while,
+    and is tried again."""
     NODE_LACKS = "node lacks"
     """The node lacks something that the job needs at each start, for example room for its image or its inputs. The
     job is not offered to this node for a while."""

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
+from gleaner.agent.messages import FetchRules
 from gleaner.agent.privileged.common import mount_folders
+from gleaner.agent.staging import allowed_urls
 from gleaner.control.hostlist import chosen
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.node_rates import RateRules
@@ -448,6 +450,29 @@ class InputSettings(_StoreSettings):
             if why := mount_folders.fault(folder):
                 raise ValueError(f"{folder!r} {why}")
         return folders
+
+    urls: tuple[str, ...] = ()
+    """The beginnings of URLs from which agents may fetch inputs, like `https://data.example.org/pub/`,
+    `https://*.example.org/` or `file:///data/public/`. Empty: no URL is an input. Redirects must lead to a URL that is
+    allowed, too."""
+    fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
+    """The longest time to fetch one URL."""
+    silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
+    """A server that sends nothing for so long is given up; the job waits, and is tried again."""
+
+    @field_validator("urls")
+    @classmethod
+    def _are_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            allowed_urls.location(url)
+        return urls
+
+    @property
+    def fetch_rules(self) -> FetchRules:
+        """The settings as an agent takes them."""
+        return FetchRules(
+            allowed=self.urls, largest_bytes=self.largest_bytes, total_s=self.fetch_s, silent_s=self.silent_s
+        )
 
 
 UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]

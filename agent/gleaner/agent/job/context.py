@@ -9,6 +9,7 @@ from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.silence import CountWrites
+from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import NodeFacts, Way
 from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.node.disk_usage import DiskLimits
@@ -54,6 +55,7 @@ class AgentContext(JobContext):
     """True if this node can save and restore memory; if not, only workloads that save themselves can run here."""
     end_s: Callable[[], float]
     inputs: Inputs
+    url_inputs: UrlInputs
     images_allowed: tuple[str, ...] = ("*",)
     images_pushed: bool = True
     """True if jobs may run the images that their groups have pushed."""

@@ -14,7 +14,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
-from gleaner.agent.job.launch import launch_job, way_to_restore
+from gleaner.agent.job.launch import launch_job, settle_inputs, way_to_restore
 from gleaner.agent.job.limits import check_compute_limit, memory_limit_reached
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import (
@@ -44,12 +44,18 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
     checkpoints = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
     reporter = ControlReporter(context.runtime, context.outbox, context.reports, checkpoints, context.clock)
     times = Stopwatch(context.clock)
+    whole = assignment  # with all its inputs in the storage, once they are
 
     async def launch() -> lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed:
         if (limit := check_compute_limit(assignment, 0.0)) is not None:
             return limit
+        nonlocal whole
+        settled = await asyncio.to_thread(settle_inputs, context, assignment, checkpoints.stop_waiting)
+        if isinstance(settled, lifecycle.NotStarted):
+            return settled
+        whole = settled
         async with context.begins.slot() as slot:
-            event = await asyncio.to_thread(launch_job, context, assignment, checkpoints)
+            event = await asyncio.to_thread(launch_job, context, whole, checkpoints)
         way = way_to_restore(context, assignment)
         if isinstance(event, lifecycle.Started) and assignment.checkpoint is not None and way is not None:
             times.restore_cost = RestoreMeasurement(
@@ -67,7 +73,7 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
         except OSError as error:
             reporter.warn("cannot remove the job's folder; the next agent will", error)
         try:
-            context.inputs.release(assignment)
+            context.inputs.release(whole)
         except OSError as error:
             reporter.warn("cannot remove the job's inputs; the next agent will", error)
 

@@ -3,8 +3,8 @@
     WORK/AGENT/inputs-HEX/NAME     what the container sees at /inputs/NAME
 
 Jobs with the same inputs share one folder, which goes with the last of them. Inputs are in no checkpoint: they are
-brought before each start and before each restore. All calls block as long as the storage does: make them in a worker
-thread. Nothing waits for them at the agent's end.
+brought before each start and before each restore. Those of URLs are in the storage by then (`url_inputs`). All calls
+block as long as the storage does: make them in a worker thread. Nothing waits for them at the agent's end.
 """
 
 import errno
@@ -80,7 +80,7 @@ class Inputs:
 
     def folder(self, assignment: Assignment) -> Path | None:
         """Return the folder with what the job sees in `/inputs`; None if it has no such inputs."""
-        shown = sorted(f"{one.name} {one.content}" for one in assignment.inputs if not one.into_job)
+        shown = sorted(f"{one.name} {one.content}" for one in assignment.stored_inputs if not one.into_job)
         if not shown:
             return None
         words = "\n".join([assignment.group, *shown])
@@ -96,11 +96,11 @@ class Inputs:
             shared.users.add((assignment.job, assignment.attempt))
         with shared.turn:
             if stop.is_set():
-                raise _stopped()
+                raise stopped()
             if not shared.is_whole:
                 path.mkdir(parents=True, mode=0o700, exist_ok=True)
                 clear(path)
-                self._bring([one for one in assignment.inputs if not one.into_job], assignment.group, path, stop)
+                self._bring([one for one in assignment.stored_inputs if not one.into_job], assignment.group, path, stop)
                 shared.is_whole = True
 
     def release(self, assignment: Assignment) -> None:
@@ -120,7 +120,7 @@ class Inputs:
 
     def copy(self, assignment: Assignment, folder: Path, stop: threading.Event) -> None:
         """Put the inputs that are to be the job's own into its new folder."""
-        self._bring([one for one in assignment.inputs if one.into_job], assignment.group, folder, stop)
+        self._bring([one for one in assignment.stored_inputs if one.into_job], assignment.group, folder, stop)
 
     def _bring(self, inputs: Sequence[StoredInput], group: str, folder: Path, stop: threading.Event) -> None:
         size_bytes = sum(one.size_bytes for one in inputs)
@@ -133,7 +133,7 @@ class Inputs:
                 archive = self._open(one, group, stop)
                 if INPUT_PART not in archive.parts:
                     raise ArchiveBroken(f"{input_key(group, one.content)} has no part {INPUT_PART}")
-                _unpack(_until(stop, archive.read(INPUT_PART)), one, folder)
+                _unpack(until(stop, archive.read(INPUT_PART)), one, folder)
             except ArchiveBroken as error:
                 raise NotStaged(
                     ReturnReason.INPUT_MISSING, f"the input {one.name} is not whole in the storage: {error}"
@@ -154,17 +154,19 @@ class Inputs:
                 if self.clock.monotonic_s() >= give_up_s:
                     raise
                 if self.clock.wait(stop, MISSING_EVERY_S):
-                    raise _stopped() from None
+                    raise stopped() from None
 
 
-def _stopped() -> NotStaged:
+def stopped() -> NotStaged:
+    """Return the error of a job whose inputs are not there when the agent, or the job here, ends."""
     return NotStaged(ReturnReason.UNSTARTED, "there was no time to bring its inputs")
 
 
-def _until(stop: threading.Event, chunks: Iterator[bytes]) -> Iterator[bytes]:
+def until(stop: threading.Event, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks. Raises `NotStaged` when it is to stop."""
     for chunk in chunks:
         if stop.is_set():
-            raise _stopped()
+            raise stopped()
         yield chunk
 
 

@@ -1,5 +1,6 @@
 """Start or restore a job: first check that it can run on this node, then make its folder and its container."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,20 @@ from gleaner.agent.runtime.interface import (
     Runtime,
     RuntimeFault,
 )
+
+
+def settle_inputs(
+    context: AgentContext, assignment: Assignment, stop: threading.Event
+) -> Assignment | lifecycle.NotStarted:
+    """Return the assignment with all its inputs in the storage: those of URLs are fetched. Blocks."""
+    try:
+        return context.url_inputs.settle(assignment, stop)
+    except NotStaged as error:
+        return lifecycle.NotStarted(error.why, str(error))
+    except StorageError as error:
+        return lifecycle.NotStarted(ReturnReason.STORAGE_FAULT, str(error))
+    except OSError as error:
+        return lifecycle.NotStarted(ReturnReason.NODE_FAULT, str(error))
 
 
 def launch_job(

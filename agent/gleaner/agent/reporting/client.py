@@ -22,10 +22,13 @@ from gleaner.agent.messages import (
     ClaimRequest,
     Deregistration,
     Heartbeat,
+    InputFetched,
+    InputFixed,
     LogLines,
     Message,
     Orders,
     Registration,
+    StoredInput,
     Welcome,
 )
 from gleaner.agent.system import atomic
@@ -99,15 +102,19 @@ class ControlClient:
 
     def register(self, registration: Registration) -> Welcome:
         """Report that this agent has started."""
-        return self._ask("register", registration, Welcome)
+        return self._ask(f"/agents/{self._name}/register", registration, Welcome)
 
     def claim(self, ask: ClaimRequest) -> Assignments:
         """Ask for work. If the answer is lost, control takes the jobs back, since no heartbeat names them."""
-        return self._ask("claim", ask, Assignments)
+        return self._ask(f"/agents/{self._name}/claim", ask, Assignments)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> Orders:
         """Report that this agent and these attempts live; return what to do with them."""
-        return self._ask("beat", heartbeat, Orders)
+        return self._ask(f"/agents/{self._name}/beat", heartbeat, Orders)
+
+    def fix_input(self, job: int, attempt: int, fetched: InputFetched) -> StoredInput | None:
+        """Report an input that was fetched; return the one that counts. None: control does not find it stored."""
+        return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
 
     def report(self, path: str, body: str) -> None:
         """Send one report. Raises `ControlSilent` or `ControlRefused`. Only control's own answer counts."""
@@ -131,15 +138,15 @@ class ControlClient:
             raise ControlRefused(answer.status_code, _detail(answer))
         return answer
 
-    def _ask(self, verb: str, message: Message, answer: type[Answer]) -> Answer:
-        text = self._post(f"/agents/{self._name}/{verb}", message.model_dump_json()).text
+    def _ask(self, path: str, message: Message, answer: type[Answer]) -> Answer:
+        text = self._post(path, message.model_dump_json()).text
         try:
             return answer.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             why = f"{where}: {first['msg']}" if where else first["msg"]
-            raise ControlSilent(f"the answer to {verb} cannot be read: {why}") from error
+            raise ControlSilent(f"the answer to {path.rpartition('/')[2]} cannot be read: {why}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, Heartbeat, Orders, Registration, Welcome
+from gleaner.agent.messages import (
+    Assignments,
+    ClaimRequest,
+    Deregistration,
+    FetchRules,
+    Heartbeat,
+    Orders,
+    Registration,
+    UrlInput,
+    Welcome,
+)
 from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
@@ -19,6 +29,12 @@ router = APIRouter(prefix="/v1/agents", tags=["agents"])
 def _answer(message: BaseModel) -> Response:
     """Return the message as a response. FastAPI would check it once more, in one more turn of its thread pool."""
     return Response(message.model_dump_json(), media_type="application/json")
+
+
+def _with_fetch_rules(assignments: Assignments, rules: FetchRules) -> Assignments:
+    if not any(isinstance(one, UrlInput) for job in assignments.jobs for one in job.inputs):
+        return assignments
+    return Assignments(jobs=tuple(job.model_copy(update={"fetch_rules": rules}) for job in assignments.jobs))
 
 
 @router.get("", responses=documented())
@@ -56,6 +72,7 @@ def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUES
             may_record=state.usage_cache.may_record,
             limits=state.allowed,
         )
+    assignments = _with_fetch_rules(assignments, state.settings.inputs.fetch_rules)
     state.usage_cache.record_claims(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))
     return _answer(assignments)

@@ -7,12 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
-from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, Saved
+from gleaner.agent.checkpoints.interface import ArchiveBroken
+from gleaner.agent.job.inputs import input_key
+from gleaner.agent.messages import Checkpointed, Completed, InputFetched, InputFixed, LogLines, Returned, Saved
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import MAX_ID
-from gleaner.control.queue import attempt_reports
+from gleaner.control.queue import attempt_reports, queries
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Refused
 
@@ -70,6 +72,36 @@ def returned(
 ) -> None:
     """Record that the attempt ended without a new checkpoint and without an exit of the workload."""
     _take(caller, job, attempt, report, verb="return")
+
+
+@router.post("/input", responses=documented(404, 409, 413, 422, 502))
+def fix_input(
+    caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: Annotated[InputFetched, examples.A_FETCHED_INPUT]
+) -> InputFixed:
+    """Note which bytes an input from a URL has. Return those that were noted first; null: store yours, and ask again.
+
+    All later slices read these bytes, and so do all jobs of the same submission.
+    """
+    state = caller.state
+    with state.images_turn:  # nothing is removed meanwhile
+        if fetched.digest is not None:
+            with caller.reading() as db:
+                group = queries.job_row(db, job).group
+            try:
+                state.storage.open(input_key(group, fetched.content), fetched.digest)
+            except ArchiveBroken:  # perhaps it is not to be seen yet
+                fetched = fetched.model_copy(update={"digest": None})
+        with caller.writing() as db:
+            fixed = attempt_reports.record_input(
+                db,
+                job,
+                attempt,
+                fetched,
+                agent=caller.identity.name,
+                group_bytes=state.settings.inputs.group_bytes,
+                now_s=caller.now_s,
+            )
+    return InputFixed(input=fixed)
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, output_key
 from gleaner.agent.common.quantities import in_words
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
@@ -120,6 +121,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
                 else {submission.job.memory_mib, wish.memory_mib},  # unknown: it may just fit
                 longest_s=longest_s,
                 quotas=state.quotas,
+                urls=state.settings.inputs.urls,
                 stored_bytes=state.stored.bytes_by_owner,
             ),
             now_s=caller.now_s,
@@ -160,6 +162,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         moves_now = relocation.relocation_of(db, job)
         paused_until_s = lanes.paused_until(db, job)
         quota = quotas.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
+    last = detail.attempts[-1].detail if detail.attempts else ""
     wish = JobNeeds(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -168,6 +171,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
         paused_until_s=paused_until_s,
+        unreachable=last if last.startswith(ReturnReason.INPUT_UNREACHABLE) else "",
         quota=quota,
         moved=moves_now.way if moves_now else "",
         needs_s=detail.needs_at_least_s or 0,

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.control.campaigns import input_list
-from gleaner.control.campaigns.input_list import LocalInput, local_input
+from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.input_errors import InputError, at_line, complaint, one_line, read_text, unknown_key
+from gleaner.control.models.inputs import UrlInputSpec
 from gleaner.control.models.jobs import JobSpec, Submission
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -275,7 +276,7 @@ def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
     return found
 
 
-def _input(node: yaml.Node, name: str) -> LocalInput:
+def _input(node: yaml.Node, name: str) -> LocalInput | UrlInputSpec:
     where = _place(name, node)
     written: dict[str, str] = {}
     if not isinstance(node, yaml.MappingNode):
@@ -289,7 +290,7 @@ def _input(node: yaml.Node, name: str) -> LocalInput:
                 raise InputError(f"{where}: an input has {key} twice")
             written[key] = _text(value_node, _place(name, value_node), f"inputs {key}")
     try:
-        return local_input(written, where)
+        return input_list.parsed(written, where)
     except ValueError as error:
         raise InputError(one_line(f"{where}: inputs: {error}")) from None
 

@@ -157,7 +157,7 @@ def check(
     ] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
     input: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
+        list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
     ] = None,
     mount: Annotated[
         list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")

@@ -21,12 +21,14 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
+from gleaner.agent.staging.allowed_urls import shown
 from gleaner.control.cli.output import Answer, Configuration, Fetched
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.drains import DrainRow
+from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.simulation.metrics.tables import Table
@@ -283,7 +285,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     facts["runs"] = shlex.join((detail.image, *detail.command))
     reads = {
         "mounts": ", ".join(detail.mounts),
-        "inputs": ", ".join(one.name + (" (copied)" if one.into_job else "") for one in detail.inputs),
+        "inputs": ", ".join(map(_input, detail.inputs)),
     }
     facts |= {what: names for what, names in reads.items() if names}
     if detail.image_id is not None:
@@ -314,6 +316,13 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if detail.events:
         yield ""
         yield Table.of(detail.events, {"WHEN": lambda event: moment(event.at_s), "WHAT": "what", "DETAIL": "detail"})
+
+
+def _input(one: JobInput) -> str:
+    notes = ["copied"] if one.into_job else []
+    if one.url is not None:
+        notes.append(f"from {shown(one.url)}" + ("" if one.content else ", not fetched yet"))
+    return one.name + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _codes(detail: JobDetail) -> str:

@@ -11,8 +11,9 @@ import typer
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.control.campaigns import campaign_file as campaigns
+from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.campaign_file import Given
-from gleaner.control.campaigns.input_list import LocalInput, local_input
+from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.cli import render
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
@@ -21,6 +22,7 @@ from gleaner.control.cli.local_inputs import PackedInput, pack, send
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import one_line
+from gleaner.control.models.inputs import InputSpec, UrlInputSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class SubmitOptions:
         str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
     ] = None
     input: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="A file or folder to read at /inputs; repeatable.")
+        list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
     ] = None
     mount: Annotated[
         list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
@@ -102,10 +104,14 @@ def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
     """Read the local inputs, and put their digests in their place. Raises `InputError`."""
     if "inputs" not in given:
         return ()
+    packed: list[PackedInput] = []
+    specs: list[InputSpec | UrlInputSpec] = []
     with render.busy("reading the inputs"):
-        wanted = cast("tuple[LocalInput, ...]", given["inputs"].value)
-        packed = [pack(one, folder if one.where != "--input" else Path()) for one in wanted]
-    given["inputs"] = Given(tuple(one.spec for one in packed), given["inputs"].where)
+        for one in cast("tuple[LocalInput | UrlInputSpec, ...]", given["inputs"].value):
+            if isinstance(one, LocalInput):
+                packed.append(pack(one, folder if one.where != "--input" else Path()))
+            specs.append(packed[-1].spec if isinstance(one, LocalInput) else one)
+    given["inputs"] = Given(tuple(specs), given["inputs"].where)
     return packed
 
 
@@ -159,8 +165,8 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
     return environment
 
 
-def _inputs(paths: Sequence[str]) -> tuple[LocalInput, ...]:
-    return tuple(local_input({"from": path}, "--input") for path in paths)
+def _inputs(paths: Sequence[str]) -> tuple[LocalInput | UrlInputSpec, ...]:
+    return tuple(input_list.parsed({"from": path}, "--input") for path in paths)
 
 
 KEYS = {"array": "indices", "env": "environment", "input": "inputs", "mount": "mounts"}

@@ -4,13 +4,14 @@ An input is a tar archive whose one member, `content`, is the file or folder. It
 a group stores it once, however many jobs read it.
 """
 
-from typing import Annotated
+from typing import Annotated, cast
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.messages import NUMBER, Digest, Flag
 from gleaner.agent.privileged.common import mount_folders
+from gleaner.agent.staging.allowed_urls import LONGEST_URL
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.images import Pieces
 
@@ -29,7 +30,31 @@ class InputSpec(Shape):
     """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
 
 
-def _each_once(inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+class UrlInputSpec(Shape):
+    """An input of a job that the agent fetches."""
+
+    name: InputName
+    """Its name in `/inputs`."""
+    url: Annotated[str, StringConstraints(pattern=r"^(https|file)://[!-~]+$", max_length=LONGEST_URL)]
+    """One that the site allows (`urls` in `[inputs]` of control's settings)."""
+    sha256: Digest | None = None
+    """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""
+    into_job: Flag = False
+    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
+
+
+def _kind(one: object) -> str:
+    has_url = "url" in cast("dict[str, object]", one) if isinstance(one, dict) else isinstance(one, UrlInputSpec)
+    return "url" if has_url else "stored"
+
+
+_AnyInput = Annotated[
+    Annotated[InputSpec, Tag("stored")] | Annotated[UrlInputSpec, Tag("url")],
+    Discriminator(_kind),
+]
+
+
+def _each_once(inputs: tuple[_AnyInput, ...]) -> tuple[_AnyInput, ...]:
     names = [one.name for one in inputs]
     for name in names:
         if names.count(name) > 1:
@@ -37,7 +62,7 @@ def _each_once(inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
     return inputs
 
 
-InputSpecs = Annotated[tuple[InputSpec, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
+InputSpecs = Annotated[tuple[_AnyInput, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
 
 
 def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
@@ -49,13 +74,24 @@ def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
 Mounts = Annotated[tuple[str, ...], Field(max_length=mount_folders.MOST), AfterValidator(_mountable)]
 
 
-class StoredInputShown(Reply):
-    """An input of a job, as it is stored."""
+class JobInput(Reply):
+    """An input of a job."""
 
     name: str
-    content: str
-    size_bytes: int
     into_job: bool
+    content: str | None = None
+    """None: it comes from a URL, and nobody has fetched it yet."""
+    size_bytes: int | None = None
+    url: str | None = None
+    sha256: str | None = None
+    """As it was submitted with the URL."""
+
+    @property
+    def spec(self) -> InputSpec | UrlInputSpec:
+        """The input as another job names it: the same bytes, if they are known."""
+        if self.url is not None and self.content is None:
+            return UrlInputSpec(name=self.name, url=self.url, sha256=self.sha256, into_job=self.into_job)
+        return InputSpec(name=self.name, content=str(self.content), into_job=self.into_job)
 
 
 class InputList(Shape):

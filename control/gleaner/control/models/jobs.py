@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from gleaner.agent.messages import NUMBER, Flag, SelfSave
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
-from gleaner.control.models.inputs import InputSpecs, Mounts, StoredInputShown
+from gleaner.control.models.inputs import InputSpecs, JobInput, Mounts
 from gleaner.control.states import Outcome, State
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -247,7 +247,7 @@ class JobDetail(Reply):
     image: str
     image_id: str | None = None
     """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
-    inputs: tuple[StoredInputShown, ...] = ()
+    inputs: tuple[JobInput, ...] = ()
     mounts: tuple[str, ...] = ()
     command: tuple[str, ...]
     environment: dict[str, str]

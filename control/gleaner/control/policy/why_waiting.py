@@ -36,6 +36,8 @@ class JobNeeds:
     group: str = ""
     paused_until_s: float | None = None
     """The end of a pause after a failure. None: no pause."""
+    unreachable: str = ""
+    """The input that could not be fetched at the last try, and why; empty if that is not the reason of the pause."""
     quota: str = ""
     """The quota that keeps the job from starting; empty if none does."""
     moved: str = ""
@@ -150,7 +152,8 @@ def waits_because(wish: JobNeeds, around: Surroundings) -> str:
         return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
     if wish.paused_until_s is not None:
         then = datetime.fromtimestamp(wish.paused_until_s, around.zone)
-        return f"it has failed, and is tried again after a pause that ends at {then:%H:%M:%S}"
+        why = wish.unreachable or "it has failed"
+        return f"{why}, and is tried again after a pause that ends at {then:%H:%M:%S}"
     if wish.moved:
         return f"it is being moved {wish.moved}"
     if wish.quota:

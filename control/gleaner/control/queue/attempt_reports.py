@@ -12,12 +12,21 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 
 from gleaner.agent.common.quantities import memory_in_words
-from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
+from gleaner.agent.messages import (
+    Checkpointed,
+    Completed,
+    InputFetched,
+    LogLines,
+    Returned,
+    ReturnReason,
+    Saved,
+    StoredInput,
+)
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
-from gleaner.control.queue import attempts, compatibility, lanes, logs, node_health, node_rates
+from gleaner.control.queue import attempts, compatibility, inputs, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
 from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
@@ -40,6 +49,8 @@ TWO_NODES_SAY = (ReturnReason.UNSAVABLE, ReturnReason.IMAGE_MISSING, ReturnReaso
 TOLD_UNTIL_HELD = 2
 """A job is held when so many nodes said that it cannot be saved, or that its image or input is not there; where there
 are fewer nodes, when it was said so often. More tries would give the same answer."""
+UNREACHABLE_UNTIL_HELD = 100
+"""A job is held when the server of an input could not be reached so often, with pauses of up to ten minutes between."""
 MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.SAVE_FAILURES, ReturnReason.STORAGE_FAULT)
 """An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
 AT_ONCE_S = 5.0
@@ -69,11 +80,7 @@ def record_report(
 
     Raises `NotYours` if the attempt is another agent's, and what the function of the report's kind raises.
     """
-    its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
-    if its_agent is None:
-        raise Unknown(f"there is no attempt {attempt} of job {job}")
-    if its_agent != agent:
-        raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
+    _check_agent(db, job, attempt, agent)
     match report:
         case LogLines():
             logs.append(db, job, attempt, report, most_bytes=most_log_bytes)
@@ -89,6 +96,28 @@ def record_report(
     if is_news:
         node_rates.record_report(db, job, attempt, report, now_s=now_s)
     return is_news
+
+
+def _check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
+    its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    if its_agent is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if its_agent != agent:
+        raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
+
+
+def record_input(
+    db: Connection, job: int, attempt: int, fetched: InputFetched, *, agent: str, group_bytes: int, now_s: float
+) -> StoredInput | None:
+    """Let the job read what this attempt has fetched from a URL, unless other bytes were fixed before.
+
+    Return what counts, or None if it is to be stored first. Raises as `record_report` and `inputs.record_fetched` do.
+    """
+    _check_agent(db, job, attempt, agent)
+    row = lock(db, job)
+    if row.attempt != attempt or row.state is not State.RUNNING:
+        raise NotCurrent(job, attempt, f"attempt {row.attempt} is the latest, and the job is {row.state}")
+    return inputs.record_fetched(db, job, fetched, group=row.group, group_bytes=group_bytes, now_s=now_s)
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
@@ -310,6 +339,8 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         put_on_hold(db, row, reason=line, now_s=now_s)
     if report.why in (ReturnReason.NODE_LACKS, ReturnReason.MOUNT_MISSING):
         _leave_node_alone(db, row, report, now_s)
+    if report.why is ReturnReason.INPUT_UNREACHABLE:
+        _wait_for_server(db, row, line, now_s)
     if may_speak and report.why is ReturnReason.INCOMPATIBLE:
         _keep_off(db, row, line, now_s)
     if speaks_against_it and not is_broken:
@@ -326,6 +357,15 @@ def _leave_node_alone(db: Connection, row: Any, report: Returned, now_s: float) 
     if report.why is ReturnReason.MOUNT_MISSING and compatibility.forget_mount(db, node, folder):
         return
     lanes.keep_off_for_now(db, row.id, row.attempt, [node], now_s=now_s)
+
+
+def _wait_for_server(db: Connection, row: Any, line: str, now_s: float) -> None:
+    """Let the job pause, longer each time. Hold it when it has waited for most of a day."""
+    tries = len(attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(ReturnReason.INPUT_UNREACHABLE,)))
+    if tries >= UNREACHABLE_UNTIL_HELD:
+        put_on_hold(db, row, reason=f"{line}; tried {tries} times", now_s=now_s)
+        return
+    lanes.pause(db, row.id, row.attempt, until_s=now_s + retries.pause_s(tries), not_on=())
 
 
 def _hold_if_others_agree(db: Connection, row: Any, why: ReturnReason, line: str, now_s: float) -> bool:

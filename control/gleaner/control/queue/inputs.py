@@ -1,7 +1,8 @@
 """The inputs that groups have stored, and which of them are still needed.
 
-A job keeps what it was submitted with: the names, and where each input is in the storage. An input stays while a job
-that has not ended needs it, and for some days after its last use.
+A job keeps what it was submitted with: the names, and where each input is in the storage. For an input from a URL that
+is known once an agent has fetched it; then it never changes. An input stays while a job that has not ended needs it,
+and for some days after its last use.
 """
 
 from collections.abc import Sequence
@@ -9,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from gleaner.agent.messages import StoredInput
-from gleaner.control.models.inputs import InputRow, InputSpec
-from gleaner.control.queue.errors import Refused
+from gleaner.agent.messages import InputFetched, StoredInput, UrlInput
+from gleaner.agent.staging import allowed_urls
+from gleaner.control.models.inputs import InputRow, InputSpec, UrlInputSpec
+from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.schema import INPUT, JOB, SPEC
 from gleaner.control.states import State
 
@@ -24,24 +26,57 @@ def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) ->
 
 
 def take_for_spec(
-    db: Connection, group: str, inputs: Sequence[InputSpec], *, now_s: float
+    db: Connection, group: str, inputs: Sequence[InputSpec | UrlInputSpec], *, urls: Sequence[str], now_s: float
 ) -> list[dict[str, object]] | None:
-    """Return a new job's inputs as its spec keeps them. Raises `Refused` if the group has not stored one."""
-    stored = use(db, group, [one.content for one in inputs], now_s=now_s)
+    """Return a new job's inputs as its spec keeps them. `urls`: those that the site allows.
+
+    Raises `Refused` if the group has not stored one, or if its URL is not allowed.
+    """
+    stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
+    found: list[StoredInput | UrlInput] = []
     for one in inputs:
-        if one.content not in stored:
+        if isinstance(one, UrlInputSpec):
+            if reason := allowed_urls.refusal(one.url, urls):
+                raise Refused(f"the input {one.name}: {reason}")
+            found.append(UrlInput(**one.model_dump()))
+        elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
-    found = [
-        StoredInput(
-            name=one.name,
-            content=one.content,
-            digest=stored[one.content].digest,
-            size_bytes=stored[one.content].size_bytes,
-            into_job=one.into_job,
-        )
-        for one in inputs
-    ]
+        else:
+            found.append(_stored_as(one.name, stored[one.content], into_job=one.into_job))
     return [one.model_dump() for one in found] or None
+
+
+def _stored_as(name: str, row: Any, *, into_job: bool) -> StoredInput:
+    return StoredInput(name=name, content=row.content, digest=row.digest, size_bytes=row.size_bytes, into_job=into_job)
+
+
+def record_fetched(
+    db: Connection, job: int, fetched: InputFetched, *, group: str, group_bytes: int, now_s: float
+) -> StoredInput | None:
+    """Let all jobs of this job's submission read what was fetched, and return it; or what was fixed before.
+
+    None: it is not in the storage yet. Raises `Unknown` if the job has no such input, and `Refused` as `put` does.
+    """
+    spec = db.execute(select(JOB.c.spec).where(JOB.c.id == job)).scalar_one()
+    stored = db.execute(select(SPEC.c.inputs).where(SPEC.c.id == spec).with_for_update()).scalar_one()
+    inputs: list[dict[str, Any]] = stored or []
+    mine = next((one for one in inputs if one["name"] == fetched.name), None)
+    if mine is None:
+        raise Unknown(f"job {job} has no input {fetched.name}")
+    if "content" in mine:
+        return StoredInput.model_validate(mine)
+    row = use(db, group, [fetched.content], now_s=now_s).get(fetched.content)
+    if row is None and fetched.digest is None:
+        _check_room(db, group, fetched.size_bytes, group_bytes)
+        return None
+    if row is None:
+        made = InputRow(content=fetched.content, group=group, size_bytes=fetched.size_bytes, used_s=now_s)
+        put(db, made, digest=str(fetched.digest), group_bytes=group_bytes)
+        row = use(db, group, [fetched.content], now_s=now_s)[fetched.content]
+    fixed = _stored_as(fetched.name, row, into_job=mine["into_job"])
+    kept = [one if one is not mine else mine | fixed.model_dump() for one in inputs]
+    db.execute(update(SPEC).where(SPEC.c.id == spec).values(inputs=kept))
+    return fixed
 
 
 def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None:
@@ -51,13 +86,18 @@ def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None
     """
     mine = INPUT.c.group == row.group
     db.execute(delete(INPUT).where(mine, INPUT.c.content == row.content))
-    others = db.execute(select(func.coalesce(func.sum(INPUT.c.size_bytes), 0)).where(mine)).scalar_one()
-    if others + row.size_bytes > group_bytes:
+    _check_room(db, row.group, row.size_bytes, group_bytes)
+    db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
+
+
+def _check_room(db: Connection, group: str, size_bytes: int, group_bytes: int) -> None:
+    of_group = select(func.coalesce(func.sum(INPUT.c.size_bytes), 0)).where(INPUT.c.group == group)
+    all_bytes = db.execute(of_group).scalar_one() + size_bytes
+    if all_bytes > group_bytes:
         raise Refused(
-            f"the inputs of group {row.group} would take {(others + row.size_bytes) / 2**30:.3g} GiB, and may take"
+            f"the inputs of group {group} would take {all_bytes / 2**30:.3g} GiB, and may take"
             f" {group_bytes / 2**30:.3g} ([inputs] group_gib); those of jobs that have ended go after some days"
         )
-    db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
 
 
 def stored(db: Connection) -> list[tuple[str, str]]:
@@ -92,4 +132,4 @@ def _needed(db: Connection) -> set[tuple[str, str]]:
         .subquery()
     )
     rows = db.execute(select(specs.c.group, SPEC.c.inputs).join(SPEC, SPEC.c.id == specs.c.spec))
-    return {(str(row.group), str(one["content"])) for row in rows for one in row.inputs}
+    return {(str(row.group), str(one["content"])) for row in rows for one in row.inputs if "content" in one}

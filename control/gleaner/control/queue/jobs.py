@@ -40,6 +40,8 @@ class SubmissionRules:
     longest_s: float = math.inf
     """The longest time that a job can have on one agent: no job's least time is rounded up beyond it."""
     quotas: QuotaRules = NO_QUOTAS
+    urls: Sequence[str] = ()
+    """The URLs that inputs may have, as `staging.allowed_urls` reads them."""
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
     """Returns the bytes that each group and user has stored; asked only if a quota limits them."""
 
@@ -56,7 +58,7 @@ def submit(
     """Queue one job, or one job an index. The memory of each is rounded up to a step (`policy.resources`).
 
     Raises `Invalid` for a job wider than one node or an index given twice, `OverQuota`, and `Refused` for an input that
-    the group has not stored.
+    the group has not stored or whose URL is not allowed.
     """
     spec, indices = submission.job, submission.indices
     if spec.nodes != 1:
@@ -92,8 +94,8 @@ def submit(
         silent_limit_s=spec.silent_limit_s,
         disk_mib=spec.disk_mib,
         image_id=images.pushed_id(db, group, spec.image),
-        inputs=inputs.take_for_spec(db, group, spec.inputs, now_s=now_s),
         mounts=list(spec.mounts) or None,
+        inputs=inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s),
     )
     common: dict[str, Any] = {
         "group": group,

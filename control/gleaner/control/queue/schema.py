@@ -75,13 +75,14 @@ SPEC = _table(
     # The id of the image that the group had pushed under the name `image` at the submission. All slices of the job use
     # this very image. None: `image` is a name that the nodes know.
     Column("image_id", String),
-    # The files and folders that the job reads, as `StoredInput` has them. None: there are none.
+    # The files and folders that the job reads, as `StoredInput` has them, or `UrlInput` until an agent has fetched it.
+    # None: there are none.
     Column("inputs", JSON_OR_NULL),
     # The folders of the node that the job mounts, sorted. None: there are none.
     Column("mounts", JSON_OR_NULL),
 )
-"""A job's container image, command and environment. Never changed. A campaign's jobs share one, and `{index}` in it
-is filled in when it is read.
+"""A job's container image, command, environment and inputs. Never changed, but that an input from a URL is noted once
+it was fetched. A campaign's jobs share one, and `{index}` in it is filled in when it is read.
 
 It is apart from `JOB`, because a job's row is rewritten at every transition."""
 

@@ -67,7 +67,7 @@ def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
         raise HTTPException(409, f"job {job} has not ended: cancel it first, or let it go on")
     needs = {name: getattr(detail.job, name) for name in ("name", "cpus", "memory_mib", "priority")}
     runs = {name: getattr(detail, name) for name in JobSpec.model_fields if name in JobDetail.model_fields}
-    runs["inputs"] = [one.model_dump(exclude={"size_bytes"}) for one in detail.inputs]
+    runs["inputs"] = [one.spec for one in detail.inputs]
     if detail.most_memory_mib == detail.job.memory_mib:  # it has come to need the most
         runs["most_memory_mib"] = None
     made = jobs.submit(caller, Submission(job=_model(JobSpec, needs | runs), group=detail.job.group))

@@ -1,0 +1,145 @@
+"""The inputs that an agent fetches from URLs.
+
+What is fetched first goes into the storage, like an input that a user has sent, and control notes it in the job: all
+later slices, and all jobs that were submitted together, read these very bytes, whatever the server has by then.
+
+    WORK/AGENT/fetch-N     a file on its way from a URL to the storage
+"""
+
+import hashlib
+import itertools
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, cast
+
+from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.common.clock import Clock
+from gleaner.agent.job.inputs import CONTENT, INPUT_PART, NotStaged, input_key, stopped, until
+from gleaner.agent.messages import Assignment, FetchRules, InputFetched, ReturnReason, StoredInput, UrlInput
+from gleaner.agent.reporting.client import ControlRefused, ControlSilent
+from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
+
+CONTROL_BACK_S = 120.0
+"""Control may be silent for so long before the job is returned."""
+ASK_EVERY_S = 3.0
+_CHUNK_BYTES = 2**20
+
+
+class FetchUrl(Protocol):
+    """Fetches a URL into a new file, as `staging.fetch.Fetch` does."""
+
+    def __call__(
+        self, url: str, into: Path, *, rules: FetchRules, sha256: str | None, stop: threading.Event
+    ) -> Fetched: ...
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The turn of the jobs that want one URL, and what the latest of them has fetched."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    latest: InputFetched | None = None
+
+
+@dataclass(slots=True)
+class UrlInputs:
+    """Fetches for one agent. Safe for threads."""
+
+    place: Path
+    """The agent's own folder on the node's disk."""
+    storage: Storage
+    clock: Clock
+    fetch: FetchUrl
+    fix_input: Callable[[int, int, InputFetched], StoredInput | None]
+    """Asks control, as `ControlClient.fix_input` does."""
+    _turns: dict[tuple[str, str, str | None], _Turn] = field(default_factory=dict[tuple[str, str, str | None], _Turn])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def settle(self, assignment: Assignment, stop: threading.Event) -> Assignment:
+        """Return the assignment with all its inputs in the storage. Raises `NotStaged`, `StorageError` or `OSError`."""
+        inputs = tuple(
+            one if isinstance(one, StoredInput) else self._settle(one, assignment, stop) for one in assignment.inputs
+        )
+        return assignment.model_copy(update={"inputs": inputs})
+
+    def _settle(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> StoredInput:
+        with self._lock:
+            turn = self._turns.setdefault((assignment.group, one.url, one.sha256), _Turn())
+        while not turn.lock.acquire(timeout=1.0):
+            if stop.is_set():
+                raise stopped()
+        try:
+            known, fixed = turn.latest, None
+            if known is not None:
+                fixed = self._ask(assignment, known.model_copy(update={"name": one.name}), stop)
+            if known is None or fixed is None:
+                known, fixed = self._fetch(one, assignment, stop)
+            turn.latest = known
+            return fixed
+        finally:
+            turn.lock.release()
+
+    def _fetch(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> tuple[InputFetched, StoredInput]:
+        """Fetch a URL, and store the file unless control has it or names another one."""
+        if assignment.fetch_rules is None:
+            raise NotStaged(ReturnReason.INPUT_MISSING, f"control has not said from where {one.name} may be fetched")
+        self.place.mkdir(parents=True, mode=0o700, exist_ok=True)
+        file = self.place / f"fetch-{next(self._numbers)}"
+        try:
+            found = self.fetch(one.url, file, rules=assignment.fetch_rules, sha256=one.sha256, stop=stop)
+            hashed, size_bytes = hashlib.sha256(), 0
+            for chunk in until(stop, _packed(file, found.size_bytes)):
+                hashed.update(chunk)
+                size_bytes += len(chunk)
+            known = InputFetched(name=one.name, content=f"sha256:{hashed.hexdigest()}", size_bytes=size_bytes)
+            fixed = self._ask(assignment, known, stop)
+            if fixed is None:
+                with self.storage.draft(input_key(assignment.group, known.content)) as draft:
+                    draft.add(INPUT_PART, until(stop, _packed(file, found.size_bytes)))
+                    digest = draft.publish({"content": known.content}).digest
+                stored = known.model_copy(update={"digest": digest})
+                fixed = cast("StoredInput", self._ask(assignment, stored, stop))
+        except FetchFailed as error:
+            why = ReturnReason.INPUT_UNREACHABLE if error.may_pass else ReturnReason.INPUT_MISSING
+            raise NotStaged(why, f"the input {one.name}: {error}") from error
+        except FetchStopped:
+            raise stopped() from None
+        except NodeFull as error:
+            raise NotStaged(ReturnReason.NODE_LACKS, str(error)) from error
+        finally:
+            file.unlink(missing_ok=True)
+        return known, fixed
+
+    def _ask(self, assignment: Assignment, fetched: InputFetched, stop: threading.Event) -> StoredInput | None:
+        """Ask control which input counts. None: it is to be stored first, so never if `fetched` is stored."""
+        give_up_s = self.clock.monotonic_s() + CONTROL_BACK_S
+        while True:
+            try:
+                fixed = self.fix_input(assignment.job, assignment.attempt, fetched)
+            except ControlRefused as error:
+                raise NotStaged(ReturnReason.INPUT_MISSING, f"the input {fetched.name}: {error}") from error
+            except ControlSilent as error:
+                why = f"control does not take the input {fetched.name}: {error}"
+            else:
+                if fixed is not None or fetched.digest is None:
+                    return fixed
+                why = f"control does not see the input {fetched.name} in the storage"
+            if self.clock.monotonic_s() >= give_up_s:
+                raise NotStaged(ReturnReason.INPUT_UNREACHABLE, why)
+            if self.clock.wait(stop, ASK_EVERY_S):
+                raise stopped()
+
+
+def _packed(file: Path, size_bytes: int) -> Iterator[bytes]:
+    """Yield the tar archive of a file, as `glean submit` packs one."""
+    member = tarfile.TarInfo(CONTENT)
+    member.size, member.mode = size_bytes, 0o644
+    yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    with file.open("rb") as content:
+        while chunk := content.read(_CHUNK_BYTES):
+            yield chunk
+    yield bytes(-size_bytes % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)

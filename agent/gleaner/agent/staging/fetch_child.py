@@ -1,0 +1,218 @@
+"""The program that fetches one URL: it reads a request from its standard input and writes the content to its output.
+
+It is a process of its own, so that the agent can end it at any moment, whatever a server or a library does, and so
+that neither the libraries nor the content take the agent's memory. If the fetch fails, its error output has one line
+that says why, and its exit status says whether another try may help.
+"""
+
+import json
+import os
+import socket
+import ssl
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urljoin, urlsplit
+
+from gleaner.agent.staging import allowed_urls
+from gleaner.agent.system import openat
+
+CHUNK_BYTES = 2**20
+MOST_REDIRECTS = 10
+FINAL, MAY_PASS = 3, 4
+"""The exit statuses of a failure that stays, and of one that may pass."""
+_ASK_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A URL, and what the admin says about it."""
+
+    url: str
+    allowed: Sequence[str]
+    control_host: str
+    """The host of control's address: its addresses are refused."""
+    silent_s: float
+    """A server that sends nothing for so long hangs."""
+    has_digest: bool
+    """True if the content's digest is known: then a server need not say how long the content is."""
+
+    def to_json(self) -> bytes:
+        """Return the request as the child reads it."""
+        return json.dumps(asdict(self)).encode()
+
+
+class Refused(Exception):
+    """The fetch fails, and so would every other try."""
+
+
+class MayPass(Exception):
+    """The fetch fails, and another try may succeed."""
+
+
+def open_file(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of a file that everybody on this node may read. Links are followed within what is allowed."""
+    path = "/" + "/".join(allowed_urls.location(url).folders)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from None
+    with openat.closing_fd(file):
+        # The open file is checked, and not its name, which may mean another file a moment later.
+        real = Path(f"/proc/self/fd/{file}").readlink()
+        folders = ("/".join(allowed_urls.location(each).folders) for each in request.allowed if _is_file(each))
+        if not any(real.is_relative_to(Path("/", folder).resolve()) for folder in folders):
+            raise Refused(f"{path} leads to {real}, which is not below a folder that this site allows")
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Refused(f"{path} is no file")
+        if not os.fstat(file).st_mode & stat.S_IROTH or not all(
+            folder.stat().st_mode & stat.S_IXOTH for folder in real.parents
+        ):
+            raise Refused(f"{path} is not readable by everybody: Gleaner would give it to who may not read it")
+        while chunk := os.read(file, CHUNK_BYTES):
+            yield chunk
+
+
+def _is_file(entry: str) -> bool:
+    return allowed_urls.location(entry).scheme == "file"
+
+
+def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content that a server sends. Each redirect is checked before it is followed."""
+    import aiohttp  # slow to load, and not needed for a file
+    from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
+
+    guard = AddressGuard(request)
+
+    class Resolver(aiohttp.ThreadedResolver):
+        """The system's resolver, without the addresses to which an agent does not connect."""
+
+        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
+            found = await super().resolve(host, port, family)
+            for each in found:
+                guard.check(host, each["host"])
+            return found
+
+    async def get_client(**_: object) -> aiohttp.ClientSession:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=request.silent_s, sock_read=request.silent_s)
+        connector = aiohttp.TCPConnector(resolver=Resolver(), ssl=ssl.create_default_context())
+        headers = {"Accept-Encoding": "identity", "User-Agent": "gleaner"}
+        return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, auto_decompress=False)
+
+    server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
+    for _ in range(MOST_REDIRECTS):
+        guard.check_literal(url)
+        try:
+            file = server.open(url, block_size=0, size=1, allow_redirects=False)
+        except FileNotFoundError:
+            raise Refused(f"{allowed_urls.shown(url)}: the server has no such file (404)") from None
+        except TimeoutError:  # also one of aiohttp's
+            raise
+        except aiohttp.ClientResponseError as error:
+            _raise_status(url, error.status)
+        except aiohttp.InvalidURL as error:
+            raise Refused(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+        except aiohttp.ClientError as error:
+            raise MayPass(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+        answer = file.r
+        if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
+            target = urljoin(url, answer.headers.get("Location", ""))
+            reason = allowed_urls.refusal(target, request.allowed)
+            if not reason and allowed_urls.location(target).scheme != "https":
+                reason = "a server must not lead to a file of the node"
+            if reason:
+                raise Refused(f"{allowed_urls.shown(url)} is redirected, and {reason}")
+            url = target
+            continue
+        if answer.status != HTTPStatus.OK:
+            _raise_status(url, answer.status)
+        is_chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        if not (request.has_digest or is_chunked or "Content-Length" in answer.headers):
+            raise Refused(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
+        return _read(file, url)
+    raise Refused(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
+
+
+def _raise_status(url: str, status: int) -> NoReturn:
+    line = f"{allowed_urls.shown(url)}: the server answers {status}"
+    raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else Refused)(line)
+
+
+def _read(file: Any, url: str) -> Iterator[bytes]:
+    import aiohttp
+
+    try:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+    except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError):
+        raise MayPass(f"{allowed_urls.shown(url)}: the server broke off before the end of the file") from None
+
+
+class AddressGuard:
+    """Refuses the addresses to which an agent does not connect."""
+
+    def __init__(self, request: FetchRequest) -> None:
+        self._named = allowed_urls.named_addresses(request.allowed)
+        self._of_control = _addresses(request.control_host)
+
+    def check(self, host: str, address: str) -> None:
+        """Raise `Refused` if an agent does not connect to this address of the host."""
+        if reason := allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control):
+            raise Refused(reason)
+
+    def check_literal(self, url: str) -> None:
+        """Check the host of a URL if it is an address: no resolver is asked then."""
+        host = urlsplit(url).hostname or ""
+        if allowed_urls.is_address(host):
+            self.check(host, host)
+
+
+def _addresses(host: str) -> frozenset[str]:
+    try:
+        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None)) if host else frozenset()
+    except OSError:
+        return frozenset()  # the agent does not reach it either
+
+
+OPENERS = {"https": open_https, "file": open_file}
+
+
+def fetch(request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of the URL. Raises `Refused` or `MayPass` with one line."""
+    if reason := allowed_urls.refusal(request.url, request.allowed):
+        raise Refused(reason)
+    where = allowed_urls.shown(request.url)
+    try:
+        yield from OPENERS[allowed_urls.location(request.url).scheme](request.url, request)
+    except TimeoutError:
+        raise MayPass(f"{where}: the server sent nothing for {request.silent_s:.0f} s") from None
+    except OSError as error:
+        raise MayPass(f"{where}: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def main() -> int:
+    """Answer one request; return the exit status."""
+    request = FetchRequest(**json.load(sys.stdin))
+    said = os.dup(2)
+    with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
+        os.dup2(nothing, 2)  # what libraries say is not for the agent, which does not read it meanwhile
+    try:
+        for chunk in fetch(request):
+            openat.write_all(1, chunk)
+    except (Refused, MayPass) as error:
+        openat.write_all(said, str(error).encode())
+        return FINAL if isinstance(error, Refused) else MAY_PASS
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    os._exit(status)  # at once, whatever threads of libraries still do

@@ -1,0 +1,236 @@
+"""Inputs from URLs: stored by the first agent that fetches them, and the same bytes for every slice and job."""
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.job.test_launch import Node
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.job import lifecycle
+from gleaner.agent.job.control_reporter import make_executor
+from gleaner.agent.job.executor import Executor
+from gleaner.agent.job.inputs import Inputs, NotStaged, input_key
+from gleaner.agent.job.url_inputs import UrlInputs
+from gleaner.agent.messages import Assignment, FetchRules, InputFetched, ReturnReason, StoredInput, UrlInput
+from gleaner.agent.reporting.client import ControlRefused, ControlSilent
+from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
+
+RULES = FetchRules(allowed=("https://data/",), largest_bytes=2**30, total_s=60, silent_s=60)
+ONE = UrlInput(name="a.lhe", url="https://data/a.lhe")
+
+
+@dataclass
+class World:
+    """An agent, a web server whose file may change, and control's memory of one submission and group."""
+
+    place: Path
+    storage: FolderStorage
+    content: bytes = b"first"
+    fetches: list[str] = field(default_factory=list)
+    fixed: dict[str, StoredInput] = field(default_factory=dict)
+    stored: dict[str, InputFetched] = field(default_factory=dict)
+    fails: Callable[[], Exception | None] = lambda: None
+    silent: int = 0
+    unseen: int = 0
+    """So often control does not see yet what was stored."""
+
+    def __post_init__(self) -> None:
+        self.inputs = Inputs(self.place, self.storage, reserve_bytes=0, clock=SystemClock())
+        self.agent = self.another()
+
+    def another(self) -> UrlInputs:
+        return UrlInputs(self.place, self.storage, SystemClock(), self.fetch, self.fix_input)
+
+    def fetch(self, url: str, into: Path, **given: Any) -> Fetched:
+        into.write_bytes(self.content)
+        self.fetches.append(url)
+        if (error := self.fails()) is not None:
+            raise error
+        return Fetched(len(self.content), "")
+
+    def fix_input(self, job: int, attempt: int, given: InputFetched) -> StoredInput | None:
+        if self.silent:
+            self.silent -= 1
+            raise ControlSilent("away")
+        if given.name in self.fixed:
+            return self.fixed[given.name]
+        if self.unseen and given.digest is not None:
+            self.unseen -= 1
+            return None
+        if given.digest is not None:
+            self.storage.open(input_key("g", given.content), given.digest)
+            self.stored[given.content] = given
+        if given.content not in self.stored:
+            return None
+        known = self.stored[given.content]
+        self.fixed[given.name] = StoredInput.model_validate(known.model_dump() | {"name": given.name})
+        return self.fixed[given.name]
+
+    def settle(self, *inputs: UrlInput | StoredInput, job: int = 7, agent: UrlInputs | None = None) -> Assignment:
+        return (agent or self.agent).settle(assigned(*inputs, job=job), threading.Event())
+
+    def read(self, settled: Assignment) -> bytes:
+        self.inputs.stage(settled, threading.Event())
+        folder = self.inputs.folder(settled)
+        assert folder is not None
+        content = (folder / settled.inputs[0].name).read_bytes()
+        self.inputs.release(settled)
+        return content
+
+
+def assigned(*inputs: UrlInput | StoredInput, job: int = 7) -> Assignment:
+    plain: dict[str, Any] = {
+        "job": job,
+        "attempt": 1,
+        "group": "g",
+        "name": "j",
+        "image": "i",
+        "command": ("count", "9"),
+    }
+    return Assignment(**plain, cpus=1, memory_mib=64, inputs=inputs, fetch_rules=RULES)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    storage = FolderStorage(tmp_path / "storage")
+    storage.prepare()
+    return World(tmp_path / "node", storage)
+
+
+def failure(world: World, error: Exception) -> NotStaged:
+    world.fails = lambda: error
+    with pytest.raises(NotStaged) as caught:
+        world.settle(ONE)
+    assert "\n" not in str(caught.value)
+    assert not list(world.place.iterdir())
+    assert world.storage.keys("inputs") == []
+    return caught.value
+
+
+def test_the_first_bytes_count_for_all_slices_and_jobs(world: World) -> None:
+    settled = world.settle(ONE)
+    assert world.read(settled) == b"first"
+    assert world.read(settled) == b"first"
+    world.content = b"changed"
+    assert world.read(world.settle(ONE, job=8)) == b"first"
+    assert world.read(world.settle(ONE, job=9, agent=world.another())) == b"first"
+    assert not list(world.place.iterdir())
+
+
+def test_jobs_that_come_together_fetch_a_file_once(world: World) -> None:
+    came = threading.Barrier(4)
+
+    def one(job: int) -> None:
+        came.wait(60)
+        assert world.read(world.settle(ONE, job=job)) == b"first"
+
+    jobs = [threading.Thread(target=one, args=(job,)) for job in range(1, 5)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert len(world.fetches) == 1
+
+
+def test_another_submission_reads_what_this_agent_has_stored_or_fetches_it_anew(world: World) -> None:
+    world.settle(ONE)
+    world.fixed.clear()
+    world.settle(ONE, job=8)
+    assert len(world.fetches) == 1
+    world.fixed.clear()
+    world.stored.clear()  # nobody needed it, and it was removed
+    world.storage.delete(world.storage.keys("inputs")[0])
+    world.content = b"second"
+    assert world.read(world.settle(ONE, job=9)) == b"second"
+
+
+def test_what_the_group_has_is_not_stored_again(world: World) -> None:
+    world.settle(ONE)
+    (key,) = world.storage.keys("inputs")
+    other = UrlInput(name="b.lhe", url="https://data/b.lhe")
+    assert world.read(world.settle(other, agent=world.another())) == b"first"
+    assert world.storage.keys("inputs") == [key]
+
+
+def test_inputs_that_are_stored_are_left_alone(world: World) -> None:
+    (stored,) = world.settle(ONE).inputs
+    assert world.settle(stored).inputs == (stored,)
+    assert len(world.fetches) == 1
+
+
+def test_a_fetch_that_fails_is_returned_with_its_reason_and_leaves_nothing(world: World) -> None:
+    assert failure(world, FetchFailed("gone", may_pass=False)).why is ReturnReason.INPUT_MISSING
+    found = failure(world, FetchFailed("busy", may_pass=True))
+    assert found.why is ReturnReason.INPUT_UNREACHABLE
+    assert str(found) == "the input a.lhe: busy"
+    assert failure(world, NodeFull("no room")).why is ReturnReason.NODE_LACKS
+    assert failure(world, FetchStopped()).why is ReturnReason.UNSTARTED
+
+
+def test_a_silent_control_is_asked_again_until_the_agent_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gleaner.agent.job.url_inputs.ASK_EVERY_S", 0.01)
+    world.silent = world.unseen = 2
+    assert world.read(world.settle(ONE)) == b"first"
+    world.silent = 10**9
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(NotStaged) as caught:
+        world.another().settle(assigned(ONE), stop)
+    assert caught.value.why is ReturnReason.UNSTARTED
+
+
+def test_what_control_refuses_is_one_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ControlRefused(409, "the inputs of group g would take 2 GiB")
+
+    world.agent.fix_input = refuse
+    with pytest.raises(NotStaged, match=r"the input a\.lhe: 409: the inputs of group g would take 2 GiB") as caught:
+        world.settle(ONE)
+    assert caught.value.why is ReturnReason.INPUT_MISSING
+    assert world.storage.keys("inputs") == []
+
+
+def test_a_job_waits_for_no_other_jobs_fetch_at_the_agents_end(world: World) -> None:
+    fetching, may_end = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        fetching.set()
+        assert may_end.wait(60)
+
+    world.fails = hang
+    first = threading.Thread(target=world.settle, args=(ONE,))
+    first.start()
+    assert fetching.wait(60)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(NotStaged):
+        world.agent.settle(assigned(ONE, job=8), stop)
+    may_end.set()
+    first.join()
+
+
+async def launched(executor: Executor) -> object:
+    return await executor.launch()
+
+
+def test_a_job_starts_with_what_was_fetched_and_is_returned_if_that_fails(world: World, tmp_path: Path) -> None:
+    node = Node(tmp_path / "work", world.storage)
+    node.context = dataclasses.replace(node.context, url_inputs=world.agent)
+    event = asyncio.run(launched(make_executor(node.context, assigned(ONE))))
+    assert isinstance(event, lifecycle.Started)
+    folder = node.runtime.spec_of(event.container).inputs
+    assert folder is not None
+    assert (folder / "a.lhe").read_bytes() == b"first"
+    executor = make_executor(node.context, assigned(UrlInput(name="b", url="https://data/b"), job=8))
+    world.fails = lambda: FetchFailed("busy", may_pass=True)
+    event = asyncio.run(launched(executor))
+    assert event == lifecycle.NotStarted(ReturnReason.INPUT_UNREACHABLE, "the input b: busy")
+    executor.clean()
+    assert len(list((tmp_path / "work").glob("inputs-*"))) == 1

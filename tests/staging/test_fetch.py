@@ -1,0 +1,235 @@
+"""Fetches from a real server that misbehaves: what arrives is whole, and every failure is one line."""
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.staging.bad_server import CONTENT, BadServer
+
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.messages import FetchRules
+from gleaner.agent.staging import fetch_child
+from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
+from gleaner.agent.staging.fetch_child import FetchRequest, MayPass, Refused
+
+pytestmark = pytest.mark.slow
+RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
+SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+def request(server: BadServer, path: str, *, host: str = "127.0.0.1", **more: Any) -> FetchRequest:
+    made = FetchRequest(
+        server.url(path, host), (server.url("", host),), control_host="", silent_s=300, has_digest=False
+    )
+    return dataclasses.replace(made, **more)
+
+
+def fetched(request: FetchRequest) -> bytes:
+    return b"".join(fetch_child.fetch(request))
+
+
+def failure(kind: type[Exception], request: FetchRequest) -> str:
+    with pytest.raises(kind) as caught:
+        fetched(request)
+    line = str(caught.value)
+    assert line
+    assert "\n" not in line
+    return line
+
+
+def test_a_file_comes_through_redirects_that_are_allowed(server: BadServer) -> None:
+    assert fetched(request(server, "moved?to=" + quote("moved?to=good"))) == CONTENT
+    assert fetched(request(server, "unsaid", has_digest=True)) == CONTENT
+
+
+def test_what_no_other_try_changes_is_one_line(server: BadServer) -> None:
+    assert "the server has no such file (404)" in failure(Refused, request(server, "missing"))
+    assert "give its sha256" in failure(Refused, request(server, "unsaid"))
+    assert "redirected more than 10 times" in failure(Refused, request(server, "loop"))
+
+
+def test_a_redirect_is_checked_like_the_url_itself(server: BadServer) -> None:
+    elsewhere = quote("https://elsewhere.example/a")
+    line = failure(Refused, request(server, f"moved?to={elsewhere}"))
+    assert "is redirected, and https://elsewhere.example/a is not below a URL that this site allows" in line
+    plain = quote(f"http://127.0.0.1:{server.port}/good")
+    assert "must begin with https://" in failure(Refused, request(server, f"moved?to={plain}"))
+    up = quote("/pub/../private")
+    assert "not below" in failure(Refused, request(server, f"pub/moved?to={up}", allowed=(server.url("pub/"),)))
+    local = (*server.allowed, "file:///etc/")
+    line = failure(Refused, request(server, "moved?to=file:///etc/hostname", allowed=local))
+    assert "must not lead to a file of the node" in line
+    assert {path.partition("?")[0] for path in server.asked} == {"/moved", "/pub/moved"}
+
+
+def test_what_may_pass_is_one_line_too(server: BadServer) -> None:
+    assert "the server answers 503" in failure(MayPass, request(server, "busy"))
+    assert "broke off before the end" in failure(MayPass, request(server, "cut"))
+    for path in ("silent", "stuck"):
+        assert "sent nothing for 0 s" in failure(MayPass, request(server, path, silent_s=0.3))
+    gone = dataclasses.replace(request(server, ""), url="https://127.0.0.1:1/a", allowed=("https://127.0.0.1:1/",))
+    assert failure(MayPass, gone).startswith("https://127.0.0.1:1/a: ")
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_trusted(
+    server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+    assert "certificate" in failure(MayPass, request(server, "good"))
+    assert server.asked == []
+
+
+def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
+    """`localhost` is on the list, and its address is not."""
+    line = failure(Refused, request(server, "good", host="localhost"))
+    assert "localhost has the address" in line
+    assert "of the node itself" in line
+    for other in ("2130706433", "127.1"):
+        assert "not a canonical IPv4 address" in failure(Refused, request(server, "good", host=other))
+    assert server.asked == []
+    named = (server.url("", "localhost"), "https://127.0.0.1/", "https://[::1]/")
+    assert fetched(request(server, "good", host="localhost", allowed=named)) == CONTENT
+
+
+def test_controls_own_addresses_are_refused(server: BadServer) -> None:
+    listed = ("https://*.example.org/",)
+    request = FetchRequest("https://192.0.2.1/a", ("https://192.0.2.1/",), "192.0.2.1", 300, False)
+    guard = fetch_child.AddressGuard(dataclasses.replace(request, allowed=listed))
+    with pytest.raises(Refused, match="control's"):
+        guard.check("data.example.org", "192.0.2.1")
+    fetch_child.AddressGuard(request).check("data.example.org", "192.0.2.1")  # the list names it
+
+
+# ── files ──
+
+
+def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: str) -> None:
+    public, private = (Path(source.removeprefix("file://")).with_name(name) for name in ("public", "private"))
+    for folder in (public, private):
+        folder.mkdir(mode=0o755)
+        (folder / "a").write_bytes(CONTENT)
+        (folder / "a").chmod(0o644)
+    (public / "latest").symlink_to("a")
+    (public / "out").symlink_to(private / "a")
+    (public / "mine").write_bytes(b"secret")
+    (public / "mine").chmod(0o600)
+    os.mkfifo(public / "pipe", 0o644)
+
+    def of(name: str) -> FetchRequest:
+        return FetchRequest(f"file://{public}/{name}", (f"file://{public}/",), "", 300, False)
+
+    assert fetched(of("a")) == CONTENT
+    assert fetched(of("latest")) == CONTENT
+    assert "which is not below a folder that this site allows" in failure(Refused, of("out"))
+    assert "not readable by everybody" in failure(Refused, of("mine"))
+    assert "is no file" in failure(Refused, of("pipe"))
+    assert "is no file" in failure(Refused, of(""))
+    assert "No such file" in failure(Refused, of("b"))
+    assert "not below" in failure(Refused, dataclasses.replace(of("a"), url=f"file://{private}/a"))
+
+
+# ── as the agent does it: a process that can be ended ──
+
+
+@pytest.fixture
+def fetch() -> Fetch:
+    return Fetch(control_host="", reserve_bytes=0, clock=SystemClock())
+
+
+def call(fetch: Fetch, url: str, into: Path, **more: Any) -> Any:
+    stop, sha256 = more.pop("stop", threading.Event()), more.pop("sha256", None)
+    rules = RULES.model_copy(update={"allowed": (url,)} | more)
+    return fetch(url, into, rules=rules, sha256=sha256, stop=stop)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[str]:
+    """The URL of a file that everybody may read."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    folder.chmod(0o755)
+    (folder / "a").write_bytes(CONTENT)
+    (folder / "a").chmod(0o644)
+    yield f"file://{folder}/a"
+    shutil.rmtree(folder)
+
+
+def children() -> list[str]:
+    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+def test_a_file_is_fetched_whole_and_its_digest_is_checked(source: str, fetch: Fetch, tmp_path: Path) -> None:
+    found = call(fetch, source, tmp_path / "a", sha256=SHA256)
+    assert (found.size_bytes, found.sha256) == (len(CONTENT), SHA256)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    with pytest.raises(FetchFailed, match=f"has the sha256 .*, and not {'0' * 64}") as caught:
+        call(fetch, source, tmp_path / "b", sha256=f"sha256:{'0' * 64}")
+    assert not caught.value.may_pass
+    with pytest.raises(FetchFailed, match="No such file") as caught:
+        call(fetch, f"{source}-missing", tmp_path / "c")
+    assert not caught.value.may_pass
+
+
+def test_limits_of_size_time_and_room_end_a_fetch(source: str, fetch: Fetch, tmp_path: Path) -> None:
+    with pytest.raises(FetchFailed, match=r"larger than .* \(\[inputs\] largest_gib\)") as caught:
+        call(fetch, source, tmp_path / "large", largest_bytes=100)
+    assert not caught.value.may_pass
+    with pytest.raises(FetchFailed, match=r"was not fetched within .* \(\[inputs\] fetch_s\)") as caught:
+        call(fetch, source, tmp_path / "slow", total_s=0.0)
+    assert caught.value.may_pass
+    with pytest.raises(NodeFull, match="has no room for"):
+        call(dataclasses.replace(fetch, reserve_bytes=2**60), source, tmp_path / "full")
+    assert children() == []
+
+
+def test_a_server_that_sends_nothing_is_given_up(server: BadServer, fetch: Fetch, tmp_path: Path) -> None:
+    with pytest.raises(FetchFailed, match="the server sent nothing for 1 s") as caught:
+        call(fetch, server.url("silent"), tmp_path / "a", silent_s=1.0)
+    assert caught.value.may_pass
+
+
+def test_a_stop_ends_a_fetch_whose_server_hangs_and_leaves_no_process(
+    server: BadServer, fetch: Fetch, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+
+    def stopping() -> None:
+        assert server.hangs.wait(120)
+        stop.set()
+
+    threading.Thread(target=stopping).start()
+    with pytest.raises(FetchStopped):
+        call(fetch, server.url("stuck"), tmp_path / "a", stop=stop)
+    assert children() == []
+
+
+_PROGRAM = """
+import resource, sys, threading
+from pathlib import Path
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.messages import FetchRules
+from gleaner.agent.staging.fetch import Fetch
+url, allowed, into = sys.argv[1:]
+rules = FetchRules(allowed=(allowed,), largest_bytes=2**40, total_s=600, silent_s=300)
+Fetch("", 0, SystemClock())(url, Path(into), rules=rules, sha256=None, stop=threading.Event())
+print(*(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+"""
+
+
+@pytest.mark.extended
+def test_a_large_file_takes_little_memory(server: BadServer, tmp_path: Path) -> None:
+    server.content = bytes(2**30)
+    program = [sys.executable, "-c", _PROGRAM, server.url("good"), server.allowed[0], str(tmp_path / "a")]
+    said = subprocess.run(program, check=True, capture_output=True, text=True, timeout=280).stdout
+    assert (tmp_path / "a").stat().st_size == 2**30
+    assert sum(map(int, said.split())) < 200 * 1024
