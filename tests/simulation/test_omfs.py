@@ -263,7 +263,7 @@ def test_entitlements_are_of_whole_nodes_rounded_down() -> None:
 
 
 def test_an_entitlement_of_nobody_is_refused() -> None:
-    with pytest.raises(BadScenario, match=r"scheduler.omfs.percent: 'Z' is no group of a test \(it has A\)"):
+    with pytest.raises(BadScenario, match=r"group 'Z' has no job in a test; there are: A"):
         replay(
             as_workload([Job(0, 1, 1, "A")]),
             of_processors(4),

@@ -252,7 +252,7 @@ def test_agents_without_work_change_nothing(
 
 def test_a_target_of_a_stranger_is_refused() -> None:
     scheduler = SchedulerSettings(kind=SchedulerKind.SFS, sfs=ShareSettings(targets={"Alcie": 5}))
-    with pytest.raises(BadScenario, match=r"targets: 'Alcie' is no user of a test \(it has Alice, Bob, Chris\)"):
+    with pytest.raises(BadScenario, match=r"user 'Alcie' has no job in a test; there are: Alice, Bob, Chris"):
         starts(TEN, scheduler)
 
 

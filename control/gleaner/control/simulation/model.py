@@ -60,12 +60,12 @@ class Workload:
 _ARRAYS = ("job", "submit_s", "run_s", "limit_s", "processors", "memory_mib", "user", "group", "job_class")
 
 
-def refuse_strangers(where: str, what: str, named: Iterable[str], known: tuple[str, ...], workload: str) -> None:
-    """Raise `BadScenario` for the first user or group of the settings (at `where`) that the workload does not know."""
+def refuse_strangers(what: str, named: Iterable[str], known: tuple[str, ...], workload: str) -> None:
+    """Raise `BadScenario` for the first user or group of the settings that the workload does not know."""
     strangers = sorted(set(named) - set(known))
     if strangers:
-        some = ", ".join(known[:5]) + (", …" if len(known) > 5 else "")
-        raise BadScenario(f"{where}: {strangers[0]!r} is no {what} of {workload} (it has {some})")
+        some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+        raise BadScenario(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,15 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.metrics.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.metrics.tables import duration
-from gleaner.control.simulation.model import Allocation, Cleaning, Machine, Schedule, Workload, of_processors
+from gleaner.control.simulation.model import (
+    Allocation,
+    Cleaning,
+    Machine,
+    Schedule,
+    Workload,
+    of_processors,
+    refuse_strangers,
+)
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
 from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
@@ -98,11 +106,11 @@ def check(scheduler: SchedulerSettings, ground: Ground) -> None:
     if scheduler.kind is SchedulerKind.SFS:
         if not scheduler.sfs.others and not any(scheduler.sfs.targets.values()):
             raise BadScenario("sfs needs targets: --target USER=UNITS, or [scheduler.sfs] targets or others")
-        _known("user", scheduler.sfs.targets, workload.users, workload.name)
+        refuse_strangers("user", scheduler.sfs.targets, workload.users, workload.name)
     if scheduler.kind is SchedulerKind.OMFS:
         if not any(scheduler.omfs.percent.values()):
             raise BadScenario("omfs needs entitlements: --entitlement GROUP=PERCENT, or [scheduler.omfs.percent]")
-        _known("group", scheduler.omfs.percent, workload.groups, workload.name)
+        refuse_strangers("group", scheduler.omfs.percent, workload.groups, workload.name)
 
 
 def run(
@@ -202,13 +210,6 @@ def _window(settings: MeasureSettings, schedule: Schedule) -> Window:
             f"{duration(end_s - window.begin_s)} after it"
         )
     return Window(begin_s, end_s)
-
-
-def _known(what: str, named: Mapping[str, float], names: tuple[str, ...], workload: str) -> None:
-    strangers = sorted(set(named) - set(names))
-    if strangers:
-        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise BadScenario(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}")
 
 
 def machine_name(machine: Machine) -> str:

@@ -142,7 +142,7 @@ def run(
 
 def entitled_units(workload: Workload, machine: Machine, settings: EntitlementSettings) -> Counts:
     """Return what each of the workload's groups is entitled to: its share of the units, rounded down (line 22)."""
-    refuse_strangers("scheduler.omfs.percent", "group", settings.percent, workload.groups, workload.name)
+    refuse_strangers("group", settings.percent, workload.groups, workload.name)
     shares = [settings.percent.get(group, 0.0) * machine.units / 100 for group in workload.groups]
     return np.array([math.floor(share + 1e-9) for share in shares], np.int64)
 

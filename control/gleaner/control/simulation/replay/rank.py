@@ -80,7 +80,7 @@ def by_rank(ledger: UnitLedger, workload: Workload, scheduler: SchedulerSettings
 
 def targets_of(workload: Workload, share: ShareSettings) -> NDArray[np.float64]:
     """Return the target throughput of each of the workload's users, in units."""
-    refuse_strangers("scheduler.sfs.targets", "user", share.targets, workload.users, workload.name)
+    refuse_strangers("user", share.targets, workload.users, workload.name)
     targets = share.factor * np.array([share.targets.get(user, share.others) for user in workload.users])
     if not np.any(targets > 0):
         raise BadScenario("scheduler.sfs: nobody has a target throughput; set `targets` or `others`")
