@@ -93,7 +93,7 @@ def test_the_document_is_true(case: schemathesis.Case, callers: dict[str, Caller
 def _contradicts_itself(body: Any) -> bool:
     """Return True if a job is and is not tried again after a code, or has less memory at most than at first.
 
-    No schema forbids that.
+    No schema forbids that, nor folders to mount, which an admin must have allowed, nor two inputs of one name.
     """
     job = body.get("job") if isinstance(body, dict) else None
     if not isinstance(job, dict):
@@ -101,7 +101,10 @@ def _contradicts_itself(body: Any) -> bool:
     retried, never = (
         codes if isinstance(codes, list) else [] for codes in map(job.get, ("retry_on", "never_retry_on"))
     )
-    most = job.get("most_memory_mib")
+    most, inputs = job.get("most_memory_mib"), job.get("inputs")
+    names = [one.get("name") for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
+    if job.get("mounts") or any(names.count(name) > 1 for name in names):
+        return True
     return any(code in never for code in retried) or (most is not None and most <= job.get("memory_mib", 512))
 
 
