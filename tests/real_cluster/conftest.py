@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 import pytest
-from demo import cluster
+from demo import cluster, nsenter
 from tests.real_cluster import cluster_harness, restoring
 from tests.real_cluster.cluster_harness import ROUND_S
 
@@ -68,3 +68,21 @@ def _quiet(settings: Mapping[str, Mapping[str, object]]) -> Iterator[None]:
     cluster.set_preemption(on=True)
     yield
     cluster.set_preemption(on=True)
+
+
+@pytest.fixture
+def python_image(quiet: None) -> Iterator[str]:
+    """An image whose command is Python, pushed by an admin for the group."""
+    name = "python:1"
+    built = subprocess.run(
+        [*nsenter.OUTER, "build", "--quiet", "-"],
+        input=f'FROM {cluster_harness.PI}\nENTRYPOINT ["python3", "-c"]\n',
+        text=True, capture_output=True, check=True, timeout=300,
+    ).stdout.strip()  # fmt: skip
+    saved = subprocess.run([*nsenter.OUTER, "save", built], capture_output=True, check=True, timeout=300).stdout
+    words = ("exec", "-i", "-u", cluster.SERVICE_USER, "head", "sh", "-c", "cat > /tmp/python.tar")
+    subprocess.run([str(cluster.SCRIPT), *words], input=saved, check=True, timeout=300)
+    cluster.glean("image", "push", "--group", "physics", name, "/tmp/python.tar")
+    yield name
+    cluster.glean("image", "rm", "--group", "physics", name)
+    subprocess.run([*nsenter.OUTER, "image", "rm", built], check=False, capture_output=True, timeout=60)

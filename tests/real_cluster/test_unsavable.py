@@ -2,17 +2,15 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 
 import pytest
-from demo import cluster, nsenter, reference
+from demo import cluster, reference
 from tests.real_cluster import cluster_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(900)]
 
 SETTINGS = {"rounds": {"length_s": 45, "shortest_slice_s": 10}}
-IMAGE = "unsavable:1"
 QUEUE = """
 import ctypes, os, time
 assert ctypes.CDLL(None).mq_open(b"/queue", os.O_CREAT | os.O_RDWR, 0o600, None) >= 0
@@ -24,39 +22,12 @@ REASON = "cannot be saved: it has /queue open, which lies on no disk of its cont
 
 
 @pytest.fixture
-def image(quiet: None) -> Iterator[str]:
-    """An image whose command is Python, pushed by an admin for the group."""
-    built = subprocess.run(
-        [*nsenter.OUTER, "build", "--quiet", "-"],
-        input=f'FROM {cluster_harness.PI}\nENTRYPOINT ["python3", "-c"]\n',
-        text=True, capture_output=True, check=True, timeout=300,
-    ).stdout.strip()  # fmt: skip
-    saved = subprocess.run([*nsenter.OUTER, "save", built], capture_output=True, check=True, timeout=300).stdout
-    send = [
-        str(cluster.SCRIPT),
-        "exec",
-        "-i",
-        "-u",
-        cluster.SERVICE_USER,
-        "head",
-        "sh",
-        "-c",
-        "cat > /tmp/unsavable.tar",
-    ]
-    subprocess.run(send, input=saved, check=True, timeout=300)
-    cluster.glean("image", "push", "--group", "physics", IMAGE, "/tmp/unsavable.tar")
-    yield IMAGE
-    cluster.glean("image", "rm", "--group", "physics", IMAGE)
-    subprocess.run([*nsenter.OUTER, "image", "rm", built], check=False, capture_output=True, timeout=60)
-
-
-@pytest.fixture
-def job(image: str) -> Iterator[int]:
+def job(python_image: str) -> Iterator[int]:
     """One that holds a POSIX queue, on a cluster of which control knows several nodes."""
     others = cluster_harness.submit_pi(2)
     cluster_harness.wait_running(others)
     cluster.glean("cancel", *map(str, others))
-    told = cluster.glean("submit", "--group", "physics", "--image", image, "--memory-mib", "200", after=(QUEUE,))
+    told = cluster.glean("submit", "--group", "physics", "--image", python_image, "--memory-mib", "200", after=(QUEUE,))
     yield told["jobs"][0]
     cluster.glean("cancel", str(told["jobs"][0]))
 
@@ -70,8 +41,8 @@ def checked(*words: str) -> tuple[int, dict[str, str]]:
     return int(code), json.loads(told)
 
 
-def test_a_check_says_so_and_why_long_before_the_end_of_the_slice(image: str) -> None:
-    code, told = checked("--memory-mib", "200", image, "--", QUEUE)
+def test_a_check_says_so_and_why_long_before_the_end_of_the_slice(python_image: str) -> None:
+    code, told = checked("--memory-mib", "200", python_image, "--", QUEUE)
     assert (code, told["verdict"]) == (1, "no")
     assert told["reason"].startswith(REASON)
 
