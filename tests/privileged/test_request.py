@@ -93,6 +93,8 @@ def test_no_field_may_be_there_that_is_not_known(field: str) -> None:
         request.spec({**GOOD, field: "x"})
 
 
+SMALL_FILES = ("/folder/resolv.conf", "/folder/hostname", "/folder/hosts")
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -114,11 +116,11 @@ def test_whatever_is_taken_cannot_loosen_the_container(field: str, value: object
     assert (process["capabilities"], process["noNewPrivileges"], process["cwd"]) == ({}, True, "/job")
     assert {one["type"] for one in made["linux"]["namespaces"]} == {"mount", "network", "uts", "pid", "ipc"}
     sources = [mount["source"] for mount in made["mounts"] if mount["type"] == "bind"]
-    own = ["/folder/job", "/folder/resolv.conf", "/folder/hostname", "/folder/hosts"]
+    own = ["/folder/job", *(["/folder/inputs"] if spec.inputs else []), *SMALL_FILES]
     assert sources == [f"/folder/mount-{number}" for number in range(len(spec.mounts))] + own
-    from_node = [mount for mount in made["mounts"] if mount["destination"] in spec.mounts]
+    from_node = [mount for mount in made["mounts"] if mount["destination"] in {*spec.mounts, "/inputs"}]
     assert all({"ro", "nosuid", "nodev", "rprivate"} <= set(mount["options"]) for mount in from_node)
-    assert len(from_node) == len(spec.mounts)
+    assert len(from_node) == len(spec.mounts) + spec.inputs
     assert made["root"] == {"path": "/folder/rootfs"}
     assert made["linux"]["cgroupsPath"] == f"/gleaner/{spec.name}"
     assert set(made["annotations"]) <= {"org.gleaner.handshake", "org.gleaner.restore", "org.gleaner.end-s"}

@@ -1,6 +1,5 @@
 """From a trace to settings that the real programs read."""
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from tests.simulation.made import busy
 
 from gleaner.agent.settings import AgentSettings as LiveAgentSettings
+from gleaner.control.cli.render import json_text
 from gleaner.control.settings import Settings
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import of_processors
@@ -71,7 +71,7 @@ def test_the_control_program_and_the_agents_read_what_is_recommended(
 def test_one_worker_and_two_give_the_same_answer(tmp_path: Path) -> None:
     alone = tuned(tmp_path / "one", asked(), workers=1)
     together = tuned(tmp_path / "two", asked(), workers=2)
-    assert json.dumps(as_json(alone)) == json.dumps(as_json(together))
+    assert json_text(as_json(alone)) == json_text(as_json(together))
     assert html(page(alone, "of a test", ())) == html(page(together, "of a test", ()))
     assert table(alone) == table(together)
     assert lines(alone) == lines(together)
