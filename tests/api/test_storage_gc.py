@@ -214,7 +214,8 @@ def test_stored_images_and_inputs_without_a_row_go_after_a_day(harness: ApiHarne
         return key
 
     def removed(after_s: float) -> int:
-        return remove_orphans(harness.state, harness.now_s + after_s)
+        harness.state.steady_clock = lambda: after_s
+        return remove_orphans(harness.state)
 
     pushed(harness.user, MadeImage())
     assert put(harness.user).status_code == 201
@@ -225,6 +226,9 @@ def test_stored_images_and_inputs_without_a_row_go_after_a_day(harness: ApiHarne
     late = store(f"images/{'3' * 64}")
     assert removed(ORPHAN_AGE_S - 1) == 0
     assert stored() == with_rows | first | {late}
+    harness.publish_checkpoint(1000, 1)
+    assert removed(ORPHAN_AGE_S) == 0, "there are archives of another queue's jobs"
+    harness.storage.delete(checkpoint_key(1000, 1, 1))
     assert removed(ORPHAN_AGE_S) == 2
     assert stored() == with_rows | {late}
     assert removed(2 * ORPHAN_AGE_S) == 1

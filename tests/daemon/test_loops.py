@@ -193,7 +193,7 @@ def test_a_step_that_fails_is_told_and_called_again(state: ControlState) -> None
 def test_the_time_since_the_last_good_round_is_known_of_each_loop_while_this_program_leads(state: ControlState) -> None:
     now_s = [100.0]
     state.steady_clock = lambda: now_s[0]
-    outcomes: list[Exception | None] = [None, StorageError("away")]
+    outcomes: list[Exception | None] = [StorageError("away"), None, StorageError("away")]
 
     def step(_now_s: float) -> None:
         if (outcome := outcomes.pop(0)) is not None:
@@ -202,7 +202,10 @@ def test_the_time_since_the_last_good_round_is_known_of_each_loop_while_this_pro
     loop = Loop("a", 10, step)
     assert state.loop_ages_s == {}
     loop.run_once(state, 5.0)
-    now_s[0] = 160.0
+    now_s[0] = 107.0
+    assert state.loop_ages_s == {"a": 7.0}, "it was never good, and its age grows"
+    loop.run_once(state, 5.0)
+    now_s[0] = 167.0
     loop.run_once(state, 5.0)
     assert state.loop_ages_s == {"a": 60.0}, "the second round was not good"
     state.leads_until_s = 0.0

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -139,7 +140,22 @@ def test_jobs_that_come_together_fetch_a_file_once(world: World) -> None:
     assert len(world.fetches) == 1
 
 
-def test_another_submission_reads_what_this_agent_has_stored_or_fetches_it_anew(world: World) -> None:
+def test_another_submission_fetches_a_file_anew_unless_its_digest_was_given(world: World) -> None:
+    world.settle(ONE)
+    world.fixed.clear()
+    world.content = b"second"
+    assert world.read(world.settle(ONE.model_copy(update={"submitted_s": 2.0}), job=8)) == b"second"
+    assert len(world.fetches) == 2
+    world.content = b"first"
+    given = ONE.model_copy(update={"sha256": f"sha256:{hashlib.sha256(b'first').hexdigest()}"})
+    for submitted_s in (3.0, 4.0):
+        world.fixed.clear()
+        settled = world.settle(given.model_copy(update={"submitted_s": submitted_s}), job=9)
+    assert world.read(settled) == b"first"
+    assert len(world.fetches) == 3
+
+
+def test_what_was_fetched_and_is_gone_is_fetched_anew(world: World) -> None:
     world.settle(ONE)
     world.fixed.clear()
     world.settle(ONE, job=8)

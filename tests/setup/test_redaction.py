@@ -1,6 +1,7 @@
 """No secret leaves the site with a bundle, wherever it was planted."""
 
 import json
+import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,10 @@ PLANTED = {
     "a key of settings": ('s3_secret_key = "AKI/abc+def"', "AKI/abc+def"),
     "one in JSON": ('{"proxy_password": "abc", "debug": true}', '"abc"'),
     "one of an environment": ("PGPASSWORD=abc123 psql", "abc123"),
+    "the second of a list": ('tokens = ["abc1", "def2"]', "def2"),
+    "one that looks like a path": ('password = "/abc"', "/abc"),
+    "one beside a known one": ("token = ***x7", "x7"),
+    "one by a short name": ("pwd=abc1", "abc1"),
     "a header": ("Authorization: Bearer tiny-token", "tiny-token"),
     "another one": ("sent 'authorization': 'Basic dTpw' to head", "dTpw"),
     "one that is no bearer's": ("authorization: Negotiate YII/abc", "YII/abc"),
@@ -89,3 +94,13 @@ def test_of_a_long_log_the_last_lines_are_packed(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"\xff\n" + b"".join(b"line %d\n" % number for number in range(100_000)))
     lines = bundle.tail(tmp_path / "a.log").splitlines()
     assert (len(lines), lines[-1]) == (300, "line 99999")
+
+
+def test_no_link_in_a_folder_of_logs_is_followed(tmp_path: Path) -> None:
+    """The agents' account may write there, and root packs what it finds."""
+    (tmp_path / "shadow").write_text("root's own")
+    (tmp_path / "a.log").symlink_to("shadow")
+    os.mkfifo(tmp_path / "b.log")
+    with pytest.raises(OSError, match="symbolic links"):
+        bundle.tail(tmp_path / "a.log")
+    assert bundle.tail(tmp_path / "b.log") == "not a plain file\n"

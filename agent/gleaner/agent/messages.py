@@ -272,6 +272,8 @@ class UrlInput(Message):
     sha256: Digest | None = None
     """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
     into_job: Flag = False
+    submitted_s: Seconds | None = None
+    """The time of the submission: without a digest, only jobs of one submission share what was fetched."""
 
 
 class FetchRules(Message):

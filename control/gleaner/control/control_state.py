@@ -56,7 +56,8 @@ class LoopFaults:
     """The loops of `daemon` that failed by a bug. Each loop's thread changes its own entries in place; anybody reads.
 
     `rounds` counts each loop's failed rounds since control started. `worked_s` has the instant, on `steady_clock`, of
-    the last round of each loop that was good; a loop that does nothing while another program leads is not in it.
+    the last round of each loop that was good, or of its first round of all; a loop that does nothing while another
+    program leads is not in it.
     """
 
     rounds: Counter[str] = field(default_factory=Counter[str])

@@ -55,7 +55,7 @@ class UrlInputs:
     fetch: FetchUrl
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]
     """Asks control, as `ControlClient.fix_input` does."""
-    _turns: dict[tuple[str, str, str | None], _Turn] = field(default_factory=dict[tuple[str, str, str | None], _Turn])
+    _turns: dict[tuple[str, UrlInput], _Turn] = field(default_factory=dict[tuple[str, UrlInput], _Turn])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -68,7 +68,10 @@ class UrlInputs:
 
     def _settle(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> StoredInput:
         with self._lock:
-            turn = self._turns.setdefault((assignment.group, one.url, one.sha256), _Turn())
+            alike = one.model_copy(update={"name": "", "into_job": False})
+            if one.sha256 is not None:  # its bytes are the same for every submission
+                alike = alike.model_copy(update={"submitted_s": None})
+            turn = self._turns.setdefault((assignment.group, alike), _Turn())
         while not turn.lock.acquire(timeout=1.0):
             if stop.is_set():
                 raise stopped()

@@ -104,7 +104,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
         return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, auto_decompress=False)
 
     server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
-    for _ in range(MOST_REDIRECTS):
+    for _ in range(1 + MOST_REDIRECTS):
         try:
             file = server.open(url, block_size=0, size=1, allow_redirects=False)
         except FileNotFoundError:

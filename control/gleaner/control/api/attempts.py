@@ -12,6 +12,7 @@ from gleaner.agent.job.inputs import input_key
 from gleaner.agent.messages import Checkpointed, Completed, InputFetched, InputFixed, LogLines, Returned, Saved
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
+from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.queue import attempt_reports, queries
@@ -74,7 +75,7 @@ def returned(
     _take(caller, job, attempt, report, verb="return")
 
 
-@router.post("/input", responses=documented(404, 409, 413, 422, 502))
+@router.post("/input", dependencies=[IN_TURN], responses=documented(404, 409, 413, 422, 502))
 def fix_input(
     caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: Annotated[InputFetched, examples.A_FETCHED_INPUT]
 ) -> InputFixed:

@@ -46,6 +46,9 @@ class Loop:
             state.faults.worked_s.pop(self.name, None)
             return
         reason = ""
+        state.faults.worked_s.setdefault(
+            self.name, state.steady_clock()
+        )  # the age of one that was never good grows, too
         try:
             self.step(now_s)
         except NotLeading as error:  # the leader's loop says who leads

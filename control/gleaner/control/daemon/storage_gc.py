@@ -80,7 +80,7 @@ def remove_garbage(state: ControlState, now_s: float) -> None:
         removed = {
             "archives": len(remove_archives(state.engine, state.storage)),
             "inputs": remove_inputs(state, now_s),
-            "orphans": remove_orphans(state, now_s),
+            "orphans": remove_orphans(state),
             "pieces": remove_pieces(folder, before_s=now_s - KEEP_PIECES_S),
             "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
             "tokens": remove_tokens(state.engine, folder / "agents"),
@@ -146,8 +146,13 @@ def remove_inputs(state: ControlState, now_s: float) -> int:
     return len(removed)
 
 
-def remove_orphans(state: ControlState, now_s: float) -> int:
-    """Remove the stored images and inputs that have had no row for long. Return their number."""
+def remove_orphans(state: ControlState) -> int:
+    """Remove the stored images and inputs that have had no row for long. Return their number.
+
+    Nothing is removed while the storage has archives of jobs that this queue does not know, or the queue knows none of
+    the stored images and inputs: then they are another queue's, perhaps because the settings name a wrong one.
+    """
+    now_s = state.steady_clock()
     with state.images_turn:
         stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
         with snapshot(state.engine) as db:
@@ -155,6 +160,8 @@ def remove_orphans(state: ControlState, now_s: float) -> int:
             known |= {input_key(group, content) for group, content in inputs.stored(db)}
         since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
         old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
+        if old and (known.isdisjoint(stored) or _has_jobs_of_others(state)):
+            return 0
         if old:
             state.check_leads()
         for key in old:
@@ -162,6 +169,17 @@ def remove_orphans(state: ControlState, now_s: float) -> int:
             del since_s[key]
         state.orphans_since_s = since_s
     return len(old)
+
+
+def _has_jobs_of_others(state: ControlState) -> bool:
+    """Return whether the storage has an archive of a job that is not in the queue."""
+    numbers = sorted({archive.job for key in state.storage.keys("jobs") if (archive := job_archive(key)) is not None})
+    for start in range(0, len(numbers), JOBS_A_LOOK):
+        looked_at = numbers[start : start + JOBS_A_LOOK]
+        with snapshot(state.engine) as db:
+            if len(queries.kept(db, looked_at)) < len(looked_at):
+                return True
+    return False
 
 
 def remove_pieces(folder: Path, *, before_s: float) -> int:

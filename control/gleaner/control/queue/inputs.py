@@ -38,7 +38,7 @@ def take_for_spec(
         if isinstance(one, UrlInputSpec):
             if reason := allowed_urls.refusal(one.url, urls):
                 raise Refused(f"the input {one.name}: {reason}")
-            found.append(UrlInput(**one.model_dump()))
+            found.append(UrlInput(**one.model_dump(), submitted_s=now_s))
         elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import stat
 import tarfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -112,9 +113,15 @@ def _journal(unit: str, within_s: float) -> str:
     return said.why if isinstance(said, Unread) else said.stdout
 
 
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def tail(path: Path) -> str:
-    """Return the last lines of a file."""
-    with path.open("rb") as file:
+    """Return the last lines of a plain file. No link is followed: others than the caller may write to its folder."""
+    with open(path, "rb", opener=_no_link) as file:  # noqa: PTH123 - a path's own `open` takes no opener
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return "not a plain file\n"
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
         lines = text_of(file.read(_TAIL_BYTES)).splitlines()

@@ -20,9 +20,10 @@ _MUNGE = re.compile(r"MUNGE:[A-Za-z0-9+/=]*:?")
 _SECRET_KEY = re.compile(
     r"""(?ix)
     ( [\w.-]*
-      (?: passw(?:or)?d | passphrase | secret | token | credential | api_?key | private_?key | _key \b | \b key \b )
+      (?: passw(?:or)?d | passphrase | \b pass \b | \b pwd \b | secret | token | credential
+        | api_?key | private_?key | _key \b | \b key \b )
       [\w.-]* ["']? \s* [=:] \s* )
-    ( "(?:[^"\\]|\\.)*" | '[^']*' | [^\s,;&}\]]+ )
+    ( \[ [^\]]* \]? | "(?:[^"\\]|\\.)*" | '[^']*' | [^\s,;&}\]]+ )
     """
 )
 _PATH = re.compile(r"""["']?(?:~|)(?:/[\w.@-]{1,31})+["']?""")
@@ -76,8 +77,9 @@ def without_secrets(text: str, known: Collection[str] = ()) -> str:
 
 
 def _keep_path(match: "re.Match[str]") -> str:
-    value = match[2]
-    return match[0] if _PATH.fullmatch(value) or HIDDEN in value else match[1] + HIDDEN
+    name = match[1].rstrip(" \t\n=:\"'").lower()
+    is_path = name.endswith(("key", "file", "path", "folder", "socket")) and _PATH.fullmatch(match[2])
+    return match[0] if is_path else match[1] + HIDDEN
 
 
 def _keep_digest(match: "re.Match[str]") -> str:
