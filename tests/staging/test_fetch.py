@@ -20,7 +20,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.staging import fetch_child
 from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
-from gleaner.agent.staging.fetch_child import FetchRequest, MayPass, Refused
+from gleaner.agent.staging.fetch_child import FetchRequest, MayNot, MayPass
 
 pytestmark = pytest.mark.slow
 RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
@@ -53,21 +53,21 @@ def test_a_file_comes_through_redirects_that_are_allowed(server: BadServer) -> N
 
 
 def test_what_no_other_try_changes_is_one_line(server: BadServer) -> None:
-    assert "the server has no such file (404)" in failure(Refused, request(server, "missing"))
-    assert "give its sha256" in failure(Refused, request(server, "unsaid"))
-    assert "redirected more than 10 times" in failure(Refused, request(server, "loop"))
+    assert "the server has no such file (404)" in failure(MayNot, request(server, "missing"))
+    assert "give its sha256" in failure(MayNot, request(server, "unsaid"))
+    assert "redirected more than 10 times" in failure(MayNot, request(server, "loop"))
 
 
 def test_a_redirect_is_checked_like_the_url_itself(server: BadServer) -> None:
     elsewhere = quote("https://elsewhere.example/a")
-    line = failure(Refused, request(server, f"moved?to={elsewhere}"))
+    line = failure(MayNot, request(server, f"moved?to={elsewhere}"))
     assert "is redirected, and https://elsewhere.example/a is not below a URL that this site allows" in line
     plain = quote(f"http://127.0.0.1:{server.port}/good")
-    assert "must begin with https://" in failure(Refused, request(server, f"moved?to={plain}"))
+    assert "must begin with https://" in failure(MayNot, request(server, f"moved?to={plain}"))
     up = quote("/pub/../private")
-    assert "not below" in failure(Refused, request(server, f"pub/moved?to={up}", allowed=(server.url("pub/"),)))
+    assert "not below" in failure(MayNot, request(server, f"pub/moved?to={up}", allowed=(server.url("pub/"),)))
     local = (*server.allowed, "file:///etc/")
-    line = failure(Refused, request(server, "moved?to=file:///etc/hostname", allowed=local))
+    line = failure(MayNot, request(server, "moved?to=file:///etc/hostname", allowed=local))
     assert "must not lead to a file of the node" in line
     assert {path.partition("?")[0] for path in server.asked} == {"/moved", "/pub/moved"}
 
@@ -91,11 +91,11 @@ def test_a_certificate_that_nobody_vouches_for_is_not_trusted(
 
 def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
     """`localhost` is on the list, and its address is not."""
-    line = failure(Refused, request(server, "good", host="localhost"))
+    line = failure(MayNot, request(server, "good", host="localhost"))
     assert "localhost has the address" in line
     assert "of the node itself" in line
     for other in ("2130706433", "127.1"):
-        assert "not a canonical IPv4 address" in failure(Refused, request(server, "good", host=other))
+        assert "not a canonical IPv4 address" in failure(MayNot, request(server, "good", host=other))
     assert server.asked == []
     named = (server.url("", "localhost"), "https://127.0.0.1/", "https://[::1]/")
     assert fetched(request(server, "good", host="localhost", allowed=named)) == CONTENT
@@ -105,7 +105,7 @@ def test_controls_own_addresses_are_refused(server: BadServer) -> None:
     listed = ("https://*.example.org/",)
     request = FetchRequest("https://192.0.2.1/a", ("https://192.0.2.1/",), "192.0.2.1", 300, False)
     guard = fetch_child.AddressGuard(dataclasses.replace(request, allowed=listed))
-    with pytest.raises(Refused, match="control's"):
+    with pytest.raises(MayNot, match="control's"):
         guard.check("data.example.org", "192.0.2.1")
     fetch_child.AddressGuard(request).check("data.example.org", "192.0.2.1")  # the list names it
 
@@ -130,12 +130,12 @@ def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: s
 
     assert fetched(of("a")) == CONTENT
     assert fetched(of("latest")) == CONTENT
-    assert "which is not below a folder that this site allows" in failure(Refused, of("out"))
-    assert "not readable by everybody" in failure(Refused, of("mine"))
-    assert "is no file" in failure(Refused, of("pipe"))
-    assert "is no file" in failure(Refused, of(""))
-    assert "No such file" in failure(Refused, of("b"))
-    assert "not below" in failure(Refused, dataclasses.replace(of("a"), url=f"file://{private}/a"))
+    assert "which is not below a folder that this site allows" in failure(MayNot, of("out"))
+    assert "not readable by everybody" in failure(MayNot, of("mine"))
+    assert "is no file" in failure(MayNot, of("pipe"))
+    assert "is no file" in failure(MayNot, of(""))
+    assert "No such file" in failure(MayNot, of("b"))
+    assert "not below" in failure(MayNot, dataclasses.replace(of("a"), url=f"file://{private}/a"))
 
 
 # ── as the agent does it: a process that can be ended ──

@@ -46,7 +46,7 @@ class FetchRequest:
         return json.dumps(asdict(self)).encode()
 
 
-class Refused(Exception):
+class MayNot(Exception):
     """The fetch fails, and so would every other try."""
 
 
@@ -60,19 +60,19 @@ def open_file(url: str, request: FetchRequest) -> Iterator[bytes]:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
+        raise MayNot(f"{path}: {error.strerror}") from None
     with openat.closing_fd(file):
         # The open file is checked, and not its name, which may mean another file a moment later.
         real = Path(f"/proc/self/fd/{file}").readlink()
         folders = ("/".join(allowed_urls.location(each).folders) for each in request.allowed if _is_file(each))
         if not any(real.is_relative_to(Path("/", folder).resolve()) for folder in folders):
-            raise Refused(f"{path} leads to {real}, which is not below a folder that this site allows")
+            raise MayNot(f"{path} leads to {real}, which is not below a folder that this site allows")
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Refused(f"{path} is no file")
+            raise MayNot(f"{path} is no file")
         if not os.fstat(file).st_mode & stat.S_IROTH or not all(
             folder.stat().st_mode & stat.S_IXOTH for folder in real.parents
         ):
-            raise Refused(f"{path} is not readable by everybody: Gleaner would give it to who may not read it")
+            raise MayNot(f"{path} is not readable by everybody: Gleaner would give it to who may not read it")
         while chunk := os.read(file, CHUNK_BYTES):
             yield chunk
 
@@ -108,13 +108,13 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
         try:
             file = server.open(url, block_size=0, size=1, allow_redirects=False)
         except FileNotFoundError:
-            raise Refused(f"{allowed_urls.shown(url)}: the server has no such file (404)") from None
+            raise MayNot(f"{allowed_urls.shown(url)}: the server has no such file (404)") from None
         except TimeoutError:  # also one of aiohttp's
             raise
         except aiohttp.ClientResponseError as error:
             _raise_status(url, error.status)
         except aiohttp.InvalidURL as error:
-            raise Refused(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+            raise MayNot(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
         except aiohttp.ClientError as error:
             raise MayPass(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
         answer = file.r
@@ -124,21 +124,21 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
             if not reason and allowed_urls.location(target).scheme != "https":
                 reason = "a server must not lead to a file of the node"
             if reason:
-                raise Refused(f"{allowed_urls.shown(url)} is redirected, and {reason}")
+                raise MayNot(f"{allowed_urls.shown(url)} is redirected, and {reason}")
             url = target
             continue
         if answer.status != HTTPStatus.OK:
             _raise_status(url, answer.status)
         is_chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
         if not (request.has_digest or is_chunked or "Content-Length" in answer.headers):
-            raise Refused(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
+            raise MayNot(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
         return _read(file, url)
-    raise Refused(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
+    raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
 
 
 def _raise_status(url: str, status: int) -> NoReturn:
     line = f"{allowed_urls.shown(url)}: the server answers {status}"
-    raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else Refused)(line)
+    raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else MayNot)(line)
 
 
 def _read(file: Any, url: str) -> Iterator[bytes]:
@@ -159,9 +159,9 @@ class AddressGuard:
         self._of_control = _addresses(request.control_host)
 
     def check(self, host: str, address: str) -> None:
-        """Raise `Refused` if an agent does not connect to this address of the host."""
+        """Raise `MayNot` if an agent does not connect to this address of the host."""
         if reason := allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control):
-            raise Refused(reason)
+            raise MayNot(reason)
 
 
 def _addresses(host: str) -> frozenset[str]:
@@ -175,9 +175,9 @@ OPENERS = {"https": open_https, "file": open_file}
 
 
 def fetch(request: FetchRequest) -> Iterator[bytes]:
-    """Yield the content of the URL. Raises `Refused` or `MayPass` with one line."""
+    """Yield the content of the URL. Raises `MayNot` or `MayPass` with one line."""
     if reason := allowed_urls.refusal(request.url, request.allowed):
-        raise Refused(reason)
+        raise MayNot(reason)
     where = allowed_urls.shown(request.url)
     try:
         yield from OPENERS[allowed_urls.location(request.url).scheme](request.url, request)
@@ -200,9 +200,9 @@ def main() -> int:
     try:
         for chunk in fetch(request):
             openat.write_all(1, chunk)
-    except (Refused, MayPass) as error:
+    except (MayNot, MayPass) as error:
         openat.write_all(said, str(error).encode())
-        return FINAL if isinstance(error, Refused) else MAY_PASS
+        return FINAL if isinstance(error, MayNot) else MAY_PASS
     return 0
 
 
