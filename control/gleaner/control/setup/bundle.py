@@ -119,7 +119,7 @@ def _no_link(path: str, flags: int) -> int:
 
 def tail(path: Path) -> str:
     """Return the last lines of a plain file. No link is followed: others than the caller may write to its folder."""
-    with open(path, "rb", opener=_no_link) as file:  # noqa: PTH123 - a path's own `open` takes no opener
+    with open(path, "rb", opener=_no_link) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return "not a plain file\n"
         size = file.seek(0, os.SEEK_END)
