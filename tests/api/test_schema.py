@@ -83,7 +83,7 @@ def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
 
 
 @schema.parametrize()
-@settings(max_examples=30 if IS_WHOLE else 5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
+@settings(max_examples=30 if IS_WHOLE else 3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
 def test_the_document_is_true(case: schemathesis.Case, callers: dict[str, Caller]) -> None:
     is_beyond = case.operation.label in BEYOND_A_SCHEMA or _contradicts_itself(case.body)
     excluded: list[Any] = [positive_data_acceptance] if is_beyond else []

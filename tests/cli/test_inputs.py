@@ -114,8 +114,12 @@ def test_urls_are_submitted_as_they_are_and_shown_with_the_job(harness: CliHarne
     (harness.folder / "runs.yaml").write_text(f"image: pi\ninputs: [https://data.example.org/b, a, {url}]\n")
     (job,) = json.loads(harness.good("submit", "runs.yaml", "--json"))["jobs"]
     first, _, last = harness.node.claim()[0].inputs
-    assert first == UrlInput(name="b", url="https://data.example.org/b")
-    assert last == UrlInput(name="c", url="https://data.example.org/b?key=1", sha256=f"sha256:{digest}", into_job=True)
+    assert isinstance(first, UrlInput) and isinstance(last, UrlInput)
+    at_s = first.submitted_s
+    assert at_s is not None and last.submitted_s == at_s
+    assert first == UrlInput(name="b", url="https://data.example.org/b", submitted_s=at_s)
+    with_digest = {"sha256": f"sha256:{digest}", "into_job": True}
+    assert last == UrlInput(name="c", url="https://data.example.org/b?key=1", **with_digest, submitted_s=at_s)
     shown = " ".join(harness.good("show", str(job)).split())
     assert "b (from https://data.example.org/b, not fetched yet), a, c (copied, from https://data" in shown
     assert "key=1" not in shown
