@@ -22,6 +22,7 @@ import os
 import re
 import stat
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,12 +119,8 @@ def remove_archives(engine: Engine, storage: Storage) -> list[str]:
         archive = job_archive(key)
         if archive is not None:
             by_job[archive.job].append(archive)
-    jobs = sorted(by_job)
     deleted: list[str] = []
-    for start in range(0, len(jobs), JOBS_A_LOOK):
-        looked_at = jobs[start : start + JOBS_A_LOOK]
-        with snapshot(engine) as db:
-            kept_by_job = queries.kept(db, looked_at)
+    for looked_at, kept_by_job in _known_of(engine, by_job):
         for job in looked_at:
             kept = kept_by_job.get(job)
             for archive in by_job[job]:
@@ -173,13 +170,18 @@ def remove_orphans(state: ControlState) -> int:
 
 def _has_jobs_of_others(state: ControlState) -> bool:
     """Return whether the storage has an archive of a job that is not in the queue."""
-    numbers = sorted({archive.job for key in state.storage.keys("jobs") if (archive := job_archive(key)) is not None})
-    for start in range(0, len(numbers), JOBS_A_LOOK):
-        looked_at = numbers[start : start + JOBS_A_LOOK]
-        with snapshot(state.engine) as db:
-            if len(queries.kept(db, looked_at)) < len(looked_at):
-                return True
-    return False
+    jobs = {archive.job for key in state.storage.keys("jobs") if (archive := job_archive(key)) is not None}
+    return any(len(known) < len(looked_at) for looked_at, known in _known_of(state.engine, jobs))
+
+
+def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], dict[int, Kept]]]:
+    """Yield some of the jobs at a time, in order, and what the queue keeps of those that it knows."""
+    in_order = sorted(jobs)
+    for start in range(0, len(in_order), JOBS_A_LOOK):
+        looked_at = in_order[start : start + JOBS_A_LOOK]
+        with snapshot(engine) as db:
+            known = queries.kept(db, looked_at)
+        yield looked_at, known
 
 
 def remove_pieces(folder: Path, *, before_s: float) -> int:

@@ -35,11 +35,7 @@ def criu(facts: Facts) -> Judgement:
     """Judge the version of CRIU against the kernel's."""
     said = facts.programs.get("criu --version", Unread("it was not asked"))
     if isinstance(said, Unread):
-        return (
-            fault(said.why, "install CRIU; privileged.json says where it is")
-            if said.is_missing
-            else not_checked(said.why)
-        )
+        return _unread(said, "install CRIU; privileged.json says where it is")
     found, linux = version_in(said.stdout), version_in(facts.kernel)
     if said.status != 0 or not found:
         return fault(f"criu --version says {said.complaint!r}", "install CRIU anew; privileged.json says where it is")
@@ -99,15 +95,16 @@ def agent_program(facts: Facts) -> Judgement:
     return ok(said.complaint)
 
 
+def _unread(said: Unread, to_do: str) -> Judgement:
+    """Judge a program that has not answered: only one that is not there is a fault."""
+    return fault(said.why, to_do) if said.is_missing else not_checked(said.why)
+
+
 def runc(facts: Facts) -> Judgement:
     """Judge the version of runc."""
     said = facts.programs.get("runc --version", Unread("it was not asked"))
     if isinstance(said, Unread):
-        return (
-            fault(said.why, "install runc; privileged.json says where it is")
-            if said.is_missing
-            else not_checked(said.why)
-        )
+        return _unread(said, "install runc; privileged.json says where it is")
     found = version_in(said.stdout)
     if said.status != 0 or not found or not said.stdout.startswith("runc"):
         return fault(f"runc --version says {said.complaint!r}", "install runc (crun cannot be used)")
@@ -151,11 +148,7 @@ def system_python(facts: Facts) -> Judgement:
     """Judge the Python that runs root's programs."""
     said = facts.programs.get("system python", Unread("it was not asked"))
     if isinstance(said, Unread):
-        return (
-            fault(said.why, "root's programs need the system's own Python")
-            if said.is_missing
-            else not_checked(said.why)
-        )
+        return _unread(said, "root's programs need the system's own Python")
     found = version_in(said.stdout)
     if said.status != 0 or found < _LEAST_PYTHON:
         return fault(
