@@ -25,7 +25,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.queue.database import connect
 from gleaner.control.settings import RoundSettings, Settings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.schema]
 
 AGENT = "agent-1"
 NOWHERE = "sqlite:////tmp/never-opened.db"

@@ -32,6 +32,7 @@ OUTPUT = ROOT / "test-output"
 BIN = ROOT / ".venv" / "bin"
 LIMIT_MIN = 19
 SAY_EVERY_S = 30.0
+SCHEMA = "tests/api/test_schema.py"
 STACKS, STACKS_WITHIN_S = "stacks", 5.0
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = ("mount", "-t", "tmpfs", "-o", "size=8g", "gleaner-tests")
@@ -52,11 +53,19 @@ class Part:
     niceness: int = 0
 
 
+WITHOUT_SCHEMA = ("-p", "no:schemathesis", f"--ignore={SCHEMA}")
+"""To collect the tests of the API's schema draws their cases, six seconds of a core: only one process does it."""
 PARTS = (
     # What waits for a real cluster comes first to a core; the others fill what it leaves.
-    Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), needs="cluster"),
-    Part("nodes", "nodes", ("tests/runtime", "tests/slurm", "tests/lab"), needs="nodes", niceness=5),
-    Part("unit", "not cluster and not nodes", options=("--numprocesses", "3", "--dist", "worksteal"), niceness=10),
+    Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), WITHOUT_SCHEMA, needs="cluster"),
+    Part("nodes", "nodes", ("tests/runtime", "tests/slurm", "tests/lab"), WITHOUT_SCHEMA, needs="nodes", niceness=5),
+    Part("schema", "schema", (SCHEMA,), niceness=10),
+    Part(
+        "unit",
+        "not cluster and not nodes and not schema",
+        options=("--numprocesses", "3", "--dist", "worksteal", *WITHOUT_SCHEMA),
+        niceness=10,
+    ),
 )
 STATIC = "static"
 PLACE = Path("/tmp").resolve()
@@ -440,7 +449,7 @@ def main() -> int:
     """Run the tests; 0 where all is well."""
     parser = argparse.ArgumentParser(prog="tests.suite.run", description=__doc__)
     parser.add_argument("--all", action="store_true", help="the extended tests, too")
-    parser.add_argument("--only", default="", help="of static,unit,nodes,cluster")
+    parser.add_argument("--only", default="", help="of static,unit,schema,nodes,cluster")
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
     parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
     arguments = parser.parse_args()
