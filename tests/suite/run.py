@@ -69,8 +69,8 @@ PARTS = (
 )
 STATIC = "static"
 PYRIGHT_READS = "control agent lab demo"
-"""In `make test`. The tests are read by mypy, with the bodies of functions that have no types; pyright would read them by
-its basic rules, and half of its time would go there."""
+"""In `make test`. mypy reads the tests, with the bodies of functions that have no types. pyright would read them by its
+basic rules, which takes as long as half of the program."""
 PLACE = Path("/tmp").resolve()
 """Of the run's folder. The path is short, because sockets lie in it."""
 LOCK = Path("/tmp/gleaner-tests.lock")
