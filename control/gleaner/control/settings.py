@@ -347,6 +347,13 @@ class AuditSettings(_Table):
     """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
 
 
+class LogSettings(_Table):
+    """`[log]`: control's own log, on its error output."""
+
+    format: Literal["text", "json"] = "text"
+    """`text` is for people; `json` is an object a line, for programs that collect logs."""
+
+
 class Quota(_Table):
     """The most that a group or a user may have. None: as much as there is."""
 
@@ -552,6 +559,7 @@ class Settings(FileSettings):
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     audit: AuditSettings = AuditSettings()
+    log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
     inputs: InputSettings = InputSettings()
