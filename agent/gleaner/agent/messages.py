@@ -337,8 +337,8 @@ class Assignment(Message):
     fetch_rules: FetchRules | None = None
     """The rules for its `UrlInput`s; None if it has none."""
     keep: tuple[str, ...] = ()
-    """What is kept of the job's folder as its result, as `system.keep_patterns` reads it; empty: everything. An older
-    agent keeps everything, too."""
+    """The files of the job's folder that are its result, as `system.keep_patterns` reads it; empty: all. An older
+    agent keeps all, too."""
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:

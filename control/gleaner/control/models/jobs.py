@@ -106,7 +106,7 @@ class JobSpec(Shape):
     mounts: Mounts = ()
     """Folders of the nodes that the job sees read-only, each at its own path, out of those that the site allows."""
     outputs: OutputSpec | None = None
-    """What is kept of the job's folder; None: everything."""
+    """The part of the job's folder that is kept; None: everything."""
     saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
@@ -255,7 +255,7 @@ class JobDetail(Reply):
     inputs: tuple[JobInput, ...] = ()
     mounts: tuple[str, ...] = ()
     outputs: OutputSpec | None = None
-    """What is kept of its folder, with its index filled in; None: everything."""
+    """The part of its folder that is kept, with its index filled in; None: everything."""
     unmatched: tuple[str, ...] = ()
     """The patterns of `outputs` that have fitted no file of the result."""
     command: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is kept of a job's folder."""
+"""The part of a job's folder that is kept."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ def _a_pattern(pattern: str) -> str:
 
 
 class OutputSpec(Shape):
-    """What is kept of a job's folder as its result."""
+    """The part of a job's folder that is kept as its result."""
 
     keep: Annotated[
         tuple[Annotated[str, AfterValidator(_a_pattern)], ...], Field(min_length=1, max_length=keep_patterns.MOST)
