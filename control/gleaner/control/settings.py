@@ -568,9 +568,8 @@ class Settings(FileSettings):
     client: ClientSettings = ClientSettings()
 
     @model_validator(mode="after")
-    def _storage_is_not_mounted(self) -> Self:
-        own = str(self.storage.folder)
-        for folder in self.inputs.mounts:
-            if mount_folders.is_in(folder, own) or mount_folders.is_in(own, folder):
-                raise ValueError(f"[inputs] mounts: {folder} would show jobs the storage of all groups, {own}")
+    def _nothing_of_ours_is_mounted(self) -> Self:
+        own = [str(self.storage.folder), str(self.cluster.agent_logs)]
+        if why := mount_folders.conflict(self.inputs.mounts, own):
+            raise ValueError(f"[inputs] mounts: {why}")
         return self
