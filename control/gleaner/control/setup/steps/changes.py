@@ -100,7 +100,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheck:
-    """A program that tells whether something is done: it succeeds, and prints the word `expected` ("" for any)."""
+    """A program that tells whether something is done: it succeeds, and prints the words `expected` ("": any)."""
 
     words: tuple[str, ...]
     expected: str = ""
@@ -131,13 +131,13 @@ class Entry:
 
     @property
     def key(self) -> tuple[EntryKind, str]:
-        """What two entries of the same thing have in common."""
+        """The kind and the name, which two entries of the same thing have in common."""
         return self.kind, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step has to do: what people see, what the manifest gets first, and the actions in their order."""
+    """The work of one step: what people see, what the manifest gets first, and the actions in their order."""
 
     title: str
     entries: tuple[Entry, ...] = ()

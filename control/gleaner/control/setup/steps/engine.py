@@ -13,6 +13,7 @@ from gleaner.control.setup.steps.changes import (
     Entry,
     EntryKind,
     MakeFolder,
+    MakeLink,
     Ownership,
     PlainFile,
     Remark,
@@ -23,9 +24,9 @@ from gleaner.control.setup.steps.changes import (
     StepPlan,
     WriteFile,
 )
-from gleaner.control.setup.steps.kinds import FOLDER, SetupStep, text_of
 from gleaner.control.setup.steps.machine import MachineReader, MachineWriter
 from gleaner.control.setup.steps.manifest import Answers, Manifest
+from gleaner.control.setup.steps.step_types import FOLDER, SetupStep, text_of
 
 _MANIFEST = Ownership(0o600)
 
@@ -65,8 +66,8 @@ class Installer:
         Raises `SetupRefused`: what was done until then stays, and a second run goes on from there.
         """
         hints: list[tuple[str, ...]] = []
-        is_known = self._role in self._manifest.answers
-        if is_known and not plan_all(steps, self._machine, self._manifest, self._role).plans:
+        planned = plan_all(steps, self._machine, self._manifest, self._role)
+        if not planned.plans and self._role in self._manifest.answers:
             return ()
         made = self._machine.missing_parents(manifests.PATH)
         for folder in made:
@@ -141,6 +142,10 @@ class Installer:
             self._end()
         return tuple(remarks)
 
+    def run(self, words: tuple[str, ...]) -> None:
+        """Run a command that is otherwise left to the reader. Raises `SetupRefused`."""
+        self._writer.do(RunProgram(words))
+
     def _end(self) -> None:
         """Forget the role, and remove the manifest if that was the last."""
         answers = {role: said for role, said in self._manifest.answers.items() if role != self._role}
@@ -169,6 +174,31 @@ def _alone(machine: MachineReader) -> Generator[None]:
         raise SetupRefused("another glean setup runs on this machine: wait for its end") from None
     finally:
         os.close(folder)
+
+
+def plan_removal(machine: MachineReader, manifest: Manifest, role: str, *, purge: bool) -> tuple[str, ...]:
+    """Return what taking back a role would do, a line each. Nothing is changed."""
+    lines: list[str] = []
+    for entry in reversed(manifest.entries):
+        if entry.roles == (role,) and not manifests.PATH.startswith(f"{entry.name}/"):
+            removal = removal_of(entry, machine, purge=purge)
+            lines += [_words_of(action) for action in removal.actions]
+            lines += [removal.remark] if removal.remark else []
+    return (*lines, f"remove {manifests.PATH}, or this role in it") if role in manifest.answers else ()
+
+
+def _words_of(action: Action) -> str:
+    match action:
+        case RunProgram(words):
+            return f"run {' '.join(words)}"
+        case WriteFile(path):
+            return f"put {path} as it was before"
+        case MakeFolder(path, gets):
+            return f"set {path} to mode {gets.mode:04o}, owner {gets.uid}:{gets.gid}"
+        case RemoveFolder(path, with_content):
+            return f"remove {path}{' with all that is in it' if with_content else ' if it is empty'}"
+        case RemoveFile(path) | MakeLink(path):
+            return f"remove {path}"
 
 
 @dataclass(frozen=True, slots=True)

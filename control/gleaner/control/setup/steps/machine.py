@@ -5,6 +5,7 @@ making: no service is started there.
 """
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Sequence
@@ -112,13 +113,14 @@ class MachineReader:
         return reading.run(words, within_s=CHECK_S)
 
     def is_done(self, check: ProgramCheck) -> bool:
-        """Return True if the program of a check succeeds and prints the expected word."""
+        """Return True if the program of a check succeeds and prints the expected words."""
         found = self.run(check.words)
         if isinstance(found, Unread) or found.status != 0:
             return False
-        for separator in ",|:":
-            found = Output(0, found.stdout.replace(separator, " "))
-        return not check.expected or check.expected in found.stdout.split()
+        if not check.expected:
+            return True
+        words = re.split(r"[\s,|:]+", found.stdout)
+        return f" {check.expected} " in f" {' '.join(words)} "
 
 
 class MachineWriter:
@@ -187,7 +189,7 @@ class MachineWriter:
 
     def _run(self, words: tuple[str, ...]) -> None:
         try:
-            done = system_programs.run(words, within_s=RUN_S, environment=reading.environment())
+            done = system_programs.run(words, within_s=RUN_S, environment=reading.environment(), folder="/")
         except FileNotFoundError:
             raise SetupRefused(f"there is no program {words[0]} here: install it") from None
         except OSError as error:

@@ -4,6 +4,7 @@ completed, or taken back."""
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +19,12 @@ from gleaner.control.setup.steps.machine import MachineReader
 
 PATH = "/etc/gleaner/setup.json"
 _VERSION = 1
+
+
+@cache
+def _format() -> TypeAdapter["Manifest"]:
+    return TypeAdapter(Manifest)
+
 
 Answers = Mapping[str, str | int | list[str]]
 
@@ -62,7 +69,7 @@ def load(machine: MachineReader) -> Manifest:
     if machine.is_root and (found.has.uid != 0 or found.has.mode & 0o022):
         raise SetupRefused(f"{PATH} must be root's, and nobody else's to write: chown root, chmod 600")
     try:
-        manifest = TypeAdapter(Manifest).validate_json(found.content)
+        manifest = _format().validate_json(found.content)
     except (ValidationError, ValueError) as error:
         raise SetupRefused(f"{PATH} is broken: bring it again from a backup, or remove what it names") from error
     if manifest.version != _VERSION:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gleaner.control.setup.facts import Unread
 from gleaner.control.setup.reading import environment
 from gleaner.control.setup.steps import text_edits
 from gleaner.control.setup.steps.changes import (
@@ -30,7 +31,7 @@ from gleaner.control.setup.steps.manifest import Manifest
 FOLDER = Ownership(0o755)
 PLAIN = Ownership(0o644)
 BACKUP = ".before-gleaner"
-"""What follows the name of a file of before."""
+"""The end of the name of a file of before."""
 
 
 class SetupStep(Protocol):
@@ -61,6 +62,7 @@ class FileStep:
     gets: Ownership = PLAIN
     is_settings: bool = False
     restarts: tuple[str, ...] = ()
+    hints: tuple[tuple[str, ...], ...] = ()
 
     @property
     def name(self) -> str:
@@ -88,7 +90,7 @@ def file_plan(
     old = b"" if found is None else found.content
     difference = difference_of(path, old, wanted.content)
     record = replace(entry or Entry(EntryKind.FILE, path), digests=(digest,))
-    plan = StepPlan(f"write {path}", (record,), (write,), difference, restarts=wanted.restarts)
+    plan = StepPlan(f"write {path}", (record,), (write,), difference, None, wanted.restarts, wanted.hints)
     if found is None:
         return plan
     is_ours = entry is not None and found.digest in entry.digests
@@ -290,6 +292,10 @@ class ProgramStep:
     """The service that is restarted by `words`, if another step wants that."""
     is_optional: bool = False
     """True: where the first program is not there, its commands are left to the reader."""
+    undo_check: ProgramCheck | None = None
+    """Tells whether there is something to undo; by default `check` does."""
+    shows: tuple[str, ...] = ()
+    """A program that tells what `words` would do, and fails where they would."""
     works_in_root: bool = False
     """True: it also works on a system that does not run."""
 
@@ -302,9 +308,32 @@ class ProgramStep:
             return None
         if self.is_optional and not _has_program(self.words[0][0]):
             return Remark(f"{self.name}: there is no {self.words[0][0]} here; where it is: {commands}")
-        entry = Entry(EntryKind.PROGRAM, self.name, check=self.check, undo=self.undo)
+        entry = Entry(EntryKind.PROGRAM, self.name, check=self.undo_check or self.check, undo=self.undo)
         actions = tuple(RunProgram(words) for words in self.words)
-        return StepPlan(f"{self.name}: {commands}", (entry,) if self.undo else (), actions)
+        title = self.name if self.shows else f"{self.name}: {commands}"
+        return StepPlan(title, (entry,) if self.undo else (), actions, self._shown(machine))
+
+    def _shown(self, machine: MachineReader) -> str:
+        if not self.shows:
+            return ""
+        shown = machine.run(self.shows)
+        if isinstance(shown, Unread):
+            raise SetupRefused(f"{self.name}: {shown.why}")
+        if shown.status != 0:
+            raise SetupRefused(f"{self.name}: {shown.complaint}")
+        return shown.stdout.rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class RemarkStep:
+    """Something that setup cannot do here."""
+
+    name: str
+    text: str
+
+    def plan(self, machine: MachineReader, manifest: Manifest, role: str) -> StepPlan | Remark | None:
+        """Return the remark."""
+        return Remark(self.text)
 
 
 def _has_program(name: str) -> bool:
