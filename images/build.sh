@@ -138,7 +138,7 @@ source_of() {
 # own: the project itself as it lies below / of an image, made once and kept; prints where.
 own() {
     local cache
-    cache=$work/own/$(cd "$repo_dir" && digest_of control agent lab pyproject.toml README.md LICENSE)
+    cache=$work/own/$(cd "$repo_dir" && digest_of control agent lab deploy images/node/criu pyproject.toml README.md LICENSE)
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$work/own"
         { tool uv build --wheel -o "$cache" "$repo_dir" || tool pip wheel --no-deps -w "$cache" "$repo_dir"; } &&

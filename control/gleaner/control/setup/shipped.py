@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-_INSTALLED = Path(__file__).with_name("shipped")
+_INSTALLED = Path(__file__).with_name("shipped_files")
 _SOURCE = Path(__file__).parents[4]
 FILES = {
     "runc.conf": "images/node/criu/runc.conf",
