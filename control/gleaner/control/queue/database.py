@@ -17,7 +17,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -49,6 +49,8 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
 """The execution option that holds the lock for which the writing threads of this process queue up (SQLite)."""
 _BEGIN = "gleaner_begin"
+UNFINISHED = "restore_unfinished"
+"""A table that is there from when a backup was loaded until `recovery` has made it safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,8 @@ def check_schema(engine: Engine) -> None:
     """Raise `SchemaMismatch` unless the tables are those of this version."""
     with _translated(engine), engine.connect() as connection:
         check_tables(connection)
+        if inspect(connection).has_table(UNFINISHED):
+            raise SchemaMismatch("a backup was put back, and that was broken off: run `glean control restore` again")
 
 
 def check_tables(db: Connection) -> None:
