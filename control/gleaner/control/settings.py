@@ -350,6 +350,13 @@ class AuditSettings(_Table):
     """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
 
 
+class LogSettings(_Table):
+    """`[log]`: control's own log, on its error output."""
+
+    format: Literal["text", "json"] = "text"
+    """`text` is for people; `json` is an object a line, for programs that collect logs."""
+
+
 class Quota(_Table):
     """The most that a group or a user may have. None: as much as there is."""
 
@@ -555,6 +562,7 @@ class Settings(FileSettings):
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     audit: AuditSettings = AuditSettings()
+    log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
     inputs: InputSettings = InputSettings()
@@ -563,9 +571,8 @@ class Settings(FileSettings):
     client: ClientSettings = ClientSettings()
 
     @model_validator(mode="after")
-    def _storage_is_not_mounted(self) -> Self:
-        own = str(self.storage.folder)
-        for folder in self.inputs.mounts:
-            if mount_folders.is_in(folder, own) or mount_folders.is_in(own, folder):
-                raise ValueError(f"[inputs] mounts: {folder} would show jobs the storage of all groups, {own}")
+    def _nothing_of_ours_is_mounted(self) -> Self:
+        own = [str(self.storage.folder), str(self.cluster.agent_logs)]
+        if why := mount_folders.conflict(self.inputs.mounts, own):
+            raise ValueError(f"[inputs] mounts: {why}")
         return self

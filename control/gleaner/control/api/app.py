@@ -27,6 +27,7 @@ from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
 from gleaner.control.api.caller_places import storers
 from gleaner.control.api.instruments import Instruments, Stopwatch
+from gleaner.control.api.request_ids import RequestIds
 from gleaner.control.control_state import ControlState
 
 
@@ -51,6 +52,7 @@ def create_app(state: ControlState) -> FastAPI:
     app.state.audit_file = AuditFile(state.settings.audit)
     app.add_middleware(Audit, state=state, file=app.state.audit_file)
     app.add_middleware(Stopwatch, meters=meters)
+    app.add_middleware(RequestIds)
     problems.install(app)
     for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens):
         app.include_router(noun.router)

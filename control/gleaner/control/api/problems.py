@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
+from gleaner.control.api import request_ids
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import (
     Invalid,
@@ -104,7 +105,8 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(502, str(error.__cause__))
         case _:
             _log.error("unexpected", trace=_trace(error))
-            return answer(500, "something is wrong in control itself; its log says what")
+            where = f" (request {request_id})" if (request_id := request_ids.current()) else ""
+            return answer(500, f"something is wrong in control itself; its log says what{where}")
 
 
 def _trace(error: Exception) -> str:

@@ -81,6 +81,8 @@ SPEC = _table(
     Column("inputs", JSON_OR_NULL),
     # The folders of the node that the job mounts, sorted. None: there are none.
     Column("mounts", JSON_OR_NULL),
+    # What is kept of the job's folder, as `OutputSpec` has it. None: everything.
+    Column("outputs", JSON_OR_NULL),
 )
 """A job's container image, command, environment and inputs. Never changed, but that an input from a URL is noted once
 it was fetched. A campaign's jobs share one, and `{index}` in it is filled in when it is read.
