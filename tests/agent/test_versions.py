@@ -68,11 +68,12 @@ NESTED: dict[str, dict[str, Any]] = {
         "jobs": [
             ASSIGNMENT | {"checkpoint": CHECKPOINT, "saves_itself": {}, "compute_limit": LIMIT, "pushed": PUSHED},
             ASSIGNMENT | {"inputs": [INPUT, URL_INPUT], "fetch_rules": FETCH_RULES},
+            ASSIGNMENT | {"keep": ["*.root"]},
         ]
     },
     "Heartbeat": {"attempts": [{"job": 1, "attempt": 1}]},
     "Saved": {"checkpoint": CHECKPOINT, "slice": SLICE, "measured": MEASURED},
-    "Completed": {"output": {"digest": CHECKPOINT["digest"], "size_bytes": 1}, "slice": SLICE},
+    "Completed": {"output": {"digest": CHECKPOINT["digest"], "size_bytes": 1, "unmatched": ["a"]}, "slice": SLICE},
 }
 names = pytest.mark.parametrize("name", LEAST)
 

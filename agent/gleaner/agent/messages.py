@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
 LONGEST_TEXT = 2000
@@ -338,6 +339,9 @@ class Assignment(Message):
     inputs: tuple[Annotated[StoredInput | UrlInput, Field(union_mode="left_to_right")], ...] = ()
     fetch_rules: FetchRules | None = None
     """The rules for its `UrlInput`s; None if it has none."""
+    keep: tuple[str, ...] = ()
+    """The files of the job's folder that are its result, as `system.keep_patterns` reads it; empty: all. An older
+    agent keeps all, too."""
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:
@@ -472,6 +476,8 @@ class Output(Message):
 
     digest: Digest
     size_bytes: Count
+    unmatched: Annotated[tuple[Text, ...], Field(max_length=keep_patterns.MOST)] = ()
+    """The patterns of `keep` that have fitted no file."""
 
 
 class Completed(VersionedMessage):

@@ -41,6 +41,9 @@ class QueueSettings(_Table):
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
+    secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
+    """The key that encrypts groups' secrets in the database: a file of the service account, mode 0600, on each machine
+    that runs control and on no node. `glean control prepare` makes it. A new key goes into a new first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
@@ -347,6 +350,13 @@ class AuditSettings(_Table):
     """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
 
 
+class LogSettings(_Table):
+    """`[log]`: control's own log, on its error output."""
+
+    format: Literal["text", "json"] = "text"
+    """`text` is for people; `json` is an object a line, for programs that collect logs."""
+
+
 class Quota(_Table):
     """The most that a group or a user may have. None: as much as there is."""
 
@@ -552,6 +562,7 @@ class Settings(FileSettings):
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     audit: AuditSettings = AuditSettings()
+    log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
     inputs: InputSettings = InputSettings()

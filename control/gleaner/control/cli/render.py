@@ -283,11 +283,12 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     }  # fmt: skip
     facts |= {what: reason for what, reason in reasons.items() if reason}
     facts["runs"] = shlex.join((detail.image, *detail.command))
-    reads = {
+    files = {
         "mounts": ", ".join(detail.mounts),
         "inputs": ", ".join(map(_input, detail.inputs)),
+        "keeps": ", ".join(detail.outputs.keep) if detail.outputs is not None else "",
     }
-    facts |= {what: names for what, names in reads.items() if names}
+    facts |= {what: names for what, names in files.items() if names}
     if detail.image_id is not None:
         facts["image"] = f"{detail.image_id}, pushed by the group"
     if detail.environment:
@@ -308,7 +309,8 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
         facts["saved as"] = ", ".join(saves)
     if detail.output_bytes is not None:
-        facts["output"] = f"{size(detail.output_bytes)}; glean results {row.id}"
+        missing = f"; no file fits {', '.join(detail.unmatched)}" if detail.unmatched else ""
+        facts["output"] = f"{size(detail.output_bytes)}; glean results {row.id}{missing}"
     yield Table(("", ""), tuple(facts.items()), left=2, has_header=False)
     if detail.attempts:
         yield ""

@@ -22,7 +22,7 @@ from gleaner.agent.messages import (
     Saved,
     StoredInput,
 )
-from gleaner.control.models.jobs import Ending
+from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
@@ -206,6 +206,10 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
         if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
             return False
         raise
+    unmatched = report.output.unmatched if report.output is not None else ()
+    if unmatched and lock(db, job).state is State.COMPLETE:  # else it is tried again, and this result does not count
+        for pattern in unmatched:
+            record(db, job, NOTHING_TO_KEEP, now_s=now_s, attempt=attempt, detail=pattern)
     return True
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import SelfSave
 from gleaner.control.models.jobs import Ending, Submission, Submitted
+from gleaner.control.models.outputs import OutputSpec
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, inputs, lanes
@@ -95,6 +96,7 @@ def submit(
         disk_mib=spec.disk_mib,
         image_id=images.pushed_id(db, group, spec.image),
         mounts=list(spec.mounts) or None,
+        outputs=None if spec.outputs is None else spec.outputs.model_dump(),
         inputs=inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s),
     )
     common: dict[str, Any] = {
@@ -244,6 +246,14 @@ _INDEX = "{index}"
 def self_save(stored: Mapping[str, Any] | None) -> SelfSave | None:
     """Return how the workload saves itself, from what is stored."""
     return None if stored is None else SelfSave.model_validate(stored)
+
+
+def outputs_of(stored: Mapping[str, Any] | None, index: int | None) -> OutputSpec | None:
+    """Return what is kept of a job's folder, from what is stored, with the job's index in place of `{index}`."""
+    if stored is None:
+        return None
+    keep, _ = filled_in(stored["keep"], {}, index)
+    return OutputSpec.model_construct(keep=keep)
 
 
 def codes_to_retry(db: Connection, spec: int) -> Mapping[str, Sequence[int] | None]:

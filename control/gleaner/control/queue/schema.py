@@ -25,6 +25,7 @@ from sqlalchemy import (
     true,
 )
 
+from gleaner.agent.staging.credentials import CredentialKind
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
@@ -80,6 +81,8 @@ SPEC = _table(
     Column("inputs", JSON_OR_NULL),
     # The folders of the node that the job mounts, sorted. None: there are none.
     Column("mounts", JSON_OR_NULL),
+    # What is kept of the job's folder, as `OutputSpec` has it. None: everything.
+    Column("outputs", JSON_OR_NULL),
 )
 """A job's container image, command, environment and inputs. Never changed, but that an input from a URL is noted once
 it was fetched. A campaign's jobs share one, and `{index}` in it is filled in when it is read.
@@ -511,6 +514,18 @@ INPUT = _table(
     CheckConstraint("size_bytes >= 0", "size_counted"),
 )
 """A file or folder that jobs of the group read, in the storage."""
+
+SECRET = _table(
+    "secret",
+    Column("group", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    not_null("url", String),  # The beginning of the URLs for which it is.
+    not_null("kind", words(CredentialKind, "kind")),
+    not_null("sealed", LargeBinary),  # The credential, encrypted with control's key; see `secret_key`.
+    not_null("set_s", Float),
+    not_null("setter", String),
+)
+"""A credential that the group keeps for its jobs."""
 
 
 # The owners' jobs
