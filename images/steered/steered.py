@@ -4,7 +4,7 @@
 
 /inputs/steering.txt has a line `NAME = VALUE` for each of `process` and `events`. /inputs/weights.bin is a table of
 numbers of 8 bytes each. It stays open from the first event to the last, so the job has it open at each save.
-`constants` of the steering file is a file of the site's with a line `scale = N`, by which each weight is multiplied.
+If the steering file has `constants`, that is a file of the site's with a line `scale = N`: each weight is multiplied.
 
 Standard output is that of `generate.py`. In the working folder: `events.csv`, and at the end `result.json` with the
 SHA-256 of the table, read at the beginning and again at the end.
@@ -30,7 +30,7 @@ def main() -> None:
     lines = (line.partition("=") for line in STEERING.read_text().splitlines())
     steering = {name.strip(): value.strip() for name, equals, value in lines if equals}
     process, events = steering["process"], int(steering["events"])
-    scale = int(Path(steering["constants"]).read_text().partition("=")[2])
+    scale = int(Path(steering["constants"]).read_text().partition("=")[2]) if "constants" in steering else 1
     sys.stdout.reconfigure(line_buffering=True)
     print(f"start process={process} seed={seed} events={events}")
     digests = [digest()]
