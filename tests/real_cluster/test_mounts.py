@@ -55,10 +55,10 @@ def server(quiet: None, tmp_path: Path) -> Iterator[web_server.WebServer]:
 @pytest.mark.parametrize(
     ("python_image", "runtime"),
     [
-        ("sif", "criu"),
-        pytest.param("archive", "criu", marks=pytest.mark.extended),
+        ("sif", "docker"),
         pytest.param("archive", "docker", marks=pytest.mark.extended),
-        pytest.param("sif", "docker", marks=pytest.mark.extended),
+        pytest.param("archive", "criu", marks=pytest.mark.extended),
+        pytest.param("sif", "criu", marks=pytest.mark.extended),
     ],
     indirect=["python_image"],
 )
