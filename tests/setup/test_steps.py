@@ -107,7 +107,7 @@ def lay(root: Path, there: dict[str, tuple[bytes, int]]) -> None:
         path.chmod(mode)
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(there=files)
 def test_a_second_run_changes_nothing_and_taking_back_leaves_what_was_there(there) -> None:
     with folder() as root:
@@ -124,7 +124,7 @@ def test_a_second_run_changes_nothing_and_taking_back_leaves_what_was_there(ther
         assert tree(root) == before
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(there=files, first=st.integers(0, 30), again=st.integers(0, 30), completes=st.booleans())
 def test_a_run_that_ends_at_any_change_is_completed_or_taken_back(there, first, again, completes) -> None:
     there = {"etc/gleaner/other": (b"", 0o644)} | there  # else a folder that is ours is left without a manifest
