@@ -105,7 +105,7 @@ def file_plan(
         return replace(plan, title=f"set mode and owner of {path}", entries=(record,), difference=said)
     if is_ours:
         record = replace(record, digests=(found.digest, digest))
-        if record.had is None or record.backup:
+        if record.had is None or (record.backup and backup is not None):
             return replace(plan, entries=(record,))
     elif entry is not None and (not entry.backup or (backup is not None and backup.content != found.content)):
         return Remark(f"{path} stays as it is: it was changed since; remove it to have it written anew")
