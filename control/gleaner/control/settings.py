@@ -41,6 +41,9 @@ class QueueSettings(_Table):
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
+    secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
+    """The key that encrypts groups' secrets in the database: a file of the service account, mode 0600, on each machine
+    that runs control and on no node. `glean control prepare` makes it. A new key goes into a new first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)

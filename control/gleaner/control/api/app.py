@@ -19,6 +19,7 @@ from gleaner.control.api import (
     owners,
     problems,
     report,
+    secrets,
     tokens,
     web_codes,
 )
@@ -55,7 +56,7 @@ def create_app(state: ControlState) -> FastAPI:
     problems.install(app)
     for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens):
         app.include_router(noun.router)
-    for noun in (web_codes, health, metrics):
+    for noun in (secrets, web_codes, health, metrics):
         app.include_router(noun.router)
     for pieces in (images, inputs):
         app.include_router(pieces.uploads)

@@ -20,7 +20,16 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.api import request_ids
 from gleaner.control.models.base import Problem
-from gleaner.control.queue.errors import Invalid, NotYours, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
+from gleaner.control.queue.errors import (
+    Invalid,
+    KeyFault,
+    NotYours,
+    QueueBusy,
+    QueueError,
+    Refused,
+    SchemaMismatch,
+    Unknown,
+)
 
 LONGEST_LINE = 600
 EVERY_ERROR = (
@@ -82,7 +91,7 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(409, str(error))
         case Invalid():
             return answer(422, str(error))
-        case QueueBusy() | SchemaMismatch():
+        case QueueBusy() | SchemaMismatch() | KeyFault():
             return answer(503, str(error), headers={"Retry-After": "5"})
         case StorageError():
             return answer(502, str(error))
