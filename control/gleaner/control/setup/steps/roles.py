@@ -36,6 +36,7 @@ LIBEXEC = "/usr/local/libexec/gleaner"
 UNITS = "/etc/systemd/system"
 RUNC_CONF = "/etc/criu/runc.conf"
 STATE = "/var/lib/gleaner"
+SECRETS_KEY = f"{STATE}/secrets.key"
 _INSTALL = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gleaner.agent.privileged.install.main import main; main()"
 )
@@ -123,7 +124,7 @@ def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, 
         *_slurm_steps(answers, machine),
         ProgramStep(
             "storage",
-            ProgramCheck(("sh", "-c", _unless_set("secret_key_file", f"{STATE}/secrets.key", f"{storage}/.storage-id"))),
+            ProgramCheck(("sh", "-c", _unless_set("secret_key_file", SECRETS_KEY, f"{storage}/.storage-id"))),
             ((*glean, "control", "prepare"),),
         ),
         ProgramStep(
