@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 SCHEMES = {"https": 443, "file": None}
@@ -86,15 +87,26 @@ def shown(url: str) -> str:
     return plain + mark + ("…" if mark else "")
 
 
-def refusal(url: str, allowed: Sequence[str]) -> str:
-    """Return one line that says why this URL may not be fetched; "" if it may be.
+class Use(NamedTuple):
+    """The use of a list, in the words of its refusals."""
+
+    done: str
+    setting: str
+
+
+FETCH = Use("be fetched", "urls in [inputs]")
+DELIVER = Use("be a target", "urls in [outputs]")
+
+
+def refusal(url: str, allowed: Sequence[str], use: Use = FETCH) -> str:
+    """Return one line that says why this URL may not be used so; "" if it may be.
 
     >>> refusal("https://data.example.org/pub/a", ["https://data.example.org/pub/"])
     ''
     >>> refusal("https://data.example.org/public", ["https://data.example.org/pub/"])
     'https://data.example.org/public is not below a URL that this site allows: an admin may add it to urls in [inputs]'
     """
-    may = "an admin may add it to urls in [inputs]"
+    may = f"an admin may add it to {use.setting}"
     try:
         wanted = location(url)
     except ValueError as error:
@@ -102,7 +114,7 @@ def refusal(url: str, allowed: Sequence[str]) -> str:
     if "*" in wanted.host:
         return f"{shown(url)}: a host has no * in it"
     if not allowed:
-        return f"{shown(url)} may not be fetched, as this site allows no URLs: {may}"
+        return f"{shown(url)} may not {use.done}, as this site allows no URLs: {may}"
     if any(wanted.is_within(location(entry)) for entry in allowed):
         return ""
     return f"{shown(url)} is not below a URL that this site allows: {may}"
