@@ -78,7 +78,7 @@ def test_a_result_is_there_with_a_list_that_proves_it_whole(place: Path) -> None
     subprocess.run(["sha256sum", "--check", "--strict", "job-7.sha256"], cwd=target, check=True, capture_output=True)
     modes = {name: stat.S_IMODE((target / name).stat().st_mode) for name in (*FILES, "hist", "job-7.sha256")}
     assert modes == dict.fromkeys([*FILES, "job-7.sha256"], 0o644) | {"hist/deep/run.sh": 0o755, "hist": 0o755}
-    assert sorted(os.listdir(target)) == sorted({name.partition("/")[0] for name in FILES} | {"job-7.sha256"})
+    assert {path.name for path in target.iterdir()} == {name.partition("/")[0] for name in FILES} | {"job-7.sha256"}
 
 
 def test_delivered_again_it_is_the_same_and_what_others_have_put_there_stays(place: Path) -> None:
@@ -94,7 +94,7 @@ def test_delivered_again_it_is_the_same_and_what_others_have_put_there_stays(pla
     assert (once["a.root"], once["hist/other"]) == (FILES["a.root"], b"other")
     assert delivered(place, digest, number=3).failed == ""
     assert files(target) == once
-    assert [name for name in os.listdir(target) if name.startswith(".gleaner")] == []
+    assert list(target.glob(".gleaner*")) == []
 
 
 def test_only_what_is_to_be_kept_is_delivered_whatever_an_older_agent_has_stored(place: Path) -> None:
@@ -111,7 +111,7 @@ def test_no_link_leads_a_delivery_elsewhere(place: Path, where: str) -> None:
     report = delivered(place, digest)
     assert "leads through a file or a link" in report.failed
     assert not report.may_pass
-    assert os.listdir(place / "outside") == []
+    assert list((place / "outside").iterdir()) == []
 
 
 def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(place: Path) -> None:

@@ -6,13 +6,15 @@ An entry of the list is a URL: it allows all URLs with its scheme, host and port
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 SCHEMES = {"https": 443, "file": None}
 """The schemes of inputs, and the port of each where none is said."""
+TARGET_SCHEMES = ("file",)
+"""The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
@@ -85,6 +87,25 @@ def shown(url: str) -> str:
     path, mark, _ = re.sub("//[^/?]*@", "//…@", url).partition("?")
     plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path[:200])
     return plain + mark + ("…" if mark else "")
+
+
+def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
+    """Return the entries of a list of targets for one group: `{group}` in them is its name.
+
+    >>> for_group(["file:///data/{group}/"], "atlas")
+    ('file:///data/atlas/',)
+    """
+    return tuple(entry.replace("{group}", group) for entry in allowed)
+
+
+def listed_folder(entry: str) -> str:
+    """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
+
+    >>> listed_folder("file:///data/{group}/"), listed_folder("https://host/data/")
+    ('/data', '')
+    """
+    whole = location(entry.partition("{group}")[0])
+    return f"/{'/'.join(whole.folders)}" if whole.scheme == "file" else ""
 
 
 class Use(NamedTuple):

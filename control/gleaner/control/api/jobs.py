@@ -122,6 +122,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
                 longest_s=longest_s,
                 quotas=state.quotas,
                 urls=state.settings.inputs.urls,
+                targets=state.settings.outputs.urls,
                 stored_bytes=state.stored.bytes_by_owner,
             ),
             now_s=caller.now_s,
