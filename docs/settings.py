@@ -130,9 +130,7 @@ def _table(title: str, first: str, model: type[BaseModel]) -> str:
     rows = list(_rows(model))
     if not rows:
         return ""
-    return "\n".join(
-        [f"## {title}\n", f"{first}\n", "| setting | default | what it does |", "|---|---|---|", *rows, ""]
-    )
+    return "\n".join([f"## {title}", f"{first}\n", "| setting | default | what it does |", "|---|---|---|", *rows, ""])
 
 
 def _what(model: type[BaseModel]) -> str:

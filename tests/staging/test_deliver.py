@@ -1,6 +1,7 @@
 """Results delivered into real folders by the real program: whole files only, and nothing outside of what is allowed."""
 
 import hashlib
+import itertools
 import os
 import stat
 import subprocess
@@ -16,8 +17,12 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.staging import deliver_child
+from gleaner.agent.staging.child_process import child_process
 from gleaner.agent.staging.deliver import Deliver
+from gleaner.agent.staging.deliver_child import DeliverRequest
 
+pytestmark = pytest.mark.slow
 FILES = {"a.root": b"events" * 1000, "hist/b.root": b"hist", "hist/deep/run.sh": b"#!/bin/sh\n", "odd\nname": b"odd"}
 
 
@@ -144,3 +149,56 @@ def test_a_delivery_that_takes_too_long_is_given_up(place: Path) -> None:
     digest = usual(place)
     assert "did not take the result within 0 s ([outputs] deliver_s)" in delivered(place, digest, total_s=0).failed
     assert files(place / "data") == {}
+
+
+def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_completes_it(place: Path) -> None:
+    """Each piece that was copied is said, so the child is killed after the first, the second, and so on."""
+    digest, to = usual(place), f"file://{place}/data/7"
+    request = DeliverRequest(
+        storage=str(place / "storage"), job=7, attempt=2, digest=digest, to=to, number=1, keep=(),
+        allowed=(f"file://{place}/data/",),
+    )  # fmt: skip
+    for steps in itertools.count(1):
+        with child_process(deliver_child) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            with child.stdin:
+                child.stdin.write(request.to_json())
+            said = child.stdout.read(steps)
+            child.kill()
+            child.wait()
+        shown = {name: content for name, content in files(place / "data").items() if not name.startswith("7/.gleaner-")}
+        for name, content in shown.items():
+            if name != "7/job-7.sha256":
+                assert content == FILES[name.removeprefix("7/")]
+        if "7/job-7.sha256" in shown:
+            assert len(shown) == 1 + len(FILES)
+        if len(said) < steps:
+            break
+    assert steps > 1 + len(FILES)
+    assert delivered(place, digest, to="7", number=2).failed == ""
+    assert list((place / "data/7").glob(".gleaner*")) == []
+    assert len(files(place / "data/7")) == 1 + len(FILES)
+
+
+def hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a program that does nothing, as one does whose file system is away."""
+    monkeypatch.setattr(deliver_child, "__name__", "hanging_child")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def test_a_stop_ends_a_delivery_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang(monkeypatch)
+    stop = threading.Event()
+    stop.set()
+    offer = Delivery(
+        job=7, attempt=2, number=1, digest=f"sha256:{0:064x}", to=f"file://{place}/data/7",
+        allowed=(f"file://{place}/data/",), total_s=600, silent_s=300,
+    )  # fmt: skip
+    assert Deliver(place / "storage", SystemClock())(offer, stop) is None
+
+
+def test_a_target_that_takes_nothing_is_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang(monkeypatch)
+    report = delivered(place, f"sha256:{0:064x}", silent_s=0.1)
+    assert (report.failed.endswith("/data/set/7/ has taken nothing for 0 s"), report.may_pass) == (True, True)

@@ -104,7 +104,7 @@ class DeliveryRow(Reply):
     to: str
     phase: DeliveryPhase
     tries: int
-    """How often an agent has begun with it."""
+    """The number of times that an agent has begun with it."""
     problem: str
     """Why the latest try failed; empty if none has."""
     files: int | None
