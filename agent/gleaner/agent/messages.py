@@ -289,7 +289,8 @@ class FetchRules(Message):
 
 
 class InputFetched(VersionedMessage):
-    """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
+    """An attempt has fetched one of its inputs, or found it broken. Sent to `/jobs/J/attempts/A/input`, before the job
+    starts."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
     content: Digest
@@ -297,6 +298,8 @@ class InputFetched(VersionedMessage):
     size_bytes: Count
     digest: Digest | None = None
     """The digest of its manifest in the storage; None: it is not stored yet."""
+    is_broken: Flag = False
+    """True: it is not whole in the storage. Control looks, too, and answers null if it is to be fetched anew."""
 
 
 class InputFixed(VersionedMessage):

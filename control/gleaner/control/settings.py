@@ -41,6 +41,9 @@ class QueueSettings(_Table):
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
+    secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
+    """The key that encrypts groups' secrets in the database: a file of the service account, mode 0600, on each machine
+    that runs control and on no node. `glean control prepare` makes it. A new key goes into a new first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
@@ -347,6 +350,13 @@ class AuditSettings(_Table):
     """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
 
 
+class LogSettings(_Table):
+    """`[log]`: control's own log, on its error output."""
+
+    format: Literal["text", "json"] = "text"
+    """`text` is for people; `json` is an object a line, for programs that collect logs."""
+
+
 class Quota(_Table):
     """The most that a group or a user may have. None: as much as there is."""
 
@@ -575,6 +585,7 @@ class Settings(FileSettings):
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     audit: AuditSettings = AuditSettings()
+    log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
     inputs: InputSettings = InputSettings()
@@ -584,12 +595,11 @@ class Settings(FileSettings):
     client: ClientSettings = ClientSettings()
 
     @model_validator(mode="after")
-    def _storage_is_not_mounted(self) -> Self:
-        own = str(self.storage.folder)
-        for folder in self.inputs.mounts:
-            if mount_folders.is_in(folder, own) or mount_folders.is_in(own, folder):
-                raise ValueError(f"[inputs] mounts: {folder} would show jobs the storage of all groups, {own}")
-        for folder in filter(None, map(allowed_urls.listed_folder, self.outputs.urls)):
-            if mount_folders.is_in(folder, own) or mount_folders.is_in(own, folder):
-                raise ValueError(f"[outputs] urls: what is delivered to {folder} could overwrite the storage, {own}")
+    def _nothing_of_ours_is_mounted(self) -> Self:
+        own = [str(self.storage.folder), str(self.cluster.agent_logs)]
+        if why := mount_folders.conflict(self.inputs.mounts, own):
+            raise ValueError(f"[inputs] mounts: {why}")
+        targets = [folder for url in self.outputs.urls if (folder := allowed_urls.listed_folder(url))]
+        if why := mount_folders.conflict(targets, own):
+            raise ValueError(f"[outputs] urls: {why}")
         return self

@@ -73,7 +73,7 @@ class ControlRefused(Exception):
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"{status}: {detail}")
-        self.status = status
+        self.status, self.detail = status, detail
 
 
 class _Problem(BaseModel):

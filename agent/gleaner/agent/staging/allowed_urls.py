@@ -2,6 +2,9 @@
 
 An entry of the list is a URL: it allows all URLs with its scheme, host and port whose path is below its own.
 `https://*.example.org/` allows all hosts of a domain. An address is named by an entry whose host is this address.
+
+In a URL of S3, a first name with a dot or a port is the server: `s3://s3.example.org/bucket/key`. Any other first name
+is a bucket of Amazon's, as in `s3://bucket/key`.
 """
 
 import ipaddress
@@ -11,8 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-SCHEMES = {"https": 443, "file": None}
-"""The schemes of inputs, and the port of each where none is said."""
+SCHEMES = {"https": 443, "s3": 443, "root": 1094, "file": None}
+"""The schemes of URLs, and the port of each where none is said."""
+AMAZON = "s3.amazonaws.com"
 TARGET_SCHEMES = ("file",)
 """The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
@@ -44,6 +48,8 @@ def location(url: str) -> Location:
 
     >>> location("https://data.example.org/pub/a%2Fb?version=2")
     Location(scheme='https', host='data.example.org', port=443, folders=('pub', 'a', 'b'))
+    >>> location("s3://bucket/a") == location("s3://s3.amazonaws.com/bucket/a")
+    True
     """
     if not _PLAIN.fullmatch(url) or "\\" in url or len(url) > LONGEST_URL:
         raise ValueError(f"a URL has at most {LONGEST_URL} plain letters, digits and signs: escape others, as in %20")
@@ -56,8 +62,11 @@ def location(url: str) -> Location:
         raise ValueError("a URL with a user's name or password in it would be shown to others: leave it out")
     if parts.fragment:
         raise ValueError("a URL of a file has no # in it: write %23")
-    host, port = _host_and_port(scheme, parts.netloc)
-    names = tuple(name for name in unquote(parts.path).split("/") if name)
+    netloc, path = parts.netloc, parts.path
+    if scheme == "s3" and re.fullmatch(r"[A-Za-z0-9_-]+", netloc):
+        netloc, path = AMAZON, f"/{netloc}{path}"
+    host, port = _host_and_port(scheme, netloc)
+    names = tuple(name for name in unquote(path).split("/") if name)
     if any(name in {".", ".."} for name in names):
         raise ValueError("the path of a URL must not lead upward: write it without . and ..")
     return Location(scheme, host, port, names)

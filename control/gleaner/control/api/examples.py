@@ -50,6 +50,7 @@ AN_IMAGE_PUSH = _shown(
         "pieces": [],
     }
 )
+A_SECRET = _shown({"name": "ceph", "url": "s3://s3.example.org/atlas/", "value": "ACCESS_KEY:SECRET_KEY"})
 A_TOKEN_REQUEST = _shown({"role": "user", "name": "alice", "group": "atlas"})
 A_REGISTRATION = _shown(
     {

@@ -45,16 +45,25 @@ def migrate() -> Answer:
 
 @control_app.command()
 def prepare() -> Answer:
-    """Set up the storage folder. Doing so again changes nothing."""
+    """Set up the storage folder, and make the key of the secrets. Doing so again changes nothing."""
     from gleaner.agent.checkpoints.folder_storage import FolderStorage
     from gleaner.agent.checkpoints.interface import StorageError
 
-    folder = load_settings().storage.folder
+    settings = load_settings()
+    folder, key_file = settings.storage.folder, settings.queue.secret_key_file
     try:
         FolderStorage(folder).prepare()
     except StorageError as error:
         raise Failure(one_line(str(error))) from error
-    return Answer(f"the storage folder {folder} is set up")
+    with server_parts():
+        from gleaner.control.queue import secret_key
+
+        try:
+            is_new = secret_key.make(key_file)
+        except OSError as error:
+            raise Failure(f"the key of the secrets, {key_file}, cannot be made: {error.strerror}") from error
+    made = f"the key {key_file} is new: copy it to other machines that run control" if is_new else "the key is there"
+    return Answer(f"the storage folder {folder} is set up; {made}")
 
 
 @control_app.command()

@@ -113,11 +113,29 @@ def record_input(
 
     Return what counts, or None if it is to be stored first. Raises as `record_report` and `inputs.record_fetched` do.
     """
+    row = _current(db, job, attempt, agent)
+    return inputs.record_fetched(db, job, fetched, group=row.group, group_bytes=group_bytes, now_s=now_s)
+
+
+def stored_input(db: Connection, job: int, attempt: int, name: str, *, agent: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the group of a running attempt, and one of its inputs as its spec keeps it. Raises as `record_input`."""
+    row = _current(db, job, attempt, agent)
+    return row.group, inputs.find(db, job, name)
+
+
+def record_broken_input(db: Connection, job: int, attempt: int, broken: InputFetched, *, agent: str) -> None:
+    """Record that one of the attempt's inputs is not whole in the storage. Raises as `record_input` does."""
+    row = _current(db, job, attempt, agent)
+    inputs.record_broken(db, job, broken, group=row.group)
+
+
+def _current(db: Connection, job: int, attempt: int, agent: str) -> Any:
+    """Return the row of a job that runs in this attempt of the agent's, locked. Raises `NotYours` or `NotCurrent`."""
     _check_agent(db, job, attempt, agent)
     row = lock(db, job)
     if row.attempt != attempt or row.state is not State.RUNNING:
         raise NotCurrent(job, attempt, f"attempt {row.attempt} is the latest, and the job is {row.state}")
-    return inputs.record_fetched(db, job, fetched, group=row.group, group_bytes=group_bytes, now_s=now_s)
+    return row
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:

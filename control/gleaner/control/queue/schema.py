@@ -25,6 +25,7 @@ from sqlalchemy import (
     true,
 )
 
+from gleaner.agent.staging.credentials import CredentialKind
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
@@ -514,6 +515,18 @@ INPUT = _table(
     CheckConstraint("size_bytes >= 0", "size_counted"),
 )
 """A file or folder that jobs of the group read, in the storage."""
+
+SECRET = _table(
+    "secret",
+    Column("group", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    not_null("url", String),  # The beginning of the URLs for which it is.
+    not_null("kind", words(CredentialKind, "kind")),
+    not_null("sealed", LargeBinary),  # The credential, encrypted with control's key; see `secret_key`.
+    not_null("set_s", Float),
+    not_null("setter", String),
+)
+"""A credential that the group keeps for its jobs."""
 
 
 # Results on their way to their targets
