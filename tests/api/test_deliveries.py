@@ -1,5 +1,7 @@
 """Deliveries as agents and people see them through the API."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 from tests.api.api_harness import ApiHarness, detail
@@ -71,4 +73,4 @@ def test_a_target_that_may_not_be_is_refused_in_one_line(harness: ApiHarness, to
 @pytest.mark.parametrize("url", ["file:///data/storage/x/", "file:///data/", "file:///data/{group}/", "ftp://host/"])
 def test_a_folder_that_could_overwrite_the_storage_is_no_target(url: str) -> None:
     with pytest.raises(ValidationError, match=r"which is Gleaner|must begin with"):
-        Settings(storage=StorageSettings(folder="/data/storage"), outputs=OutputSettings(urls=(url,)))
+        Settings(storage=StorageSettings(folder=Path("/data/storage")), outputs=OutputSettings(urls=(url,)))

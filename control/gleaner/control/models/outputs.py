@@ -83,7 +83,7 @@ class OutputSpec(Shape):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.keep and self.to is None:
-            raise PydanticCustomError("says_nothing", "outputs must say what to keep, or where to deliver it")
+            raise PydanticCustomError("says_nothing", "must say what to keep, or where to deliver it")
         return self
 
 

@@ -104,8 +104,9 @@ def try_again(db: Connection, job: int, *, now_s: float) -> None:
 
 def find(db: Connection, job: int) -> DeliveryRow | None:
     """Return the delivery of the job's result, if there is one."""
-    row = db.execute(select(DELIVERY).where(DELIVERY.c.job == job)).one_or_none()
-    return None if row is None else DeliveryRow.model_validate({**row._mapping, "tries": row.number})
+    wanted = select(DELIVERY, DELIVERY.c.number.label("tries")).where(DELIVERY.c.job == job)
+    row = db.execute(wanted).mappings().one_or_none()
+    return None if row is None else DeliveryRow.model_validate(row)
 
 
 def _locked(db: Connection, job: int) -> Any:
