@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.effort import examples
+from tests.effort import IS_WHOLE, examples
 
 from gleaner.control.setup.steps import manifest as manifests
 from gleaner.control.setup.steps import text_edits
@@ -107,7 +107,7 @@ def lay(root: Path, there: dict[str, tuple[bytes, int]]) -> None:
         path.chmod(mode)
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(there=files)
 def test_a_second_run_changes_nothing_and_taking_back_leaves_what_was_there(there) -> None:
     with folder() as root:
@@ -124,7 +124,7 @@ def test_a_second_run_changes_nothing_and_taking_back_leaves_what_was_there(ther
         assert tree(root) == before
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(there=files, first=st.integers(0, 30), again=st.integers(0, 30), completes=st.booleans())
 def test_a_run_that_ends_at_any_change_is_completed_or_taken_back(there, first, again, completes) -> None:
     there = {"etc/gleaner/other": (b"", 0o644)} | there  # else a folder that is ours is left without a manifest
@@ -271,3 +271,29 @@ def test_lines_of_ours_are_taken_out_to_the_letter(text: str) -> None:
     edited = text_edits.with_block(text, ["one"])
     assert text_edits.without(edited) == text
     assert text_edits.without(edited + "more\n") == text + ("" if text.endswith("\n") or not text else "\n") + "more\n"
+
+
+@pytest.mark.parametrize("there", [None, (b"one", 0o600), (b"foreign", 0o644)], ids=["nothing", "mode", "content"])
+def test_an_upgrade_that_ends_at_any_change_is_completed_or_taken_back(tmp_path: Path, there) -> None:
+    """Neither an old file of ours nor one of before is taken for somebody's change."""
+    old, new = (
+        [FileStep(PROGRAM, content, Ownership(0o755, os.geteuid(), os.getegid()))] for content in (b"one", b"2")
+    )
+    for number, completes in (
+        (number, completes) for number in range(8 if IS_WHOLE else 5) for completes in (True, False)
+    ):
+        root = tmp_path / f"{number}-{completes}"
+        root.mkdir()
+        lay(root, {} if there is None else {"etc/unit": there})
+        before = tree(root)
+        end(root, number, lambda run: run.apply(old, ANSWERS))
+        if completes:
+            installer(root).apply(old, ANSWERS)
+        end(root, number, lambda run: run.apply(new, ANSWERS))
+        if completes:
+            installer(root).apply(new, ANSWERS)
+            assert (root / "etc/unit").read_bytes() == b"2"
+        end(root, number, lambda run: run.take_back(purge=False))
+        installer(root).take_back(purge=False)
+        assert tree(root).keys() - {"etc/gleaner"} == before.keys()  # a folder that is ours is left without a manifest
+        assert {name: tree(root)[name] for name in before} == before

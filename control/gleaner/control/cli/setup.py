@@ -1,6 +1,7 @@
 """`glean setup`: set up control, a node or a client step by step, or take it back."""
 
 import os
+import socket
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # only `glean setup` needs them
     from gleaner.control.settings import Settings
     from gleaner.control.setup.facts import Unread
     from gleaner.control.setup.finding import Finding
-    from gleaner.control.setup.steps.answers import JoinFile
+    from gleaner.control.setup.steps.answers import JoinFile, ServiceAccount
     from gleaner.control.setup.steps.engine import Planned
     from gleaner.control.setup.steps.manifest import Answers, Manifest
     from gleaner.control.setup.steps.step_types import SetupStep
@@ -28,6 +29,7 @@ app = typer.Typer(no_args_is_help=True, help="Set up this machine, step by step,
 
 Value = TypeVar("Value", str, int)
 _PATIENCE_S = 5.0
+_STORAGE = "/srv/gleaner"
 _BEFORE: dict[str, tuple[str, ...]] = {
     "client": ("control", "certificate", "clock", "clock against control", "version"),
     "control": ("clock", "Slurm's programs"),
@@ -80,13 +82,19 @@ class _Asker:
         self.answers[key] = found
         return found
 
+    def take_all(self, key: str, given: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
+        """Return the answer to a question that has several, and that nobody is asked."""
+        found = cast("Sequence[str]", given or self._known.get(key, default))
+        self.answers[key] = list(found)
+        return tuple(found)
+
 
 @app.command()
 def client(
+    *,
     join: From = None,
     url: Url = None,
     ca_file: CaFile = None,
-    *,
     root: Root = "",
     skip: Skip = None,
     dry_run: DryRun = False,
@@ -108,6 +116,126 @@ def client(
         ca = _authority(asker, ca_file, known)
         steps = client_steps(ClientAnswers(address, ca), sys.prefix)
         return run.set_up(steps, asker.answers, restart=False, ca=ca)
+
+
+@app.command()
+def control(
+    *,
+    host: Annotated[str | None, typer.Option(help="The name by which nodes and users reach this machine.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The port at which control listens.")] = None,
+    storage: Storage = None,
+    account: AccountName = None,
+    uid: Uid = None,
+    gid: Gid = None,
+    certificate: Annotated[str | None, typer.Option(help="The site's own certificate; else one is made.")] = None,
+    key: Annotated[str | None, typer.Option(help="Its key, 0600, the service account's.")] = None,
+    ca_file: CaFile = None,
+    slurm_conf: Annotated[str | None, typer.Option(help="The file to which Gleaner's lines are added.")] = None,
+    memory_per_cpu: Annotated[
+        int | None, typer.Option(metavar="MIB", min=1, help="DefMemPerCPU, if slurm.conf has no default memory.")
+    ] = None,
+    root: Root = "",
+    skip: Skip = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    remove: Remove = False,
+    purge: Purge = False,
+    restart: Restart = False,
+    force: Force = False,
+) -> Answer:
+    """Set up the machine of the control program, on which Slurm's programs work."""
+    with _Run("control", root, dry_run=dry_run, yes=yes, skip=skip, force=force) as run:
+        if remove:
+            return run.take_back(purge=purge)
+        from gleaner.control.setup.steps import answers as records
+        from gleaner.control.setup.steps.roles import control_steps
+
+        ask = run.asker()
+        fqdn = socket.getfqdn()
+        name = records.check_host(ask.answer("host", host, "The name by which all machines reach this one", fqdn))
+        folder = records.check_path(ask.answer("storage", storage, "The folder that all machines share", _STORAGE))
+        if (certificate is None) != (key is None):
+            raise BadInput("--certificate and --key go together")
+        file = records.check_path(ask.take("slurm_conf", slurm_conf, "/etc/slurm/slurm.conf"))
+        given = records.ControlAnswers(
+            host=name,
+            port=ask.take("port", port, 8642),
+            storage=folder,
+            account=_account(ask, account, uid, gid),
+            certificate=_optional_path(ask.take("certificate", certificate, "")),
+            key=_optional_path(ask.take("key", key, "")),
+            ca=_authority(ask, ca_file, None),
+            slurm_conf=file,
+            memory_per_cpu_mib=ask.take("memory_per_cpu", memory_per_cpu, 1024),
+        )
+        steps = control_steps(given, sys.prefix, run.machine, str(Path("~root").expanduser()))
+        return run.set_up(steps, ask.answers, restart=restart, ca="")
+
+
+def _optional_path(path: str) -> str:
+    from gleaner.control.setup.steps.answers import check_path
+
+    return check_path(path) if path else ""
+
+
+def _account(
+    ask: _Asker, name: str | None, uid: int | None, gid: int | None, join: "JoinFile | None" = None
+) -> "ServiceAccount":
+    """Return the service account: of the options, of control's machine, or the usual one."""
+    from gleaner.control.setup.steps.answers import ServiceAccount, check_account
+
+    usual = ServiceAccount() if join is None else join.account
+    found = ServiceAccount(
+        ask.take("account", name, usual.name), ask.take("uid", uid, usual.uid), ask.take("gid", gid, usual.gid)
+    )
+    return check_account(found)
+
+
+@app.command()
+def node(
+    *,
+    join: From = None,
+    runtime: Annotated[
+        Literal["helper", "docker"] | None, typer.Option(help="Containers by the node helper, or by Docker.")
+    ] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Images that jobs may run; may be repeated.")
+    ] = None,
+    url: Url = None,
+    ca_file: CaFile = None,
+    storage: Storage = None,
+    account: AccountName = None,
+    uid: Uid = None,
+    gid: Gid = None,
+    root: Root = "",
+    skip: Skip = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    remove: Remove = False,
+    purge: Purge = False,
+    restart: Restart = False,
+    force: Force = False,
+) -> Answer:
+    """Set up a compute node: what agents need there, and what runs as root."""
+    with _Run("node", root, dry_run=dry_run, yes=yes, skip=skip, force=force) as run:
+        if remove:
+            return run.take_back(purge=purge)
+        from gleaner.control.setup.steps import answers as records
+        from gleaner.control.setup.steps.roles import node_steps
+
+        known, ask = _join(join), run.asker()
+        address = url or (known.url if known else None)
+        folder = storage or (known.storage if known else None)
+        given = records.NodeAnswers(
+            url=records.check_url(ask.answer("url", address, "Control's address", None)),
+            ca=_authority(ask, ca_file, known),
+            storage=records.check_path(ask.answer("storage", folder, "The folder that all machines share", _STORAGE)),
+            account=_account(ask, account, uid, gid, known),
+            runtime=ask.take("runtime", runtime, "helper"),
+            images_allowed=ask.take_all("images_allowed", image, ("gleaner/*",)),
+        )
+        steps = node_steps(given, sys.prefix, run.machine, run.packages())
+        return run.set_up(steps, ask.answers, restart=restart, ca=given.ca)
 
 
 def _join(path: Path | None) -> "JoinFile | None":
@@ -168,6 +296,13 @@ class _Run:
     def asker(self) -> _Asker:
         """Return what finds the answers."""
         return _Asker(self.manifest, self._role, asks=sys.stdin.isatty() and not self._is_agreed)
+
+    @staticmethod
+    def packages() -> str:
+        """Return the folder that holds the installed `gleaner.agent`, from which root's programs come."""
+        from gleaner.agent import privileged
+
+        return str(Path(next(iter(privileged.__path__))).parents[2])
 
     def set_up(self, steps: "Sequence[SetupStep]", answers: "Answers", *, restart: bool, ca: str) -> Answer:
         """Check, show, ask, do, and check again."""

@@ -221,14 +221,12 @@ def removal_of(entry: Entry, machine: MachineReader, *, purge: bool) -> Removal:
         case EntryKind.FOLDER if machine.folder(path) is None:
             return Removal()
         case EntryKind.FOLDER:
-            actions: list[Action] = []
+            if entry.had is not None:  # with what is in it: nobody knows whose that is
+                return Removal((MakeFolder(path, entry.had),))
             if entry.is_data and purge:
-                actions.append(RemoveFolder(path, with_content=True))
-            if entry.had is not None:
-                return Removal((*actions, MakeFolder(path, entry.had)))
-            is_empty = not any(machine.at(path).iterdir())
-            remark = "" if is_empty or not entry.is_data or purge else f"{path} stays: --purge removes it, too"
-            return Removal((*actions, RemoveFolder(path)), remark)
+                return Removal((RemoveFolder(path, with_content=True),))
+            stays = entry.is_data and any(machine.at(path).iterdir())
+            return Removal((RemoveFolder(path),), f"{path} stays: --purge removes it, too" if stays else "")
         case EntryKind.LINK:
             is_ours = machine.link(path) == entry.target
             return Removal((RemoveFile(path),)) if is_ours else Removal()

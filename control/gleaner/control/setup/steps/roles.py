@@ -126,7 +126,12 @@ def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, 
             ProgramCheck(("test", "-e", f"{storage}/.storage-id")),
             ((*glean, "control", "prepare"),),
         ),
-        ProgramStep("database", ProgramCheck(("test", "-s", f"{STATE}/queue.db")), ((*glean, "control", "migrate"),)),
+        ProgramStep(
+            "database",
+            ProgramCheck(("sh", "-c", f"test -s {STATE}/queue.db || grep -q '^ *url *= *.postgresql' {SETTINGS}")),
+            ((*glean, "control", "migrate"),),
+        ),
+        start,
         FolderStep(f"{home}/.config/gleaner", Ownership(0o700)),
         ProgramStep(
             "token",
@@ -140,7 +145,6 @@ def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, 
             ),
             (("rm", "-f", token),),
         ),
-        start,
     )  # fmt: skip
 
 
@@ -253,7 +257,7 @@ def _privileged_step(account: ServiceAccount, machine: MachineReader, packages: 
         ProgramCheck((*install, "--dry-run"), "all is as it should be"),
         (install,),
         ((*call, *root, "--remove"),),
-        service="gleaner-helper",
+        restarts=() if is_docker else ("gleaner-helper",),
         undo_check=ProgramCheck(("test", "-e", str(machine.at(RECORD)))),
         shows=(*install, "--dry-run"),
         works_in_root=True,

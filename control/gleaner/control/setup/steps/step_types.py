@@ -105,7 +105,7 @@ def file_plan(
         return replace(plan, title=f"set mode and owner of {path}", entries=(record,), difference=said)
     if is_ours:
         record = replace(record, digests=(found.digest, digest))
-        if record.had is None or record.backup:
+        if record.had is None or (record.backup and backup is not None):
             return replace(plan, entries=(record,))
     elif entry is not None and (not entry.backup or (backup is not None and backup.content != found.content)):
         return Remark(f"{path} stays as it is: it was changed since; remove it to have it written anew")
@@ -290,6 +290,7 @@ class ProgramStep:
     undo: tuple[tuple[str, ...], ...] = ()
     service: str = ""
     """The service that is restarted by `words`, if another step wants that."""
+    restarts: tuple[str, ...] = ()
     is_optional: bool = False
     """True: where the first program is not there, its commands are left to the reader."""
     undo_check: ProgramCheck | None = None
@@ -304,14 +305,15 @@ class ProgramStep:
         commands = "; ".join(" ".join(words) for words in self.words)
         if not machine.is_live and not self.works_in_root:
             return Remark(f"{self.name}: left for the running system: {commands}")
-        if machine.is_done(self.check) and self.service not in manifest.restarts:
+        is_due = machine.is_live and self.service in manifest.restarts
+        if machine.is_done(self.check) and not is_due:
             return None
         if self.is_optional and not _has_program(self.words[0][0]):
             return Remark(f"{self.name}: there is no {self.words[0][0]} here; where it is: {commands}")
         entry = Entry(EntryKind.PROGRAM, self.name, check=self.undo_check or self.check, undo=self.undo)
         actions = tuple(RunProgram(words) for words in self.words)
         title = self.name if self.shows else f"{self.name}: {commands}"
-        return StepPlan(title, (entry,) if self.undo else (), actions, self._shown(machine))
+        return StepPlan(title, (entry,) if self.undo else (), actions, self._shown(machine), restarts=self.restarts)
 
     def _shown(self, machine: MachineReader) -> str:
         if not self.shows:
