@@ -30,7 +30,8 @@ _INTRODUCTION = """# Settings
 - [The five that matter first](#the-five-that-matter-first)
 - [Where settings come from](#where-settings-come-from)
 {tables}
-- The agents' settings have [a page of their own](agent-settings.md)
+- Quotas, images, inputs and the command line have [a page of their own](user-settings.md)
+- The agents' settings, [too](agent-settings.md)
 
 ## The five that matter first
 
@@ -56,6 +57,15 @@ contradict each other, is one line at the start that names the file and the key.
 restart control; agents read their settings when they start.
 """
 _OF_QUOTAS = "quotas.default and quotas.group.NAME"
+_OF_USERS = """# Settings for users
+
+`make diagrams` draws this page from the settings' own descriptions. These tables are about what
+groups and users may have, and about the command line; [settings.md](settings.md) has the others,
+and where settings come from.
+
+{tables}
+"""
+_TABLES_OF_USERS = frozenset({"quotas", "images", "inputs", "outputs", "secrets", "munge", "client", _OF_QUOTAS})
 _OF_AGENTS = """# The agents' settings
 
 `make diagrams` draws this page from the settings' own descriptions. They stand in `agent.toml` on
@@ -141,13 +151,25 @@ def _what(model: type[BaseModel]) -> str:
     return text[0].upper() + text[1:]
 
 
-def control_page() -> str:
-    """Return the page of the settings of control and of the command line."""
-    tables = _tables() | {_OF_QUOTAS: settings.GroupQuota}
+def _page(introduction: str, *, of_users: bool) -> str:
+    """Return a page with the tables of users, or with the others."""
+    tables = {name: model for name, model in _tables().items() if (name in _TABLES_OF_USERS) is of_users}
+    if of_users:
+        tables[_OF_QUOTAS] = settings.GroupQuota
     parts = {name: text for name, model in tables.items() if (text := _table(name, _what(model), model))}
     links = " · ".join(f"[{name}](#{re.sub(r'[^a-z -]', '', name.lower()).replace(' ', '-')})" for name in parts)
     contents = textwrap.fill(f"- The tables: {links}", 100, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join([_INTRODUCTION.format(tables=contents), *parts.values()])
+    return "\n".join([introduction.format(tables=contents), *parts.values()])
+
+
+def control_page() -> str:
+    """Return the page of control's settings."""
+    return _page(_INTRODUCTION, of_users=False)
+
+
+def users_page() -> str:
+    """Return the page of the settings that are about users, and of the command line."""
+    return _page(_OF_USERS, of_users=True)
 
 
 def agents_page() -> str:
@@ -157,7 +179,7 @@ def agents_page() -> str:
     )
 
 
-PAGES = {"settings.md": control_page, "agent-settings.md": agents_page}
+PAGES = {"settings.md": control_page, "user-settings.md": users_page, "agent-settings.md": agents_page}
 
 
 if __name__ == "__main__":

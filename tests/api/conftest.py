@@ -18,7 +18,10 @@ def harness(tmp_path: Path, sqlite_url: str) -> Generator[ApiHarness]:
     """Control that leads, with an empty queue on SQLite, and no cluster seen yet."""
     storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
-    settings = Settings(queue=QueueSettings(url=sqlite_url), storage=StorageSettings(folder=tmp_path / "storage"))
+    settings = Settings(
+        queue=QueueSettings(url=sqlite_url, secret_key_file=tmp_path / "secrets.key"),
+        storage=StorageSettings(folder=tmp_path / "storage"),
+    )
     engine = connect(sqlite_url)
     opened = ApiHarness(ControlState(settings, engine, storage, leads_until_s=math.inf), storage)
     yield opened

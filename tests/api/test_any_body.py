@@ -18,6 +18,7 @@ from tests.readers.changes import HOPELESS, changed
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
+from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.settings import ClusterSettings, QueueSettings, Settings, StorageSettings
 
@@ -41,6 +42,7 @@ ROUTES: dict[str, tuple[str, Any]] = {
     "/v1/image-uploads/missing": ("user", {"pieces": [DIGEST]}),
     "/v1/nodes/drain": ("admin", {"nodes": ["n[1-2]"], "spanning": "wait", "leave_others": True, "dry_run": True}),
     "/v1/nodes/resume": ("admin", {"nodes": ["n1"]}),
+    "/v1/secrets": ("user", {"name": "eos", "url": "https://eos.example.org/", "value": "t0ken", "group": "atlas"}),
     "/v1/tokens": ("admin", {"role": "user", "name": "bob", "group": "atlas", "days": 1}),
     "/v1/jobs/1/migrate": ("admin", {"to": "n2"}),
     "/v1/agents/agent-1/register": ("agent", {"facts": FACTS | {"cpu_features": ["avx"]}, "end_s": START_S + 60}),
@@ -63,10 +65,11 @@ def callers_of(url: str, folder: Path) -> Iterator[dict[str, Caller]]:
     engine = connect(url)
     migrate(engine)
     told = Settings(
-        queue=QueueSettings(url=url),
+        queue=QueueSettings(url=url, secret_key_file=folder / "secrets.key"),
         storage=StorageSettings(folder=folder / "storage"),
         cluster=ClusterSettings(backend="slurm"),
     )
+    secret_key.make(folder / "secrets.key")
     state = ControlState(told, engine, storage, leads_until_s=math.inf)
     harness = ApiHarness(state, storage)
     agent: Agent = harness.agent(architecture="x86_64")

@@ -48,7 +48,9 @@ def test_what_is_no_list_of_folders_is_refused_in_one_line(harness: ApiHarness, 
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("folder", ["data", "/", "/job/x", "/data/..", "/var/lib/gleaner/storage", "/var/lib"])
+@pytest.mark.parametrize(
+    "folder", ["data", "/", "/job/x", "/data/..", "/var/lib/gleaner/storage", "/var/lib/gleaner/work/a", "/var/lib"]
+)
 def test_the_site_allows_no_folder_that_cannot_be_mounted(folder: str) -> None:
     with pytest.raises(ValueError, match=folder):
         Settings.model_validate({"inputs": {"mounts": [folder]}})

@@ -22,8 +22,9 @@ from tests.slurm.records import node, seen
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.app import create_app, described
 from gleaner.control.control_state import ControlState
+from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect
-from gleaner.control.settings import RoundSettings, Settings
+from gleaner.control.settings import QueueSettings, RoundSettings, Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.schema]
 
@@ -34,6 +35,7 @@ HUGE = node("huge", cpus=4096, memory_mib=16 * 2**20)
 BEYOND_A_SCHEMA = {
     "POST /v1/inputs",  # the pieces are those of the content
     "POST /v1/images",  # the layers are those that the configuration names, and their pieces were sent
+    "POST /v1/secrets",  # the value has the form that the URL's scheme asks for
     "POST /v1/tokens",  # a user's token needs a group, an admin's does not
     "POST /v1/jobs/{job}/attempts/{attempt}/checkpointed",  # a checkpoint's number only goes up
     "POST /v1/jobs/{job}/attempts/{attempt}/saved",  # the checkpoint's attempt is the one in the path
@@ -67,6 +69,9 @@ def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
     storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
     state.engine, state.storage = connect(new_sqlite(tmp_path)), storage
+    queue = QueueSettings(secret_key_file=tmp_path / "secrets.key")
+    state.settings = state.settings.model_copy(update={"queue": queue})
+    secret_key.make(tmp_path / "secrets.key")
     harness = ApiHarness(state, storage)
     state.cluster = seen(harness.now_s, HUGE)
     agent = harness.agent()

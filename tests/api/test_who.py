@@ -1,6 +1,7 @@
 """The right to change a job, the record of who changed it, and the life of tokens."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -281,8 +282,22 @@ def test_a_write_that_ends_in_a_bug_of_ours_has_its_line_too(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(jobs, "hold", broken)
-    assert audited.user.post(f"/v1/jobs/{job}/hold").status_code == 500
-    assert [(each["what"], each["status"]) for each in lines(tmp_path)] == [("submit", 201), ("hold", 500)]
+    told = detail(audited.user.post(f"/v1/jobs/{job}/hold"), 500)
+    found = lines(tmp_path)
+    assert [(each["what"], each["status"]) for each in found] == [("submit", 201), ("hold", 500)]
+    assert told.endswith(f"its log says what (request {found[1]['request']})")
+    assert found[0]["request"] != found[1]["request"]
+
+
+@pytest.mark.parametrize("given", ["proxy-7.a", "", "two words", "line\tline", "é", "x" * 65])
+def test_a_request_keeps_the_id_that_a_proxy_has_given_if_it_is_a_plain_word(
+    audited: ApiHarness, tmp_path: Path, given: str
+) -> None:
+    token = audited.user.headers
+    answer = audited.client.post("/v1/jobs/9/hold", headers=token | {"X-Request-Id": given.encode()})
+    its_id = answer.headers["X-Request-Id"]
+    assert lines(tmp_path)[-1]["request"] == its_id
+    assert its_id == given if given == "proxy-7.a" else re.fullmatch("[0-9a-f]{16}", its_id)
 
 
 @pytest.mark.slow

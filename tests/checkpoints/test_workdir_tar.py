@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 
 from gleaner.agent.checkpoints.workdir_tar import WorkdirError, clear, pack, unpack
+from gleaner.agent.system.keep_patterns import Keep
 
 Tree = dict[str, "bytes | str | Tree"]
 """Names to content: bytes are a file, a string is a symbolic link, a tree a folder."""
@@ -290,3 +291,39 @@ def test_a_file_with_a_lease_is_named(tmp_path: Path) -> None:
                 list(pack(tmp_path))
     finally:
         signal.signal(signal.SIGIO, heard)
+
+
+def test_only_what_is_kept_is_packed_with_the_folders_on_the_way_to_it(tmp_path: Path) -> None:
+    folder, again = tmp_path / "job", tmp_path / "again"
+    for path in (
+        "a.root",
+        "a.tmp",
+        "hist/one",
+        "hist/deep/two",
+        "logs/x/y/z.txt",
+        "logs/x/y/z.root",
+        "empty/of/it.tmp",
+    ):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(path)
+    (folder / "hist").chmod(0o750)
+    os.link(folder / "a.tmp", folder / "hist" / "linked")
+    os.link(folder / "a.tmp", folder / "hist" / "linked-too")
+    again.mkdir()
+    unpack(pack(folder, Keep(["*.root", "hist/**", "**/y/*.root"])), again)
+    found = {str(path.relative_to(again)): path for path in again.rglob("*")}
+    assert {name for name, path in found.items() if path.is_file()} == {
+        "a.root", "hist/one", "hist/deep/two", "hist/linked", "hist/linked-too", "logs/x/y/z.root",
+    }  # fmt: skip
+    assert found["hist/linked"].read_text() == "a.tmp"  # the first name of the file is not kept
+    assert found["hist/linked"].samefile(found["hist/linked-too"])
+    assert stat.S_IMODE(found["hist"].stat().st_mode) == 0o750
+    assert "empty" not in found
+
+
+def test_what_cannot_be_packed_does_no_harm_where_it_is_not_kept(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a.root").write_text("a")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pack(tmp_path, Keep(["*.root"]))))) as archive:
+        assert archive.getnames() == [".", "a.root"]

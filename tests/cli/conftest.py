@@ -18,7 +18,10 @@ from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 def service(tmp_path: Path) -> Generator[Service]:
     """Control with an empty queue; no scheduler, so nothing runs unless the test's node takes it."""
     url = new_sqlite(tmp_path)
-    settings = Settings(queue=QueueSettings(url=url), storage=StorageSettings(folder=tmp_path / "storage"))
+    settings = Settings(
+        queue=QueueSettings(url=url, secret_key_file=tmp_path / "secrets.key"),
+        storage=StorageSettings(folder=tmp_path / "storage"),
+    )
     FolderStorage(tmp_path / "storage").prepare()
     engine = connect(url)
     running = Service(ControlState(settings, engine, FolderStorage(tmp_path / "storage"), leads_until_s=math.inf))
@@ -37,6 +40,7 @@ def admin(service: Service, tmp_path: Path) -> CliHarness:
     environment = {
         "GLEANER_SETTINGS": str(tmp_path / "gleaner.toml"),
         "GLEANER_QUEUE__URL": service.state.settings.queue.url,
+        "GLEANER_QUEUE__SECRET_KEY_FILE": str(tmp_path / "secrets.key"),
         "GLEANER_CLIENT__URL": f"http://127.0.0.1:{service.port}",
         "GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "admin-token"),
         "GLEANER_CLIENT__TIMEOUT_S": "300",  # on a busy machine no test fails for want of patience

@@ -9,6 +9,7 @@ from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.jobs import JobSpec, SelfSaveSpec, Submission
+from gleaner.control.models.outputs import OutputSpec
 
 GOOD = """\
 # Twelve runs of one process.
@@ -30,6 +31,7 @@ compute_limit: 1.5h
 needs_at_least: 20m
 silent_limit: 30m
 disk: 20G
+outputs: {keep: ["*.root", "run-{index}/**"]}
 """
 
 
@@ -58,6 +60,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
             needs_at_least_s=1200,
             silent_limit_s=1800,
             disk_mib=20_480,
+            outputs=OutputSpec(keep=("*.root", "run-{index}/**")),
         ),
         indices=tuple(range(12)),
         group="atlas",
@@ -70,7 +73,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
     [
         "volumes", "time_limit", "gpus", "disk_mib", "after", "labels", "parameters", "constraint", "network",
         "max_running", "gpu", "mem", "memory", "request_memory", "max_retries", "workdir", "notify",
-        "results_to", "indices_from",
+        "results_to", "indices_from", "output_files",
     ],
 )  # fmt: skip
 def test_a_key_that_people_know_from_elsewhere_is_refused_with_what_to_do(key: str) -> None:
@@ -162,6 +165,15 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\nsaves_itself:\n  exit_code: x", "runs.yaml, line 3: saves_itself exit_code must be a whole number"),
         ("image: a\nsaves_itself:\n  sginal: x", "runs.yaml, line 3: saves_itself: unknown key 'sginal', did you mean"),
         ("image: a\nsaves_itself: {signal: a, signal: b}", "runs.yaml, line 2: saves_itself has signal twice"),
+        ("image: a\noutputs: '*.root'", "runs.yaml, line 2: outputs must be keys with values like {keep: ["),
+        ("image: a\noutputs:\n  kepe: []", "runs.yaml, line 3: outputs: unknown key 'kepe', did you mean 'keep'?"),
+        ("image: a\noutputs: {}", "runs.yaml, line 2: outputs must say what to keep, or"),
+        ("image: a\noutputs: {keep: []}", "runs.yaml, line 2: outputs keep names no pattern; to keep ev"),
+        ("image: a\noutputs: {keep: a}", "runs.yaml, line 2: outputs keep must be a list like [a, b], found a single"),
+        (
+            "image: a\noutputs:\n  keep:\n  - a\n  - ../b",
+            "runs.yaml, line 5: outputs keep: '../b' must stay in the job's folder: write it without . and ..",
+        ),
         ("image: a\nindices: 12 runs", "runs.yaml, line 2: indices must be like 0-11 or 1,3,10-20:5, found '12 runs'"),
         ("image: a\nindices: 5-1", "runs.yaml, line 2: indices 5-1 holds no index"),
         ("image: a\nindices: 0-999999999", "runs.yaml, line 2: indices hold at most 100,000 runs, found 1,000,000,000"),

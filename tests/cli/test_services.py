@@ -104,6 +104,7 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
     site.environment |= {
         "GLEANER_QUEUE__URL": f"sqlite:///{tmp_path / 'site.db'}",
         "GLEANER_STORAGE__FOLDER": str(tmp_path / "site-storage"),
+        "GLEANER_QUEUE__SECRET_KEY_FILE": str(tmp_path / "site.key"),
         "GLEANER_API__PORT": str(port),
         "GLEANER_CLUSTER__LOCAL_AGENTS": "0",
         "GLEANER_CLIENT__URL": f"http://127.0.0.1:{port}",
@@ -113,8 +114,10 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
     assert site.good("control", "migrate") == "the queue's schema is up to date\n"
     (tmp_path / "site-storage").mkdir(mode=0o700)
     assert "glean control prepare" in without((), site, "control", "run").stderr
-    assert "is set up" in site.good("control", "prepare")
-    assert "is set up" in site.good("control", "prepare")
+    assert "is set up; the key" in site.good("control", "prepare")
+    key = (tmp_path / "site.key").read_bytes()
+    assert "is set up; the key is there" in site.good("control", "prepare")
+    assert (tmp_path / "site.key").read_bytes() == key
     site.good("token", "create", "--local", "--role", "admin", "--name", "root", "--to", str(tmp_path / "site-token"))
     running = site.start("control", "run")
     assert running.stderr
@@ -130,6 +133,12 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
 def test_a_storage_folder_that_cannot_be_made_is_one_line(admin: CliHarness, tmp_path: Path) -> None:
     admin.environment["GLEANER_STORAGE__FOLDER"] = str(tmp_path / "none" / "storage")
     assert f"{tmp_path}/none/storage" in admin.refused("control", "prepare", code=1)
+
+
+def test_a_key_that_cannot_be_made_is_one_line(admin: CliHarness, tmp_path: Path) -> None:
+    admin.environment["GLEANER_STORAGE__FOLDER"] = str(tmp_path / "storage")
+    admin.environment["GLEANER_QUEUE__SECRET_KEY_FILE"] = str(tmp_path / "none" / "key")
+    assert f"{tmp_path}/none/key, cannot be made: No such file" in admin.refused("control", "prepare", code=1)
 
 
 def test_control_does_not_start_with_wrong_settings(harness: CliHarness) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.agent.pretended_runtime import PretendedRuntime
 from tests.golden import check_golden
 
-from gleaner.agent.checkpoints import dedup
+from gleaner.agent.checkpoints import dedup, workdir_tar
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
 from gleaner.agent.common.clock import SystemClock
@@ -360,3 +360,20 @@ def test_what_is_no_fault_of_the_checkpoint_before_does_not_make_the_next_one_la
     again = attempt.stored.save_memory(attempt.runtime, attempt.container, lambda: Mark(0, {}))
     assert again.checkpoint.number == 3
     assert again.stored_bytes < 2**20 / 2
+
+
+def test_a_result_has_what_is_to_be_kept_and_says_which_patterns_fitted_nothing(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    place = tmp_path / "job"
+    place.mkdir()
+    for name in ("a.root", "core.1"):
+        (place / name).write_text(name)
+    plain: dict[str, object] = {"job": 7, "attempt": 1, "group": "g", "name": "n", "image": "i", "command": ()}
+    assignment = Assignment.model_validate(plain | {"cpus": 1, "memory_mib": 64, "keep": ("*.root", "*.log")})
+    made = JobCheckpoints(storage, assignment, HERE, place).publish_output(0)
+    assert made.unmatched == ("*.log",)
+    again = tmp_path / "again"
+    again.mkdir()
+    workdir_tar.unpack(storage.open("jobs/7/attempt-1/output", made.digest).read("folder.tar"), again)
+    assert [path.name for path in again.iterdir()] == ["a.root"]

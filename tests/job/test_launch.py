@@ -29,13 +29,17 @@ from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
 from gleaner.agent.node.facts import node_facts
-from gleaner.agent.reporting.client import Outbox
+from gleaner.agent.reporting.client import ControlRefused, Outbox
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime import images
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.save_cost import SaveEstimates
+
+
+def _refuse(*_: object) -> None:
+    raise ControlRefused(422, "submit its file again")
 
 
 class Node:
@@ -61,7 +65,7 @@ class Node:
             clock=SystemClock(),
             hard_stop_s=lambda: time.time() + 100,
             inputs=Inputs(place, storage, reserve_bytes=0, clock=SystemClock()),
-            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch("", 0, SystemClock()), lambda *_: None),
+            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch("", 0, SystemClock()), _refuse),
         )
         self.folder = place / "job"
 

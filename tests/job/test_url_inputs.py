@@ -60,6 +60,10 @@ class World:
         if self.silent:
             self.silent -= 1
             raise ControlSilent("away")
+        if given.is_broken:  # it looks, and agrees
+            self.storage.set_aside(input_key("g", given.content))
+            del self.fixed[given.name], self.stored[given.content]
+            return None
         if given.name in self.fixed:
             return self.fixed[given.name]
         if self.unseen and given.digest is not None:
@@ -202,15 +206,58 @@ def test_a_silent_control_is_asked_again_until_the_agent_ends(world: World, monk
     assert caught.value.why is ReturnReason.UNSTARTED
 
 
-def test_what_control_refuses_is_one_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise ControlRefused(409, "the inputs of group g would take 2 GiB")
+def test_what_control_refuses_is_one_line_and_a_full_quota_a_matter_of_time(world: World) -> None:
+    def refuse(status: int) -> None:
+        raise ControlRefused(status, "the inputs of group g would take 2 GiB")
 
-    world.agent.fix_input = refuse
-    with pytest.raises(NotStaged, match=r"the input a\.lhe: 409: the inputs of group g would take 2 GiB") as caught:
-        world.settle(ONE)
-    assert caught.value.why is ReturnReason.INPUT_MISSING
+    for status, why in ((409, ReturnReason.INPUT_UNREACHABLE), (422, ReturnReason.INPUT_MISSING)):
+        world.agent.fix_input = lambda *_, status=status: refuse(status)
+        with pytest.raises(NotStaged, match=r"the input a\.lhe: the inputs of group g would take 2 GiB") as caught:
+            world.settle(ONE)
+        assert caught.value.why is why
     assert world.storage.keys("inputs") == []
+
+
+def test_what_is_broken_in_the_storage_is_reported_and_fetched_anew_by_the_next_attempt(
+    world: World, tmp_path: Path
+) -> None:
+    node = Node(tmp_path / "work", world.storage)
+    node.context = dataclasses.replace(node.context, url_inputs=world.agent)
+    (settled,) = world.settle(ONE).inputs
+    (key,) = world.storage.keys("inputs")
+    for pack in (tmp_path / "storage" / key).glob("*pack*"):
+        pack.write_bytes(bytes(pack.stat().st_size))
+    event = asyncio.run(launched(make_executor(node.context, assigned(settled, job=8))))
+    assert isinstance(event, lifecycle.NotStarted)
+    assert event.why is ReturnReason.INPUT_UNREACHABLE
+    assert event.detail.startswith("the input a.lhe is not whole in the storage: ")
+    assert event.detail.endswith("; the next attempt fetches it anew")
+    event = asyncio.run(launched(make_executor(node.context, assigned(ONE, job=9))))
+    assert isinstance(event, lifecycle.Started)
+
+
+def test_an_input_that_only_this_node_finds_broken_is_no_reason_to_fetch_it_anew(world: World, tmp_path: Path) -> None:
+    node = Node(tmp_path / "work", world.storage)
+    (settled,) = world.settle(ONE).inputs
+    assert isinstance(settled, StoredInput)
+    agent = dataclasses.replace(world.agent, fix_input=lambda *_: settled)
+    node.context = dataclasses.replace(node.context, url_inputs=agent)
+    swapped = settled.model_copy(update={"digest": f"sha256:{'0' * 64}"})
+    event = asyncio.run(launched(make_executor(node.context, assigned(swapped))))
+    assert isinstance(event, lifecycle.NotStarted)
+    assert event.why is ReturnReason.INPUT_MISSING
+
+
+def test_nothing_is_fetched_for_a_job_that_cannot_run_here(world: World, tmp_path: Path) -> None:
+    node = Node(tmp_path / "work", world.storage)
+    node.context = dataclasses.replace(node.context, url_inputs=world.agent, images_allowed=("other/*",))
+    for more, why in (({}, "IMAGE_REFUSED"), ({"mounts": ("/opt/not-there",)}, "MOUNT_MISSING")):
+        assignment = assigned(ONE).model_copy(update=more)
+        event = asyncio.run(launched(make_executor(node.context, assignment)))
+        assert isinstance(event, lifecycle.NotStarted)
+        assert event.why is ReturnReason[why]
+        node.context = dataclasses.replace(node.context, images_allowed=("*",))
+    assert world.fetches == []
 
 
 def test_a_job_waits_for_no_other_jobs_fetch_at_the_agents_end(world: World) -> None:

@@ -105,6 +105,7 @@ def test_a_file_system_that_does_not_answer_is_missing_after_a_while(
         (["/job/data"], "in the way of /job"),
         (["/var/lib/gleaner-root/containers"], "in the way of /var/lib/gleaner-root"),
         (["/var/lib"], "in the way of /var/lib/gleaner/work"),
+        (["/run/gleaner-helper.sock"], "in the way of /run/gleaner-helper.sock"),
     ],
 )
 def test_root_settings_name_folders_that_can_be_mounted(tmp_path: Path, mounts: object, why: str) -> None:
@@ -124,8 +125,10 @@ def test_the_helper_mounts_what_root_names_letter_by_letter_and_nothing_else(pla
     settings = Config(USER, mounts=(allowed,))
     containers._check_mount(settings, allowed)
     for path in (f"{allowed}/inner", str(place), "/root", f"{allowed}/", f"{allowed}/../calib"):
-        with pytest.raises(containers.Failed, match="is not among the mounts in"):
+        with pytest.raises(containers.Failed, match=f"^{path}: it is not among the mounts in") as caught:
             containers._check_mount(settings, path)
+        assert caught.value.kind == "mount"
     shutil.rmtree(place / "calib")
-    with pytest.raises(containers.Failed, match=f"{allowed}: there is no such folder"):
+    with pytest.raises(containers.Failed, match=f"^{allowed}: there is no such folder") as caught:
         containers._check_mount(settings, allowed)
+    assert caught.value.kind == "mount"

@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.nodes_harness import USER, Node, Work
 from tests.suite.node_containers import MOUNTS
 
-from gleaner.agent.runtime.interface import RuntimeFault
+from gleaner.agent.runtime.interface import MountMissing
 
 pytestmark = [pytest.mark.nodes, pytest.mark.extended]
 
@@ -96,6 +96,16 @@ def test_the_helper_mounts_nothing_that_root_does_not_name_whatever_an_agent_say
     for path in ("/root", "/opt", "/opt/site/calib/inner", "/var/lib/gleaner-root"):
         spec = dataclasses.replace(work.spec("print(1)"), mounts=(path,))
         work.folder(node)
-        with pytest.raises(RuntimeFault, match=f"{path} is not among the mounts in /etc/gleaner/privileged.json"):
+        with pytest.raises(MountMissing, match=f"^{path}: it is not among the mounts in /etc/gleaner/privileged.json"):
             node.runtime.start(spec)
+    assert node.containers() == []
+
+
+def test_a_folder_that_is_gone_is_said_by_its_name_and_leaves_no_container(pair: tuple[Node, Node], work: Work) -> None:
+    node, _ = pair
+    work.mounts = MOUNTS[:1]
+    node.run("rm", "-rf", MOUNTS[0])
+    work.folder(node)
+    with pytest.raises(MountMissing, match=f"^{MOUNTS[0]}: there is no such folder$"):
+        node.runtime.start(work.spec("print(1)"))
     assert node.containers() == []

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
 LONGEST_TEXT = 2000
@@ -288,7 +289,8 @@ class FetchRules(Message):
 
 
 class InputFetched(VersionedMessage):
-    """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
+    """An attempt has fetched one of its inputs, or found it broken. Sent to `/jobs/J/attempts/A/input`, before the job
+    starts."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
     content: Digest
@@ -296,6 +298,8 @@ class InputFetched(VersionedMessage):
     size_bytes: Count
     digest: Digest | None = None
     """The digest of its manifest in the storage; None: it is not stored yet."""
+    is_broken: Flag = False
+    """True: it is not whole in the storage. Control looks, too, and answers null if it is to be fetched anew."""
 
 
 class InputFixed(VersionedMessage):
@@ -335,6 +339,9 @@ class Assignment(Message):
     inputs: tuple[Annotated[StoredInput | UrlInput, Field(union_mode="left_to_right")], ...] = ()
     fetch_rules: FetchRules | None = None
     """The rules for its `UrlInput`s; None if it has none."""
+    keep: tuple[str, ...] = ()
+    """The files of the job's folder that are its result, as `system.keep_patterns` reads it; empty: all. An older
+    agent keeps all, too."""
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:
@@ -383,6 +390,43 @@ class Orders(VersionedMessage):
     """Save everything and end."""
     now_s: Seconds | None = None
     """Control's clock, between the heartbeat and this answer."""
+    deliveries: bool = False
+    """True if a result waits to be delivered: a `DeliveryClaim` gets one."""
+
+
+class DeliveryClaim(VersionedMessage):
+    """A request for a result that waits to be delivered."""
+
+
+class Delivery(Message):
+    """A result to copy to its target. Whoever delivers it, and however often, copies the same bytes."""
+
+    job: JobNumber
+    attempt: AttemptNumber  # whose result it is
+    number: AttemptNumber  # of this try: only its own report counts
+    digest: Digest
+    to: Text
+    keep: tuple[str, ...] = ()  # as in the assignment: an agent of before has stored everything
+    allowed: tuple[str, ...]
+    total_s: Duration
+    silent_s: Duration
+
+
+class DeliveryOffer(VersionedMessage):
+    """The answer to a `DeliveryClaim`; None if nothing waits."""
+
+    delivery: Delivery | None = None
+
+
+class DeliveryReport(VersionedMessage):
+    """The end of one try to deliver a result: the files that are there, or why it has failed."""
+
+    job: JobNumber
+    number: AttemptNumber
+    files: Count = 0
+    size_bytes: Count = 0
+    failed: Text = ""
+    may_pass: Flag = True
 
 
 class RestoreMeasurement(Message):
@@ -469,6 +513,8 @@ class Output(Message):
 
     digest: Digest
     size_bytes: Count
+    unmatched: Annotated[tuple[Text, ...], Field(max_length=keep_patterns.MOST)] = ()
+    """The patterns of `keep` that have fitted no file."""
 
 
 class Completed(VersionedMessage):

@@ -41,6 +41,9 @@ class QueueSettings(_Table):
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
+    secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
+    """The key that encrypts groups' secrets in the database: a file of the service account, mode 0600, on each machine
+    that runs control and on no node. `glean control prepare` makes it. A new key goes into a new first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
@@ -347,6 +350,13 @@ class AuditSettings(_Table):
     """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
 
 
+class LogSettings(_Table):
+    """`[log]`: control's own log, on its error output."""
+
+    format: Literal["text", "json"] = "text"
+    """`text` is for people; `json` is an object a line, for programs that collect logs."""
+
+
 class Quota(_Table):
     """The most that a group or a user may have. None: as much as there is."""
 
@@ -475,6 +485,29 @@ class InputSettings(_StoreSettings):
         )
 
 
+class OutputSettings(_Table):
+    """`[outputs]`: the targets to which agents deliver results."""
+
+    urls: tuple[str, ...] = ()
+    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`. `{group}` is the name of
+    the job's group: so no group overwrites what another one has. Such a folder is there on all nodes, and the agents'
+    user may write to it. Empty: nothing is delivered."""
+    deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
+    """The longest time to deliver one result."""
+    silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
+    """A target that takes nothing for so long is given up for a while."""
+    tries: int = Field(default=20, ge=1, le=1000)
+    """After so many failures a delivery is given up. The pause between two tries grows up to ten minutes."""
+
+    @field_validator("urls")
+    @classmethod
+    def _are_targets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in allowed_urls.for_group(urls, "group"):
+            if allowed_urls.location(url).scheme not in allowed_urls.TARGET_SCHEMES:
+                raise ValueError(f"{url}: results are delivered to {' and '.join(allowed_urls.TARGET_SCHEMES)}")
+        return urls
+
+
 UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -552,17 +585,21 @@ class Settings(FileSettings):
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     audit: AuditSettings = AuditSettings()
+    log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
     inputs: InputSettings = InputSettings()
+    outputs: OutputSettings = OutputSettings()
     munge: MungeSettings = MungeSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()
 
     @model_validator(mode="after")
-    def _storage_is_not_mounted(self) -> Self:
-        own = str(self.storage.folder)
-        for folder in self.inputs.mounts:
-            if mount_folders.is_in(folder, own) or mount_folders.is_in(own, folder):
-                raise ValueError(f"[inputs] mounts: {folder} would show jobs the storage of all groups, {own}")
+    def _nothing_of_ours_is_mounted(self) -> Self:
+        own = [str(self.storage.folder), str(self.cluster.agent_logs)]
+        if why := mount_folders.conflict(self.inputs.mounts, own):
+            raise ValueError(f"[inputs] mounts: {why}")
+        targets = [folder for url in self.outputs.urls if (folder := allowed_urls.listed_folder(url))]
+        if why := mount_folders.conflict(targets, own):
+            raise ValueError(f"[outputs] urls: {why}")
         return self

@@ -153,6 +153,19 @@ class FolderArchive:
         return content
 
 
+def stored_digest(root: Path, key: str) -> str:
+    """Return the digest of the manifest that is at this key, by its own word.
+
+    For a queue that has lost its own record of it. Raises `ArchiveMissing` or `StorageError`.
+    """
+    with translate_errors(root), open_root(root) as storage:
+        try:
+            with walk(storage, names_of(key)) as folder:
+                return manifest_digest(read_all(folder, MANIFEST, most_bytes=MANIFEST_MOST_BYTES))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ArchiveMissing(f"{key} is not in the storage folder {root}") from error
+
+
 def open_archive(root: Path, key: str, digest: str, workers: Workers) -> FolderArchive:
     """Return the archive at `key`. Raises `ArchiveBroken` unless it has this digest and an index that fits it."""
     names = names_of(key)

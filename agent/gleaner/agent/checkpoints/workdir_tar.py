@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gleaner.agent.system import openat, tar_pack, tar_unpack
+from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 
 
@@ -18,14 +19,15 @@ class WorkdirError(OSError):
     """A job's folder cannot be packed or unpacked; one line that says where and why."""
 
 
-def pack(folder: Path) -> Iterator[bytes]:
+def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
     """Yield the folder's content as chunks of an uncompressed tar archive (pax), in bounded memory.
 
+    `keep` says which files; None: all.
     Nobody may change the folder meanwhile: its container is paused or has ended. Raises `WorkdirError` for a file that
     shrinks nevertheless, or that cannot be read.
     """
     with _open(folder) as root:
-        yield from tar_pack.pack(root, _policy())
+        yield from tar_pack.pack(root, _policy()._replace(keeps=keep))
 
 
 def unpack(chunks: Iterable[bytes], folder: Path) -> None:

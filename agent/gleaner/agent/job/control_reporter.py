@@ -50,7 +50,7 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
         if (limit := check_compute_limit(assignment, 0.0)) is not None:
             return limit
         nonlocal whole
-        settled = await asyncio.to_thread(settle_inputs, context, assignment, checkpoints.stop_waiting)
+        settled = await asyncio.to_thread(settle_inputs, context, assignment, checkpoints)
         if isinstance(settled, lifecycle.NotStarted):
             return settled
         whole = settled

@@ -44,6 +44,14 @@ class NotStaged(Exception):
         self.why = why
 
 
+class InputBroken(NotStaged):
+    """An input is missing or damaged in the storage."""
+
+    def __init__(self, broken: StoredInput, error: ArchiveBroken) -> None:
+        super().__init__(ReturnReason.INPUT_MISSING, f"the input {broken.name} is not whole in the storage: {error}")
+        self.broken = broken
+
+
 def input_key(group: str, content: str) -> str:
     """Return the key of an input in the storage.
 
@@ -135,9 +143,7 @@ class Inputs:
                     raise ArchiveBroken(f"{input_key(group, one.content)} has no part {INPUT_PART}")
                 _unpack(until(stop, archive.read(INPUT_PART)), one, folder)
             except ArchiveBroken as error:
-                raise NotStaged(
-                    ReturnReason.INPUT_MISSING, f"the input {one.name} is not whole in the storage: {error}"
-                ) from error
+                raise InputBroken(one, error) from error
             except OSError as error:
                 if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                     raise

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gleaner.agent.checkpoints import workdir_tar as folder
 from gleaner.agent.checkpoints.interface import (
+    FOLDER_PART,
     Archive,
     ArchiveMissing,
     Draft,
@@ -29,8 +30,8 @@ from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Output
 from gleaner.agent.node.compatibility import NodeKind, kind, lacks
 from gleaner.agent.reporting.job_log import NO_OUTPUT, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime
+from gleaner.agent.system.keep_patterns import Keep
 
-FOLDER_PART = "folder.tar"
 MISSING_FOR_S = 60.0
 """The time for which a missing checkpoint is looked for again. For up to `acdirmax` (60 s, nfs(5)) an NFS client may
 not see a file that another node has just written."""
@@ -179,12 +180,13 @@ class JobCheckpoints:
             return self._record_new(self._publish(draft, {"memory": False}), has_memory=False, mark=NO_OUTPUT)
 
     def publish_output(self, exit_code: int) -> Output:
-        """Publish the folder as the job's result. Raises `StorageError` or `OSError`."""
+        """Publish what is to be kept of the folder as the job's result. Raises `StorageError` or `OSError`."""
         key = output_key(self.assignment.job, self.assignment.attempt)
+        keep = Keep(self.assignment.keep)
         with self._working_with_storage(), self.storage.draft(key) as draft:
-            draft.add(FOLDER_PART, folder.pack(self.folder))
+            draft.add(FOLDER_PART, folder.pack(self.folder, keep if self.assignment.keep else None))
             archive = draft.publish({"job": self.assignment.job, "exit_code": exit_code})
-        return Output(digest=archive.digest, size_bytes=archive.size_bytes)
+        return Output(digest=archive.digest, size_bytes=archive.size_bytes, unmatched=keep.unmatched)
 
     @contextmanager
     def _working_with_storage(self) -> Generator[None]:

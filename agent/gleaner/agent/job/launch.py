@@ -1,6 +1,5 @@
 """Start or restore a job: first check that it can run on this node, then make its folder and its container."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
-from gleaner.agent.job.inputs import NotStaged
+from gleaner.agent.job.inputs import InputBroken, NotStaged
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
 from gleaner.agent.privileged.common import mount_folders
@@ -25,47 +24,79 @@ from gleaner.agent.runtime.interface import (
     ContainerSpec,
     ImageMissing,
     ImageRefused,
+    MountMissing,
     NoRoom,
     Runtime,
     RuntimeFault,
 )
 
+_WHY_LACKING = {
+    ImageMissing: ReturnReason.IMAGE_MISSING,
+    ImageRefused: ReturnReason.IMAGE_REFUSED,
+    MountMissing: ReturnReason.MOUNT_MISSING,
+}
+
 
 def settle_inputs(
-    context: AgentContext, assignment: Assignment, stop: threading.Event
+    context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints
 ) -> Assignment | lifecycle.NotStarted:
-    """Return the assignment with all its inputs in the storage: those of URLs are fetched. Blocks."""
+    """Return the assignment with all its inputs in the storage: those of URLs are fetched. Blocks.
+
+    Nothing is fetched for a job that cannot run here anyway.
+    """
+    if len(assignment.stored_inputs) == len(assignment.inputs):
+        return assignment
+    if refused := refuse(context, assignment):
+        return refused
     try:
-        return context.url_inputs.settle(assignment, stop)
+        if missing := checkpoints.missing_here(checkpoints.open()):
+            return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, missing)
+        return context.url_inputs.settle(assignment, checkpoints.stop_waiting)
     except NotStaged as error:
         return lifecycle.NotStarted(error.why, str(error))
+    except ArchiveBroken as error:
+        return lifecycle.NotStarted(ReturnReason.CHECKPOINT_BROKEN, str(error))
     except StorageError as error:
         return lifecycle.NotStarted(ReturnReason.STORAGE_FAULT, str(error))
     except OSError as error:
         return lifecycle.NotStarted(ReturnReason.NODE_FAULT, str(error))
 
 
-def launch_job(
-    context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints
-) -> lifecycle.Started | lifecycle.NotStarted:
-    """Start a job that control has assigned, or restore it from its checkpoint. Blocks."""
+def refuse(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
+    """Return why the job cannot run on this node, as far as a quick look tells; None if it can."""
     if reason := refusal(context, assignment):
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, reason)
     if lacking := missing_mount(context, assignment):
         return lifecycle.NotStarted(ReturnReason.MOUNT_MISSING, lacking)
     if not context.can_save and assignment.saves_itself is None:
         return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, "this node cannot save the memory of a job")
+    return None
+
+
+def launch_job(
+    context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints
+) -> lifecycle.Started | lifecycle.NotStarted:
+    """Start a job that control has assigned, or restore it from its checkpoint. Blocks."""
+    if refused := refuse(context, assignment):
+        return refused
     anew = way_to_restore(context, assignment) is Way.SELF
     if (failure := _ensure_image(context, assignment)) is not None:
         return failure
     inputs, stop = context.inputs, checkpoints.stop_waiting
+
+    def bring(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except InputBroken as error:
+            raise context.url_inputs.report_broken(error, assignment, stop) from error
+
     return start_or_restore(
         context.runtime,
         spec_of(context, assignment, checkpoints),
         checkpoints,
         anew=anew,
-        stage=lambda: inputs.stage(assignment, stop),
-        fill=lambda folder: inputs.copy(assignment, folder, stop),
+        stage=lambda: bring(lambda: inputs.stage(assignment, stop)),
+        fill=lambda folder: bring(lambda: inputs.copy(assignment, folder, stop)),
     )
 
 
@@ -146,10 +177,8 @@ def start_or_restore(
             return lifecycle.Started(runtime.start(spec))
         checkpoints.unpack(archive)
         return lifecycle.Started(runtime.start(spec) if anew else runtime.restore(spec, archive))
-    except ImageMissing as error:
-        return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, str(error))
-    except ImageRefused as error:
-        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, str(error))
+    except (ImageMissing, ImageRefused, MountMissing) as error:
+        return lifecycle.NotStarted(_WHY_LACKING[type(error)], str(error))
     except NotStaged as error:
         return lifecycle.NotStarted(error.why, str(error))
     except CannotStart as error:

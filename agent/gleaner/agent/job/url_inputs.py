@@ -17,9 +17,9 @@ from typing import Protocol, cast
 
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.job.inputs import CONTENT, INPUT_PART, NotStaged, input_key, stopped, until
+from gleaner.agent.job.inputs import CONTENT, INPUT_PART, InputBroken, NotStaged, input_key, stopped, until
 from gleaner.agent.messages import Assignment, FetchRules, InputFetched, ReturnReason, StoredInput, UrlInput
-from gleaner.agent.reporting.client import ControlRefused, ControlSilent
+from gleaner.agent.reporting.client import CONFLICT, ControlRefused, ControlSilent
 from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
 
 CONTROL_BACK_S = 120.0
@@ -65,6 +65,17 @@ class UrlInputs:
             one if isinstance(one, StoredInput) else self._settle(one, assignment, stop) for one in assignment.inputs
         )
         return assignment.model_copy(update={"inputs": inputs})
+
+    def report_broken(self, found: InputBroken, assignment: Assignment, stop: threading.Event) -> NotStaged:
+        """Report an input that is not whole in the storage. Return the error with which the job is returned.
+
+        Control looks for itself. If it agrees, the next attempt fetches the URL anew. Raises `NotStaged`.
+        """
+        one = found.broken
+        told = InputFetched(name=one.name, content=one.content, size_bytes=one.size_bytes, is_broken=True)
+        if self._ask(assignment, told, stop) is None:
+            return NotStaged(ReturnReason.INPUT_UNREACHABLE, f"{found}; the next attempt fetches it anew")
+        return found
 
     def _settle(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> StoredInput:
         with self._lock:
@@ -123,8 +134,9 @@ class UrlInputs:
         while True:
             try:
                 fixed = self.fix_input(assignment.job, assignment.attempt, fetched)
-            except ControlRefused as error:
-                raise NotStaged(ReturnReason.INPUT_MISSING, f"the input {fetched.name}: {error}") from error
+            except ControlRefused as error:  # a conflict may pass: there may be room for it later
+                why_not = ReturnReason.INPUT_UNREACHABLE if error.status == CONFLICT else ReturnReason.INPUT_MISSING
+                raise NotStaged(why_not, f"the input {fetched.name}: {error.detail}") from error
             except ControlSilent as error:
                 why = f"control does not take the input {fetched.name}: {error}"
             else:

@@ -54,6 +54,7 @@ from gleaner.agent.runtime.interface import (
     ContainerSpec,
     ImageMissing,
     ImageRefused,
+    MountMissing,
     NoRoom,
     Runtime,
     RuntimeFacts,
@@ -77,6 +78,7 @@ _OOM_KNOWN_WITHIN_S = 1.0
 """For so long after a container's end the engine may still learn that its memory limit was hit."""
 _PIDS = 4096
 _NO_ROOM = "no space left on device"
+_NO_FOLDER = "bind source path does not exist: "
 _LOG = {"max-size": "64m", "max-file": "3"}
 _MIB = 2**20
 
@@ -427,6 +429,9 @@ class DockerRuntime:
         except docker.errors.APIError as error:
             if status(error) == requests.codes.bad_request and "command" in explanation(error):
                 raise CannotStart(explanation(error), 127) from error
+            missing = explanation(error).partition(_NO_FOLDER)[2]
+            if missing in spec.mounts:
+                raise MountMissing(f"{missing}: there is no such folder") from error
             if self._has_quotas and "storage-opt" in explanation(error):
                 log.warning("Docker sets no limit of what containers write", reason=explanation(error))
                 self._has_quotas = False

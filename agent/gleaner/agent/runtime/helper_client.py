@@ -17,7 +17,7 @@ _AGAIN_S = 0.5
 
 
 class HelperRefusal(Exception):
-    """The helper's refusal. `kind` is start, image, ended, checkpoint, gone, or fault."""
+    """The helper's refusal. `kind` is start, image, mount, ended, checkpoint, gone, or fault."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)

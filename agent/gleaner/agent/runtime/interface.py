@@ -33,6 +33,11 @@ class ImageRefused(Exception):
     """The container image may not run here, or not in such a way that all it writes is saved."""
 
 
+class MountMissing(Exception):
+    """A folder of the node cannot be mounted: the message begins with the folder and a colon. Another node may have
+    it."""
+
+
 class CannotStart(Exception):
     """The container could not start its command. `exit_code` is 126 or 127, as a shell would say."""
 
@@ -142,7 +147,10 @@ class Runtime(Protocol):
         ...
 
     def start(self, spec: ContainerSpec) -> ContainerId:
-        """Run the command from the beginning. Raises `ImageMissing`, `ImageRefused` or `CannotStart`."""
+        """Run the command from the beginning.
+
+        Raises `ImageMissing`, `ImageRefused`, `MountMissing` or `CannotStart`.
+        """
         ...
 
     def has_image(self, image_id: str) -> bool:
@@ -181,7 +189,8 @@ class Runtime(Protocol):
     def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
         """Let the process go on from a checkpoint. The caller has put the job's folder back before.
 
-        Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, or `ArchiveBroken`; then no container is left.
+        Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, `MountMissing` or `ArchiveBroken`; then no container is
+        left.
         """
         ...
 

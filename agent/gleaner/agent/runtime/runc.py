@@ -42,6 +42,7 @@ from gleaner.agent.runtime.interface import (
     ContainerSpec,
     ImageMissing,
     ImageRefused,
+    MountMissing,
     Runtime,
     RuntimeFacts,
     RuntimeFault,
@@ -296,6 +297,8 @@ class RuncRuntime:
         except HelperRefusal as error:
             if error.kind == "start":
                 raise CannotStart(str(error), 127) from error
+            if error.kind == "mount":
+                raise MountMissing(str(error)) from error
             raise
 
     def _import(self, spec: ContainerSpec, image: str) -> None:
@@ -325,6 +328,8 @@ class RuncRuntime:
                 code = _shell_code(str(error))
                 if error.kind == "start" and code is not None:
                     raise CannotStart(_start_error(str(error)), code) from error
+                if error.kind == "mount":
+                    raise MountMissing(str(error)) from error
                 raise
 
     def _growing(self, container: ContainerId, log: int) -> Iterator[bytes]:

@@ -2,16 +2,23 @@
 
 An entry of the list is a URL: it allows all URLs with its scheme, host and port whose path is below its own.
 `https://*.example.org/` allows all hosts of a domain. An address is named by an entry whose host is this address.
+
+In a URL of S3, a first name with a dot or a port is the server: `s3://s3.example.org/bucket/key`. Any other first name
+is a bucket of Amazon's, as in `s3://bucket/key`.
 """
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-SCHEMES = {"https": 443, "file": None}
-"""The schemes of inputs, and the port of each where none is said."""
+SCHEMES = {"https": 443, "s3": 443, "root": 1094, "file": None}
+"""The schemes of URLs, and the port of each where none is said."""
+AMAZON = "s3.amazonaws.com"
+TARGET_SCHEMES = ("file",)
+"""The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
@@ -41,6 +48,8 @@ def location(url: str) -> Location:
 
     >>> location("https://data.example.org/pub/a%2Fb?version=2")
     Location(scheme='https', host='data.example.org', port=443, folders=('pub', 'a', 'b'))
+    >>> location("s3://bucket/a") == location("s3://s3.amazonaws.com/bucket/a")
+    True
     """
     if not _PLAIN.fullmatch(url) or "\\" in url or len(url) > LONGEST_URL:
         raise ValueError(f"a URL has at most {LONGEST_URL} plain letters, digits and signs: escape others, as in %20")
@@ -53,8 +62,11 @@ def location(url: str) -> Location:
         raise ValueError("a URL with a user's name or password in it would be shown to others: leave it out")
     if parts.fragment:
         raise ValueError("a URL of a file has no # in it: write %23")
-    host, port = _host_and_port(scheme, parts.netloc)
-    names = tuple(name for name in unquote(parts.path).split("/") if name)
+    netloc, path = parts.netloc, parts.path
+    if scheme == "s3" and re.fullmatch(r"[A-Za-z0-9_-]+", netloc):
+        netloc, path = AMAZON, f"/{netloc}{path}"
+    host, port = _host_and_port(scheme, netloc)
+    names = tuple(name for name in unquote(path).split("/") if name)
     if any(name in {".", ".."} for name in names):
         raise ValueError("the path of a URL must not lead upward: write it without . and ..")
     return Location(scheme, host, port, names)
@@ -86,15 +98,45 @@ def shown(url: str) -> str:
     return plain + mark + ("…" if mark else "")
 
 
-def refusal(url: str, allowed: Sequence[str]) -> str:
-    """Return one line that says why this URL may not be fetched; "" if it may be.
+def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
+    """Return the entries of a list of targets for one group: `{group}` in them is its name.
+
+    >>> for_group(["file:///data/{group}/"], "atlas")
+    ('file:///data/atlas/',)
+    """
+    return tuple(entry.replace("{group}", group) for entry in allowed)
+
+
+def listed_folder(entry: str) -> str:
+    """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
+
+    >>> listed_folder("file:///data/{group}/"), listed_folder("https://host/data/")
+    ('/data', '')
+    """
+    whole = location(entry.partition("{group}")[0])
+    return f"/{'/'.join(whole.folders)}" if whole.scheme == "file" else ""
+
+
+class Use(NamedTuple):
+    """The use of a list, in the words of its refusals."""
+
+    done: str
+    setting: str
+
+
+FETCH = Use("be fetched", "urls in [inputs]")
+DELIVER = Use("be a target", "urls in [outputs]")
+
+
+def refusal(url: str, allowed: Sequence[str], use: Use = FETCH) -> str:
+    """Return one line that says why this URL may not be used so; "" if it may be.
 
     >>> refusal("https://data.example.org/pub/a", ["https://data.example.org/pub/"])
     ''
     >>> refusal("https://data.example.org/public", ["https://data.example.org/pub/"])
     'https://data.example.org/public is not below a URL that this site allows: an admin may add it to urls in [inputs]'
     """
-    may = "an admin may add it to urls in [inputs]"
+    may = f"an admin may add it to {use.setting}"
     try:
         wanted = location(url)
     except ValueError as error:
@@ -102,7 +144,7 @@ def refusal(url: str, allowed: Sequence[str]) -> str:
     if "*" in wanted.host:
         return f"{shown(url)}: a host has no * in it"
     if not allowed:
-        return f"{shown(url)} may not be fetched, as this site allows no URLs: {may}"
+        return f"{shown(url)} may not {use.done}, as this site allows no URLs: {may}"
     if any(wanted.is_within(location(entry)) for entry in allowed):
         return ""
     return f"{shown(url)} is not below a URL that this site allows: {may}"

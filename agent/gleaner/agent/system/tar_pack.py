@@ -55,13 +55,18 @@ class _Packing:
         """The first packed name of each file with several names, by device and inode."""
         self._waiting: list[tuple[Names, os.stat_result, bool]] = []
         """Folders that were not packed yet; True for one that hides the image's folder of its name."""
+        self._unnamed: list[tuple[Names, os.stat_result]] = []
+        """The folders on the way to the present one that are not in the archive, since nothing in them is so far."""
 
     def run(self) -> Iterator[bytes]:
         self._waiting.append(((), os.fstat(self._root), False))
         while self._waiting:
             names, facts, is_new = self._waiting.pop()
             with self._tolerate_changes(), _walk_readable(self._root, names) as folder:
-                if names or not self._policy.is_overlaid:
+                if names and self._policy.keeps is not None:
+                    self._unnamed = [one for one in self._unnamed if names[: len(one[0])] == one[0]]
+                    self._unnamed.append((names, facts))
+                elif names or not self._policy.is_overlaid:
                     yield self._header(names, tarfile.DIRTYPE, facts)
                 is_new = is_new or bool(names and self._image and _is_opaque(folder))
                 yield from self._folder(folder, names, is_new=is_new)
@@ -86,7 +91,10 @@ class _Packing:
                 facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISDIR(facts.st_mode):
                     inner.append(((*names, name), facts, is_new))
-                else:
+                elif self._policy.keeps is None or self._policy.keeps((*names, name)):
+                    for above, facts_above in self._unnamed:
+                        yield self._header(above, tarfile.DIRTYPE, facts_above)
+                    self._unnamed.clear()
                     yield from self._member(folder, (*names, name), facts)
         if is_new:
             for name in sorted(self._image_names(names) - set(names_here)):

@@ -4,6 +4,7 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import tarfile
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 END = bytes(2 * tarfile.BLOCKSIZE)
@@ -77,6 +78,8 @@ class Policy(NamedTuple):
     """Hard links lead to files of the same archive only: overlay would copy any other, which no limit counts."""
     links: Links | None = None
     """A list that symbolic links are added to; they are not made then."""
+    keeps: Callable[[Sequence[str]], bool] | None = None
+    """Which files are packed, by the names that lead to them. Folders without such a file are left out."""
     is_live: bool = False
     """Others may change the folder while it is packed: what they remove is left out, what they cut is filled up."""
 

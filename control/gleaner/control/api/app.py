@@ -19,6 +19,7 @@ from gleaner.control.api import (
     owners,
     problems,
     report,
+    secrets,
     tokens,
     web_codes,
 )
@@ -26,6 +27,7 @@ from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
 from gleaner.control.api.caller_places import storers
 from gleaner.control.api.instruments import Instruments, Stopwatch
+from gleaner.control.api.request_ids import RequestIds
 from gleaner.control.control_state import ControlState
 
 
@@ -50,10 +52,11 @@ def create_app(state: ControlState) -> FastAPI:
     app.state.audit_file = AuditFile(state.settings.audit)
     app.add_middleware(Audit, state=state, file=app.state.audit_file)
     app.add_middleware(Stopwatch, meters=meters)
+    app.add_middleware(RequestIds)
     problems.install(app)
     for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens):
         app.include_router(noun.router)
-    for noun in (web_codes, health, metrics):
+    for noun in (secrets, web_codes, health, metrics):
         app.include_router(noun.router)
     for pieces in (images, inputs):
         app.include_router(pieces.uploads)

@@ -8,16 +8,26 @@ from typing import Annotated
 from fastapi import APIRouter
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken
-from gleaner.agent.job.inputs import input_key
-from gleaner.agent.messages import Checkpointed, Completed, InputFetched, InputFixed, LogLines, Returned, Saved
+from gleaner.agent.job.inputs import INPUT_PART, input_key
+from gleaner.agent.messages import (
+    Checkpointed,
+    Completed,
+    InputFetched,
+    InputFixed,
+    LogLines,
+    Returned,
+    Saved,
+    StoredInput,
+)
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.caller_places import IN_TURN
+from gleaner.control.api.image_uploads import is_whole
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.queue import attempt_reports, queries
 from gleaner.control.queue.attempt_reports import AttemptReport
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Invalid, Refused
 
 router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
 
@@ -81,10 +91,13 @@ def fix_input(
 ) -> InputFixed:
     """Note which bytes an input from a URL has. Return those that were noted first; null: store yours, and ask again.
 
-    All later slices read these bytes, and so do all jobs of the same submission.
+    All later slices read these bytes, and so do all jobs of the same submission. If an input that is said to be broken
+    is so, null means that the next attempt fetches it anew.
     """
     state = caller.state
     with state.images_turn:  # nothing is removed meanwhile
+        if fetched.is_broken:
+            return InputFixed(input=_check_broken(caller, job, attempt, fetched))
         if fetched.digest is not None:
             with caller.reading() as db:
                 group = queries.job_row(db, job).group
@@ -103,6 +116,27 @@ def fix_input(
                 now_s=caller.now_s,
             )
     return InputFixed(input=fixed)
+
+
+def _check_broken(caller: Caller, job: int, attempt: int, broken: InputFetched) -> StoredInput | None:
+    """Return the input if it is whole in the storage after all. If not, set it aside, and forget it.
+
+    All of it is read: an agent with bad memory must not cost a group its input.
+    """
+    agent, storage = caller.identity.name, caller.state.storage
+    with caller.writing() as db:
+        group, mine = attempt_reports.stored_input(db, job, attempt, broken.name, agent=agent)
+    if "digest" not in mine:  # another of its jobs was faster
+        return None
+    key = input_key(group, mine["content"])
+    if is_whole(storage, key, INPUT_PART, mine["digest"]):
+        return StoredInput.model_validate(mine)
+    storage.set_aside(key)
+    with caller.writing() as db:
+        attempt_reports.record_broken_input(db, job, attempt, broken, agent=agent)
+    if "url" not in mine:
+        raise Invalid("it is not whole in the storage any more: submit its file again, and release this job")
+    return None
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)

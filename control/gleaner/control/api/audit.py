@@ -20,6 +20,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gleaner.control.api import request_ids
 from gleaner.control.api.access import Caller
 from gleaner.control.control_state import ControlState
 from gleaner.control.settings import AuditSettings
@@ -155,6 +156,7 @@ def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -
         "group": None if who is None else who.group,
         "by": None if who is None else f"token {who.token}" if who.token else "munge",
         "from": f"{host}:{port}",
+        "request": request_ids.current(),
         "what": getattr(scope.get("endpoint"), "__name__", "none"),
         "call": f"{scope['method']} {scope['path'][:LONGEST_PATH]}",
         "about": about + (list(caller.about) if caller is not None else []),

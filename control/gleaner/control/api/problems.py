@@ -18,8 +18,18 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
+from gleaner.control.api import request_ids
 from gleaner.control.models.base import Problem
-from gleaner.control.queue.errors import Invalid, NotYours, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
+from gleaner.control.queue.errors import (
+    Invalid,
+    KeyFault,
+    NotYours,
+    QueueBusy,
+    QueueError,
+    Refused,
+    SchemaMismatch,
+    Unknown,
+)
 
 LONGEST_LINE = 600
 EVERY_ERROR = (
@@ -81,7 +91,7 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(409, str(error))
         case Invalid():
             return answer(422, str(error))
-        case QueueBusy() | SchemaMismatch():
+        case QueueBusy() | SchemaMismatch() | KeyFault():
             return answer(503, str(error), headers={"Retry-After": "5"})
         case StorageError():
             return answer(502, str(error))
@@ -95,7 +105,8 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(502, str(error.__cause__))
         case _:
             _log.error("unexpected", trace=_trace(error))
-            return answer(500, "something is wrong in control itself; its log says what")
+            where = f" (request {request_id})" if (request_id := request_ids.current()) else ""
+            return answer(500, f"something is wrong in control itself; its log says what{where}")
 
 
 def _trace(error: Exception) -> str:

@@ -5,7 +5,7 @@ as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
+from gleaner.agent.system import keep_patterns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.campaigns.wrong_keys import INSTEAD
@@ -36,9 +37,12 @@ KEYS = (
     | NUMBERS
     | CODES
     | RENAMED.keys()
-    | {"command", "environment", "indices", "hold", "saves_itself", "inputs", "mounts"}
+    | {"command", "environment", "indices", "hold", "saves_itself", "inputs", "mounts", "outputs"}
 )
 SELF_SAVE = frozenset({"signal", "exit_code"})
+OUTPUTS = frozenset({"keep", "to"})
+OPTIONS_OF_OUTPUTS = {"keep": "keep", "deliver_to": "to"}
+"""The options whose values are keys of `outputs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,18 @@ def self_save(text: str) -> dict[str, object]:
     return found
 
 
+def patterns(written: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns of what to keep, from an option. Raises `ValueError` with the mistake.
+
+    >>> patterns(["*.root", "hist/**"])
+    ('*.root', 'hist/**')
+    """
+    for pattern in written:
+        if why := keep_patterns.fault(pattern):
+            raise ValueError(f"{_short(pattern)} {why}")
+    return tuple(written)
+
+
 def exit_codes(text: str) -> tuple[int, ...]:
     """Return exit codes, from an option. Raises `ValueError` with the mistake.
 
@@ -151,6 +167,9 @@ def submission(given: Mapping[str, Given]) -> Submission:
     values = {RENAMED.get(key, key): value.value for key, value in given.items()}
     if isinstance(memory := values.get("memory_mib"), tuple):
         values["memory_mib"], values["most_memory_mib"] = memory
+    parts = {OPTIONS_OF_OUTPUTS[key]: values.pop(key) for key in OPTIONS_OF_OUTPUTS if key in values}
+    if parts:
+        values["outputs"] = {**cast("dict[str, object]", values.get("outputs", {})), **parts}
     if "image" not in values:
         raise InputError(f"image is missing in {_file(given)}; it names the container image to run")
     values.setdefault("name", default_name(str(values["image"])))
@@ -166,8 +185,12 @@ def submission(given: Mapping[str, Given]) -> Submission:
         field = path[1] if path[0] == "job" else path[0]
         names = RENAMED | {"memory_mib": "most_memory_mib"}
         key = next((key for key, name in names.items() if name == field), field)
+        if key == "outputs":
+            key = next((option for option, name in OPTIONS_OF_OUTPUTS.items() if name in path and option in given), key)
         where = given[key].where if key in given else ""
-        inner = "".join(f" {part}" for part in path[2:]) if key == "saves_itself" else ""
+        inner = ""
+        if key in {"saves_itself", "outputs"}:
+            inner = "".join(f" {part}" for part in path[2:] if not part.isdigit())
         if not where or where.startswith("--"):
             raise InputError(complaint((where or key) + inner, first)) from None
         raise InputError(f"{where}: {complaint(key + inner, first)}") from None
@@ -205,10 +228,9 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         return written == "true"
     if key == "command":
         return tuple(_text(item, _place(name, item), "an argument") for item in _items(node, where, key))
-    if key == "environment":
-        return _pairs(node, name, where)
-    if key == "saves_itself":
-        return _self_save(node, name, where)
+    mappings = {"environment": _pairs, "saves_itself": _self_save, "outputs": _outputs}
+    if key in mappings:
+        return mappings[key](node, name, where)
     if key == "inputs":
         return tuple(_input(item, name) for item in _items(node, where, key))
     if key == "mounts":
@@ -260,19 +282,50 @@ def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
 
 
 def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
-    if not isinstance(node, yaml.MappingNode):
-        like = "{signal: SIGTERM, exit_code: 85}"
-        raise InputError(f"{where}: saves_itself must be keys with values like {like}, found a {_kind(node)}")
     found: dict[str, object] = {}
+    keys = _keys_of("saves_itself", node, name, where, allowed=SELF_SAVE, like="{signal: SIGTERM, exit_code: 85}")
+    for key, (value, place) in keys.items():
+        what = f"saves_itself {key}"
+        found[key] = _number(value, place, what) if key == "exit_code" else _text(value, place, what)
+    return found
+
+
+def _outputs(node: yaml.Node, name: str, where: str) -> dict[str, object]:
+    keys = _keys_of("outputs", node, name, where, allowed=OUTPUTS, like='{keep: ["*.root"]}')
+    found: dict[str, object] = {}
+    for key, (value, place) in keys.items():
+        if key == "to":
+            found[key] = _text(value, place, "outputs to")
+            continue
+        items = _items(value, place, f"outputs {key}")
+        if not items:
+            raise InputError(f"{place}: outputs {key} names no pattern; to keep everything, leave it out")
+        found[key] = tuple(_pattern(item, _place(name, item)) for item in items)
+    return found
+
+
+def _pattern(node: yaml.Node, where: str) -> str:
+    pattern = _text(node, where, "a pattern")
+    if why := keep_patterns.fault(pattern):
+        raise InputError(f"{where}: outputs keep: {_short(pattern)} {why}")
+    return pattern
+
+
+def _keys_of(
+    what: str, node: yaml.Node, name: str, where: str, *, allowed: frozenset[str], like: str
+) -> dict[str, tuple[yaml.Node, str]]:
+    """Return the keys of a mapping with their values, and the place of each."""
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{where}: {what} must be keys with values like {like}, found a {_kind(node)}")
+    found: dict[str, tuple[yaml.Node, str]] = {}
     for key_node, value_node in node.value:
         place = _place(name, key_node)
-        key = _text(key_node, place, "a key of saves_itself")
-        if key not in SELF_SAVE:
-            raise InputError(f"{place}: saves_itself: {unknown_key(key, SELF_SAVE)}")
+        key = _text(key_node, place, f"a key of {what}")
+        if key not in allowed:
+            raise InputError(f"{place}: {what}: {unknown_key(key, allowed)}")
         if key in found:
-            raise InputError(f"{place}: saves_itself has {key} twice")
-        what = f"saves_itself {key}"
-        found[key] = _number(value_node, place, what) if key == "exit_code" else _text(value_node, place, what)
+            raise InputError(f"{place}: {what} has {key} twice")
+        found[key] = (value_node, place)
     return found
 
 

@@ -3,6 +3,7 @@
 _MEMORY = "use memory_mib, as in memory_mib: 4G, or memory_mib: 512..4096 for a job that may need more"
 _GPUS = "Gleaner gives no GPUs to jobs yet; leave it out, and ask for cores with cpus"
 _MOUNTS = "use mounts, as in mounts: [/cvmfs/atlas.cern.ch], for folders that the site allows; or use inputs"
+_KEEP = 'use outputs, as in outputs: {keep: ["*.root", "hist/**"]}; without it all of /job is kept'
 _TIME = "a job takes as many slices as it needs; to end one that computes for too long, write compute_limit: 2h"
 
 INSTEAD = {
@@ -18,6 +19,7 @@ INSTEAD = {
     "gpu": _GPUS,
     "gpus": _GPUS,
     "indices_from": "write the list here, as in indices: 0-11 or 1,3,10-20:5, or give it as --array",
+    "keep": _KEEP,
     "labels": "jobs have no labels; name says what they are, and `glean list --campaign C` lists what belongs together",
     "max_retries": "use retries, as in retries: 3",
     "max_running": "the site limits the cores that run at once; to start fewer jobs, hold some: `glean hold JOB`",
@@ -26,6 +28,8 @@ INSTEAD = {
     "network": "a job has no network; put what it needs into the container image, and what it makes into /job",
     "notify": "Gleaner sends no messages; `glean wait --campaign C` returns when all jobs have ended",
     "parameters": "what differs between jobs is {index} in command and environment; let the program look up the rest",
+    "output": _KEEP,
+    "output_files": _KEEP,
     "request_cpus": "use cpus",
     "request_disk": "use disk, as in disk: 20G",
     "request_gpus": _GPUS,
@@ -34,6 +38,7 @@ INSTEAD = {
     "time": _TIME,
     "time_limit": _TIME,
     "timeout": _TIME,
+    "transfer_output_files": _KEEP,
     "volumes": _MOUNTS,
     "walltime": _TIME,
     "workdir": "a job starts in its own folder, /job; to start elsewhere, command: [sh, -c, cd /there && exec ...]",

@@ -37,6 +37,7 @@ VERBS = (
     # -5 is a number, not an option
     LazyVerb("priority", JOBS, "Change a job's priority.", "jobs:priority", ignore_unknown_options=True),
     LazyVerb("migrate", JOBS, "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
+    LazyVerb("deliver", JOBS, "Copy results to the targets of their jobs once more.", "jobs:deliver"),
     LazyVerb(
         "run", JOBS, "Run a container in your own Slurm job, so that it can be saved.", "services:user_job", **REST
     ),
@@ -53,8 +54,10 @@ VERBS = (
     LazyVerb("resume", ADMIN, "Use nodes again that `glean drain` has emptied.", "drains:resume"),
     LazyVerb("config", ADMIN, "Print the settings and where each comes from.", "config:config"),
     LazyVerb("doctor", ADMIN, "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
+    LazyVerb("setup", ADMIN, "Set up this machine, step by step, or take that back.", "setup:app"),
     LazyVerb("agent", ADMIN, "Run the agent program, as glean-agent does.", "services:agent", **REST),
     LazyVerb("image", CAMPAIGNS, "Bring, list and remove your group's container images.", "images:app"),
+    LazyVerb("secret", CAMPAIGNS, "Keep your group's credentials for the servers of inputs.", "secrets:app"),
     LazyVerb("token", ADMIN, "Make, list, end and replace tokens.", "tokens:app"),
     LazyVerb("control", ADMIN, "Run the control program, and set up its database and storage.", "services:control_app"),
     LazyVerb(

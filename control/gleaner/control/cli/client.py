@@ -57,6 +57,7 @@ from gleaner.control.models.jobs import (
 from gleaner.control.models.nodes import ClusterStatus
 from gleaner.control.models.owners import OwnersStatus
 from gleaner.control.models.report import MonthReport
+from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
 from gleaner.control.settings import ClientSettings
@@ -278,6 +279,19 @@ class Control:
     def unpublish_image(self, name: str) -> ImageRow:
         path = f"/v1/images/{quote(name, safe='')}/unpublish"
         return self._asked(lambda: self._ask("POST", path, ImageRow), lost=())
+
+    def secrets(self, group: str | None) -> tuple[SecretRow, ...]:
+        return self._read("/v1/secrets", tuple[SecretRow, ...], _of_group(group))
+
+    def set_secret(self, given: SecretPut) -> SecretRow:
+        content, headers = given.with_value(), {"Content-Type": "application/json"}
+        return self._asked(
+            lambda: self._ask("POST", "/v1/secrets", SecretRow, content=content, headers=headers), lost=()
+        )
+
+    def remove_secret(self, name: str, group: str | None) -> SecretRow:
+        path = f"/v1/secrets/{quote(name, safe='')}"
+        return self._asked(lambda: self._ask("DELETE", path, SecretRow, params=_of_group(group)), lost=())
 
     def missing_pieces(self, wanted: PieceList, of: Literal["image", "input"] = "image") -> tuple[str, ...]:
         return self._write("POST", f"/v1/{of}-uploads/missing", PieceMissing, wanted).missing

@@ -31,6 +31,7 @@ from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
 
@@ -283,11 +284,13 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     }  # fmt: skip
     facts |= {what: reason for what, reason in reasons.items() if reason}
     facts["runs"] = shlex.join((detail.image, *detail.command))
-    reads = {
+    files = {
         "mounts": ", ".join(detail.mounts),
         "inputs": ", ".join(map(_input, detail.inputs)),
+        "keeps": ", ".join(detail.outputs.keep) if detail.outputs is not None else "",
+        "delivers": _delivery(detail),
     }
-    facts |= {what: names for what, names in reads.items() if names}
+    facts |= {what: names for what, names in files.items() if names}
     if detail.image_id is not None:
         facts["image"] = f"{detail.image_id}, pushed by the group"
     if detail.environment:
@@ -308,7 +311,8 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
         facts["saved as"] = ", ".join(saves)
     if detail.output_bytes is not None:
-        facts["output"] = f"{size(detail.output_bytes)}; glean results {row.id}"
+        missing = f"; no file fits {', '.join(detail.unmatched)}" if detail.unmatched else ""
+        facts["output"] = f"{size(detail.output_bytes)}; glean results {row.id}{missing}"
     yield Table(("", ""), tuple(facts.items()), left=2, has_header=False)
     if detail.attempts:
         yield ""
@@ -316,6 +320,25 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if detail.events:
         yield ""
         yield Table.of(detail.events, {"WHEN": lambda event: moment(event.at_s), "WHAT": "what", "DETAIL": "detail"})
+
+
+def _delivery(detail: JobDetail) -> str:
+    """Return where the result goes or is, in words; empty if the job names no target."""
+    delivery = detail.delivery
+    if delivery is None:
+        return "" if detail.outputs is None or detail.outputs.to is None else f"to {shown(detail.outputs.to)}"
+    to = shown(delivery.to)
+    match delivery.phase:
+        case DeliveryPhase.DELIVERED:
+            there = f"{delivery.files} files, {size(delivery.size_bytes or 0)}"
+            return f"to {to}: {there}, delivered {moment(delivery.ended_s)}"
+        case DeliveryPhase.FAILED:
+            return f"results are kept in the storage; delivery to {to} failed: {delivery.problem}"
+        case DeliveryPhase.TAKEN:
+            now = "under way"
+        case DeliveryPhase.WAITING:
+            now = "waits for an agent"
+    return f"to {to}: {now}" + (f"; the last try failed: {delivery.problem}" if delivery.problem else "")
 
 
 def _input(one: JobInput) -> str:

@@ -1,15 +1,22 @@
-"""The verbs of the services: `glean control run|migrate|prepare`, `glean agent ...`, and `glean run`."""
+"""The verbs of the services: `glean control run|migrate|prepare|backup|restore`, `glean agent ...`, and `glean run`."""
 
 import sys
-from typing import Annotated
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gleaner.agent.common.quantities import size
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer
+from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import one_line
+
+if TYPE_CHECKING:
+    from gleaner.control.queue.recovery import Recovered
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
 
@@ -38,16 +45,79 @@ def migrate() -> Answer:
 
 @control_app.command()
 def prepare() -> Answer:
-    """Set up the storage folder. Doing so again changes nothing."""
+    """Set up the storage folder, and make the key of the secrets. Doing so again changes nothing."""
     from gleaner.agent.checkpoints.folder_storage import FolderStorage
     from gleaner.agent.checkpoints.interface import StorageError
 
-    folder = load_settings().storage.folder
+    settings = load_settings()
+    folder, key_file = settings.storage.folder, settings.queue.secret_key_file
     try:
         FolderStorage(folder).prepare()
     except StorageError as error:
         raise Failure(one_line(str(error))) from error
-    return Answer(f"the storage folder {folder} is set up")
+    with server_parts():
+        from gleaner.control.queue import secret_key
+
+        try:
+            is_new = secret_key.make(key_file)
+        except OSError as error:
+            raise Failure(f"the key of the secrets, {key_file}, cannot be made: {error.strerror}") from error
+    made = f"the key {key_file} is new: copy it to other machines that run control" if is_new else "the key is there"
+    return Answer(f"the storage folder {folder} is set up; {made}")
+
+
+@control_app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; one of that name is replaced.")],
+) -> Answer:
+    """Copy the queue's database into one file, while control runs."""
+    settings = load_settings()
+    with server_parts():
+        from gleaner.control.queue.backup import back_up
+        from gleaner.control.queue.database import check_schema, connect
+
+        engine = connect(settings.queue.url)
+        check_schema(engine)
+        try:
+            size_bytes = back_up(engine, file)
+        except OSError as error:
+            raise Failure(f"{error.filename or file}: {error.strerror}") from error
+    return Answer(f"{file}: {size(size_bytes)}")
+
+
+@control_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `glean control backup` has written.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Also if the database has jobs.")] = False,
+) -> Answer:
+    """Put a backup of the queue's database back. Stop control before."""
+    settings = load_settings()
+    with server_parts():
+        from gleaner.agent.checkpoints.interface import StorageError
+        from gleaner.control.daemon.putting_back import put_back
+
+        try:
+            done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
+        except OSError as error:
+            raise Failure(f"{error.filename or file}: {error.strerror}") from error
+        except StorageError as error:
+            raise Failure(one_line(str(error))) from error
+    return Answer(_restored(done))
+
+
+def _restored(done: "Recovered") -> str:
+    """Return what people are told."""
+    lines = [
+        f"the queue is as it was at {moment(done.taken_s)}, with what the storage shows of the time since:",
+        f"{done.ended} jobs have ended since, {done.went_on} go on from a newer checkpoint, {done.unfinished} in all"
+        " are not at their end",
+        "tokens that were revoked since count again: revoke them before you start control",
+    ]
+    if done.unknown:
+        lines.insert(
+            2, f"{done.unknown} jobs were submitted since, and only their archives are left: submit them again"
+        )
+    return "\n".join(lines)
 
 
 def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:

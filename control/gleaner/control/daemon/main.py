@@ -1,12 +1,10 @@
 """The control program: the API in the main thread, and each of its loops (`control_loops`) in a thread beside it."""
 
-import logging
 import os
 import resource
 import signal
 import socket
 import ssl
-import sys
 from functools import partial
 from types import FrameType
 
@@ -15,10 +13,10 @@ import uvicorn
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.control.api import audit
 from gleaner.control.api.app import create_app
 from gleaner.control.api.http_protocol import BoundedHead
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon import logs
 from gleaner.control.daemon.drains import Drains
 from gleaner.control.daemon.entitlements import Entitlements
 from gleaner.control.daemon.leader import Leadership, this_program
@@ -63,7 +61,7 @@ def run(settings: Settings) -> None:
     Killed at any point, it loses nothing.
     """
     os.umask(0o077)
-    _log_to_stderr()
+    logs.write_to_stderr(settings.log.format)
     engine = connect(settings.queue.url)
     check_schema(engine)
     storage = FolderStorage(settings.storage.folder)
@@ -207,18 +205,3 @@ def _check_tls(api: ApiSettings) -> None:
     for path in (api.certificate, api.key):
         path.open("rb").close()  # load_cert_chain's own error does not name the file
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(api.certificate, api.key)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger(audit.LOGGER).setLevel(logging.INFO)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

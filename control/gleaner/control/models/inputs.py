@@ -39,6 +39,8 @@ class UrlInputSpec(Shape):
     """One that the site allows (`urls` in `[inputs]` of control's settings)."""
     sha256: Digest | None = None
     """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""
+    content: Digest | None = None
+    """The `content` that an earlier job has read. While the group has it, it is read again, and nothing is fetched."""
     into_job: Flag = False
     """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
 
@@ -88,9 +90,10 @@ class JobInput(Reply):
 
     @property
     def spec(self) -> InputSpec | UrlInputSpec:
-        """The input as another job names it: the same bytes, if they are known."""
-        if self.url is not None and self.content is None:
-            return UrlInputSpec(name=self.name, url=self.url, sha256=self.sha256, into_job=self.into_job)
+        """The input as another job names it: the same bytes, or what the URL has if they are not stored any more."""
+        if self.url is not None:
+            named = {"name": self.name, "url": self.url, "sha256": self.sha256, "content": self.content}
+            return UrlInputSpec.model_validate(named | {"into_job": self.into_job})
         return InputSpec(name=self.name, content=str(self.content), into_job=self.into_job)
 
 

@@ -18,6 +18,7 @@ from gleaner.agent.messages import NUMBER, Flag, SelfSave
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import InputSpecs, JobInput, Mounts
+from gleaner.control.models.outputs import DeliveryRow, OutputSpec
 from gleaner.control.states import Outcome, State
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -104,6 +105,8 @@ class JobSpec(Shape):
     """Files and folders that the job reads and does not change."""
     mounts: Mounts = ()
     """Folders of the nodes that the job sees read-only, each at its own path, out of those that the site allows."""
+    outputs: OutputSpec | None = None
+    """The part of the job's folder that is kept; None: everything."""
     saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
@@ -219,6 +222,8 @@ class AttemptRow(Reply):
     save_s: float
 
 
+NOTHING_TO_KEEP = "nothing to keep"
+"""The event of a pattern of `outputs` that fitted no file of the job's result. The detail is the pattern."""
 NOT_SAVED = "not saved"
 """The event of a save that failed while its attempt goes on."""
 
@@ -249,6 +254,12 @@ class JobDetail(Reply):
     """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
     inputs: tuple[JobInput, ...] = ()
     mounts: tuple[str, ...] = ()
+    outputs: OutputSpec | None = None
+    """The part of its folder that is kept, with its index filled in; None: everything."""
+    unmatched: tuple[str, ...] = ()
+    """The patterns of `outputs` that have fitted no file of the result."""
+    delivery: DeliveryRow | None = None
+    """None: the job names no target, or has not succeeded yet."""
     command: tuple[str, ...]
     environment: dict[str, str]
     most_memory_mib: int | None = None

@@ -22,11 +22,11 @@ from gleaner.agent.messages import (
     Saved,
     StoredInput,
 )
-from gleaner.control.models.jobs import Ending
+from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
-from gleaner.control.queue import attempts, compatibility, inputs, lanes, logs, node_health, node_rates
+from gleaner.control.queue import attempts, compatibility, deliveries, inputs, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
 from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
@@ -113,11 +113,29 @@ def record_input(
 
     Return what counts, or None if it is to be stored first. Raises as `record_report` and `inputs.record_fetched` do.
     """
+    row = _current(db, job, attempt, agent)
+    return inputs.record_fetched(db, job, fetched, group=row.group, group_bytes=group_bytes, now_s=now_s)
+
+
+def stored_input(db: Connection, job: int, attempt: int, name: str, *, agent: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the group of a running attempt, and one of its inputs as its spec keeps it. Raises as `record_input`."""
+    row = _current(db, job, attempt, agent)
+    return row.group, inputs.find(db, job, name)
+
+
+def record_broken_input(db: Connection, job: int, attempt: int, broken: InputFetched, *, agent: str) -> None:
+    """Record that one of the attempt's inputs is not whole in the storage. Raises as `record_input` does."""
+    row = _current(db, job, attempt, agent)
+    inputs.record_broken(db, job, broken, group=row.group)
+
+
+def _current(db: Connection, job: int, attempt: int, agent: str) -> Any:
+    """Return the row of a job that runs in this attempt of the agent's, locked. Raises `NotYours` or `NotCurrent`."""
     _check_agent(db, job, attempt, agent)
     row = lock(db, job)
     if row.attempt != attempt or row.state is not State.RUNNING:
         raise NotCurrent(job, attempt, f"attempt {row.attempt} is the latest, and the job is {row.state}")
-    return inputs.record_fetched(db, job, fetched, group=row.group, group_bytes=group_bytes, now_s=now_s)
+    return row
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
@@ -181,6 +199,8 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 **_output(report),
             )
             node_health.record_job_success(db, job, attempt, now_s=now_s)
+            if report.output is not None:
+                deliveries.expect(db, job, attempt, now_s=now_s)
         else:
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Refused:
@@ -188,6 +208,10 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
         if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
             return False
         raise
+    unmatched = report.output.unmatched if report.output is not None else ()
+    if unmatched and lock(db, job).state is State.COMPLETE:  # else it is tried again, and this result does not count
+        for pattern in unmatched:
+            record(db, job, NOTHING_TO_KEEP, now_s=now_s, attempt=attempt, detail=pattern)
     return True
 
 

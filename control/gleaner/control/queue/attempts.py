@@ -208,6 +208,12 @@ def named_checkpoints(db: Connection, job: int) -> Sequence[tuple[int, int]]:
     return [(row.attempt, row.number) for row in db.execute(_NAMED, {"job_": job})]
 
 
+def log_lines(db: Connection, job: int, attempt: int, number: int) -> int:
+    """Return how many lines the job had written when it was saved with this checkpoint."""
+    one = (CHECKPOINT.c.job == job, CHECKPOINT.c.attempt == attempt, CHECKPOINT.c.number == number)
+    return int(db.execute(select(CHECKPOINT.c.log_lines).where(*one)).scalar_one())
+
+
 def set_standing(db: Connection, job: int, attempt: int, number: int, standing: Standing) -> None:
     """Set what a checkpoint counts for now."""
     run(db, _STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})

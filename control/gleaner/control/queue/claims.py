@@ -40,7 +40,7 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.jobs import filled_in, self_save
+from gleaner.control.queue.jobs import filled_in, kept_patterns, self_save
 from gleaner.control.queue.lanes import NOWHERE, is_kept_off
 from gleaner.control.queue.schema import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
@@ -156,6 +156,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             SPEC.c.image_id,
             SPEC.c.inputs,
             SPEC.c.mounts,
+            SPEC.c.outputs,
             STORED_IMAGE.c.digest.label("image_digest"),
         )
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
@@ -377,4 +378,5 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
         pushed=pushed,
         inputs=row.inputs or (),
         mounts=row.mounts or (),
+        keep=kept_patterns(row.outputs, row.run),
     )

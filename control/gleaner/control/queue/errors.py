@@ -53,3 +53,7 @@ class NotLeading(QueueBusy):
 
 class SchemaMismatch(QueueError):
     """The database's tables are not those of this version."""
+
+
+class KeyFault(QueueError):
+    """The key of the secrets is missing or wrong. Nothing was changed."""

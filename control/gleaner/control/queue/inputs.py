@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from gleaner.agent.messages import InputFetched, StoredInput, UrlInput
 from gleaner.agent.staging import allowed_urls
 from gleaner.control.models.inputs import InputRow, InputSpec, UrlInputSpec
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.schema import INPUT, JOB, SPEC
 from gleaner.control.states import State
 
@@ -32,18 +32,20 @@ def take_for_spec(
 
     Raises `Refused` if the group has not stored one, or if its URL is not allowed.
     """
-    stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
-    found: list[StoredInput | UrlInput] = []
+    stored = use(db, group, [one.content for one in inputs if one.content is not None], now_s=now_s)
+    found: list[dict[str, object]] = []
     for one in inputs:
         if isinstance(one, UrlInputSpec):
-            if reason := allowed_urls.refusal(one.url, urls):
+            known = stored.get(str(one.content))
+            if known is None and (reason := allowed_urls.refusal(one.url, urls)):
                 raise Refused(f"the input {one.name}: {reason}")
-            found.append(UrlInput(**one.model_dump(), submitted_s=now_s))
+            row = {} if known is None else _stored_as(one.name, known, into_job=one.into_job).model_dump()
+            found.append(UrlInput(**one.model_dump(exclude={"content"}), submitted_s=now_s).model_dump() | row)
         elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:
-            found.append(_stored_as(one.name, stored[one.content], into_job=one.into_job))
-    return [one.model_dump() for one in found] or None
+            found.append(_stored_as(one.name, stored[one.content], into_job=one.into_job).model_dump())
+    return found or None
 
 
 def _stored_as(name: str, row: Any, *, into_job: bool) -> StoredInput:
@@ -55,16 +57,14 @@ def record_fetched(
 ) -> StoredInput | None:
     """Let all jobs of this job's submission read what was fetched, and return it; or what was fixed before.
 
-    None: it is not in the storage yet. Raises `Unknown` if the job has no such input, and `Refused` as `put` does.
+    None: it is not in the storage yet. Raises `Unknown` if the job has no such input, `Refused` as `put` does, and
+    `Invalid` if what the job has read before is lost, and these are other bytes.
     """
-    spec = db.execute(select(JOB.c.spec).where(JOB.c.id == job)).scalar_one()
-    stored = db.execute(select(SPEC.c.inputs).where(SPEC.c.id == spec).with_for_update()).scalar_one()
-    inputs: list[dict[str, Any]] = stored or []
-    mine = next((one for one in inputs if one["name"] == fetched.name), None)
-    if mine is None:
-        raise Unknown(f"job {job} has no input {fetched.name}")
-    if "content" in mine:
+    spec, inputs, mine = _find(db, job, fetched.name)
+    if "digest" in mine:
         return StoredInput.model_validate(mine)
+    if mine.get("content", fetched.content) != fetched.content:
+        raise Invalid("what its jobs have read is lost, and its URL has other bytes by now: submit the jobs anew")
     row = use(db, group, [fetched.content], now_s=now_s).get(fetched.content)
     if row is None and fetched.digest is None:
         _check_room(db, group, fetched.size_bytes, group_bytes)
@@ -77,6 +77,39 @@ def record_fetched(
     kept = [one if one is not mine else mine | fixed.model_dump() for one in inputs]
     db.execute(update(SPEC).where(SPEC.c.id == spec).values(inputs=kept))
     return fixed
+
+
+def record_broken(db: Connection, job: int, broken: InputFetched, *, group: str) -> None:
+    """Forget an input that is not whole in the storage any more: it is fetched, or sent, anew.
+
+    The jobs of its submission go on with the same bytes alone. Raises `Unknown` if the job has no such input.
+    """
+    spec, inputs, mine = _find(db, job, broken.name)
+    content = mine.get("content")
+    db.execute(delete(INPUT).where(INPUT.c.group == group, INPUT.c.content == content))
+    kept = [
+        {key: value for key, value in one.items() if key != "digest"}
+        if "url" in one and one.get("content") == content
+        else one
+        for one in inputs
+    ]
+    db.execute(update(SPEC).where(SPEC.c.id == spec).values(inputs=kept))
+
+
+def find(db: Connection, job: int, name: str) -> dict[str, Any]:
+    """Return an input of the job as its spec keeps it. Raises `Unknown`."""
+    return _find(db, job, name)[2]
+
+
+def _find(db: Connection, job: int, name: str) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
+    """Return the job's spec, locked, all its inputs, and the one of this name. Raises `Unknown`."""
+    spec = db.execute(select(JOB.c.spec).where(JOB.c.id == job)).scalar_one()
+    stored = db.execute(select(SPEC.c.inputs).where(SPEC.c.id == spec).with_for_update()).scalar_one()
+    inputs: list[dict[str, Any]] = stored or []
+    mine = next((one for one in inputs if one["name"] == name), None)
+    if mine is None:
+        raise Unknown(f"job {job} has no input {name}")
+    return spec, inputs, mine
 
 
 def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None:
@@ -96,7 +129,8 @@ def _check_room(db: Connection, group: str, size_bytes: int, group_bytes: int) -
     if all_bytes > group_bytes:
         raise Refused(
             f"the inputs of group {group} would take {all_bytes / 2**30:.3g} GiB, and may take"
-            f" {group_bytes / 2**30:.3g} ([inputs] group_gib); those of jobs that have ended go after some days"
+            f" {group_bytes / 2**30:.3g}: ask an admin for more ([inputs] group_gib), or wait until those of ended"
+            " jobs are removed, some days after their last use"
         )
 
 

@@ -14,6 +14,7 @@ from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.jobs import (
     NOT_SAVED,
+    NOTHING_TO_KEEP,
     AttemptRow,
     CheckpointRow,
     Ending,
@@ -24,10 +25,10 @@ from gleaner.control.models.jobs import (
     JobRow,
 )
 from gleaner.control.policy.quotas import Allowance
-from gleaner.control.queue import attempts, compatibility
+from gleaner.control.queue import attempts, compatibility, deliveries
 from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.jobs import filled_in
+from gleaner.control.queue.jobs import filled_in, outputs_of
 from gleaner.control.queue.lanes import NOWHERE
 from gleaner.control.queue.schema import (
     AGENT,
@@ -135,6 +136,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             SPEC.c.image_id,
             SPEC.c.inputs,
             SPEC.c.mounts,
+            SPEC.c.outputs,
             SPEC.c.command,
             SPEC.c.environment,
             SPEC.c.saves_itself,
@@ -161,6 +163,9 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             **more,
             "inputs": more["inputs"] or (),
             "mounts": more["mounts"] or (),
+            "outputs": outputs_of(more["outputs"], job=job, campaign=row.campaign, index=row.index),
+            "delivery": deliveries.find(db, job) if more["outputs"] is not None else None,
+            "unmatched": [event.detail for event in events if event.what == NOTHING_TO_KEEP],
             "job": row,
             "command": command,
             "environment": environment,

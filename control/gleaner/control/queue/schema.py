@@ -25,9 +25,11 @@ from sqlalchemy import (
     true,
 )
 
+from gleaner.agent.staging.credentials import CredentialKind
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
+from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import Blame, NodeHealth
 from gleaner.control.policy.node_time import FIELDS
@@ -80,6 +82,8 @@ SPEC = _table(
     Column("inputs", JSON_OR_NULL),
     # The folders of the node that the job mounts, sorted. None: there are none.
     Column("mounts", JSON_OR_NULL),
+    # What is kept of the job's folder, as `OutputSpec` has it. None: everything.
+    Column("outputs", JSON_OR_NULL),
 )
 """A job's container image, command, environment and inputs. Never changed, but that an input from a URL is noted once
 it was fetched. A campaign's jobs share one, and `{index}` in it is filled in when it is read.
@@ -511,6 +515,44 @@ INPUT = _table(
     CheckConstraint("size_bytes >= 0", "size_counted"),
 )
 """A file or folder that jobs of the group read, in the storage."""
+
+SECRET = _table(
+    "secret",
+    Column("group", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    not_null("url", String),  # The beginning of the URLs for which it is.
+    not_null("kind", words(CredentialKind, "kind")),
+    not_null("sealed", LargeBinary),  # The credential, encrypted with control's key; see `secret_key`.
+    not_null("set_s", Float),
+    not_null("setter", String),
+)
+"""A credential that the group keeps for its jobs."""
+
+
+# Results on their way to their targets
+
+DELIVERY = _table(
+    "delivery",
+    Column("job", BIG, ForeignKey("job.id"), primary_key=True, autoincrement=False),
+    not_null("attempt", Integer),  # The attempt whose result it is.
+    not_null("to", String),
+    not_null("phase", words(DeliveryPhase, "delivery_phase")),
+    not_null("number", Integer),  # How often an agent has taken it; it guards the agents' reports.
+    not_null("failures", Integer),
+    Column("agent", String),  # The agent that took it last.
+    not_null("due_s", Float),  # The time from which an agent may take it; if one has, from which another may.
+    not_null("problem", Text),
+    Column("files", BIG),
+    Column("size_bytes", BIG),
+    Column("ended_s", Float),
+    CheckConstraint("number >= 0 AND failures >= 0 AND attempt >= 1", "counts"),
+    CheckConstraint("(ended_s IS NOT NULL) = (phase IN ('delivered', 'failed'))", "end_iff_ended"),
+    CheckConstraint("(files IS NOT NULL) = (phase = 'delivered')", "files_iff_delivered"),
+    CheckConstraint("(files IS NULL) = (size_bytes IS NULL)", "size_whole"),
+    CheckConstraint("phase <> 'taken' OR agent IS NOT NULL", "taken_by_agent"),
+    Index("delivery_open", "due_s", **only_where("phase IN ('waiting', 'taken')")),
+)
+"""The result of a job that has succeeded, to be copied to the target that the job names."""
 
 
 # The owners' jobs

@@ -104,13 +104,13 @@ def load(path: str = CONFIG_FILE) -> Config:
 
 def _check_mounts(settings: Config, path: str) -> None:
     """Check that jobs may mount such folders. Raises `Misconfigured`."""
-    own = (settings.handshakes, settings.agent_logs, settings.own, settings.bundles, settings.users_work)
+    own = [settings.handshakes, settings.agent_logs, settings.own, settings.bundles, settings.users_work]
+    own += [one for one in (settings.helper_socket, settings.user_jobs_key) if one]
     for folder in settings.mounts:
         if why := mount_folders.fault(folder):
             raise Misconfigured(f"{path}: mounts: {folder[:255]!r} {why}")
-        for one in own:
-            if mount_folders.is_in(folder, one) or mount_folders.is_in(one, folder):
-                raise Misconfigured(f"{path}: mounts: {folder} is in the way of {one}, which is Gleaner's own")
+    if why := mount_folders.conflict(settings.mounts, own):
+        raise Misconfigured(f"{path}: mounts: {why}")
 
 
 def key(settings: Config) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import re
 import stat
+from collections.abc import Sequence
 
 from ...system import openat
 from . import system_programs
@@ -60,6 +61,19 @@ def fault_of_list(paths: list[str]) -> str:
             if is_in(path, other) or is_in(other, path):
                 inner, outer = sorted((path, other), key=len, reverse=True)
                 return f"{inner} is in {outer}: name one of the two"
+    return ""
+
+
+def conflict(paths: Sequence[str], own: Sequence[str]) -> str:
+    """Return one line about the first of these paths that shows, or hides, one of Gleaner's own; "" if none does. Pure.
+
+    >>> conflict(["/cvmfs", "/var/lib"], ["/var/lib/gleaner/work"])
+    "/var/lib is in the way of /var/lib/gleaner/work, which is Gleaner's own"
+    """
+    for path in paths:
+        for one in own:
+            if is_in(path, one) or is_in(one, path):
+                return f"{path} is in the way of {one}, which is Gleaner's own"
     return ""
 
 

@@ -84,11 +84,11 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
 def _check_mount(settings: config.Config, path: str) -> None:
     """Check that root allows a mount, and that the folder is there. Raises `Failed`."""
     if path not in settings.mounts:
-        raise Failed("fault", f"{path} is not among the mounts in {config.CONFIG_FILE}")
+        raise Failed("mount", f"{path}: it is not among the mounts in {config.CONFIG_FILE}")
     try:
         mount_folders.check(path)
     except mount_folders.Missing as error:
-        raise Failed("fault", f"{path}: {error}") from error
+        raise Failed("mount", f"{path}: {error}") from error
 
 
 def run(
@@ -131,10 +131,10 @@ def run(
             _runc(settings, "delete", "--force", container.name)
             raise Failed("fault", f"the job of {container.name} has ended")
         first_word = source.read(_FIRST_WORD_BYTES)
-    reason = untrusted.json_of(first_word)["reason"] if first_word else "its monitor was killed"
-    if reason is not None:
+    said = untrusted.json_of(first_word) if first_word else {"reason": "its monitor was killed"}
+    if said["reason"] is not None:
         process.wait()
-        raise Failed("start", reason)
+        raise Failed(said.get("kind", "start"), said["reason"])
 
 
 def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:

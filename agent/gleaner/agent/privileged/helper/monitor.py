@@ -87,6 +87,8 @@ def main(words: list[str]) -> None:
         signal.signal(number, _go_on)  # not SIG_IGN, which the job would inherit
     try:
         answer_fields: dict[str, Any] = _run(settings, bundle, folders, answer)
+    except mount_folders.Missing as error:
+        answer_fields = {"reason": str(error), "kind": "mount"}
     except OSError as error:
         answer_fields = {"reason": str(error)}
     if answer_fields:
@@ -139,11 +141,11 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
 
 
 def _mount(path: str, target: str) -> None:
-    """Mount a folder of the node's, and nothing that is mounted below it. Raises `OSError`."""
+    """Mount a folder of the node's, and nothing that is mounted below it. Raises `Missing` or `OSError`."""
     try:
         folder = mount_folders.open_folder(path)
     except mount_folders.Missing as error:
-        raise OSError(f"{path}: {error}") from error
+        raise mount_folders.Missing(f"{path}: {error}") from error
     linux.bind(folder, target)
     os.close(folder)
     linux.change_mount(target, on=linux.READ_ONLY | linux.NO_SETUID | linux.NO_DEVICES)

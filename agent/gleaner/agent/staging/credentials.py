@@ -1,0 +1,70 @@
+"""Credentials for servers: for which URLs one is, and its form. Pure. No message has a credential in it."""
+
+from enum import StrEnum
+
+from gleaner.agent.staging import allowed_urls
+
+LONGEST = 8192
+"""The longest credential: a token with many claims has some thousand letters."""
+
+
+class CredentialKind(StrEnum):
+    """The form of a credential. The URL's scheme and the credential itself tell it."""
+
+    KEYS = "S3 keys"
+    """The access key and the secret key of S3, with a colon between."""
+    PASSWORD = "password"  # noqa: S105  # the word
+    """A user and a password, with a colon between."""
+    TOKEN = "token"  # noqa: S105  # the word
+    """A bearer token."""
+
+
+EXPECTED = {
+    "s3": "ACCESS_KEY:SECRET_KEY",
+    "https": "a bearer token, or USER:PASSWORD",
+    "root": "a bearer token",
+}
+"""The form of a credential, for people, by the scheme of its URL."""
+
+
+def url_fault(url: str) -> str:
+    """Return one line that says why no credential is for the URLs below this one; "" if one may be.
+
+    >>> url_fault("https://data.example.org/private/"), url_fault("s3://bucket/")
+    ('', '')
+    >>> url_fault("file:///data/")
+    'a secret is for a URL that begins with s3:// or https:// or root://'
+    """
+    try:
+        where = allowed_urls.location(url)
+    except ValueError as error:
+        return str(error)
+    if where.scheme not in EXPECTED:
+        return f"a secret is for a URL that begins with {' or '.join(f'{each}://' for each in EXPECTED)}"
+    if "*" in where.host:
+        return "a secret is for one host: write no * in it"
+    return "a secret is for all that is below its URL: write no ? in it" if "?" in url else ""
+
+
+def kind(url: str, value: str) -> CredentialKind:
+    """Return the kind of the credential. Raises `ValueError` with the form that is expected, without the value.
+
+    >>> kind("https://host/", "eyJhbGciOi"), kind("https://host/", "me:word")
+    (<CredentialKind.TOKEN: 'token'>, <CredentialKind.PASSWORD: 'password'>)
+    >>> kind("s3://bucket/", "AKIAIOSFODNN7EXAMPLE")
+    Traceback (most recent call last):
+    ...
+    ValueError: a secret for s3:// must be ACCESS_KEY:SECRET_KEY, in one line of plain letters without blanks
+    """
+    scheme = allowed_urls.location(url).scheme
+    before, colon, after = value.partition(":")
+    is_password = scheme == "https" and bool(colon)
+    is_plain = value.isascii() and value.isprintable() and (is_password or " " not in value)
+    has_parts = bool(before and after) if scheme == "s3" or is_password else bool(value) and not colon
+    if not is_plain or not has_parts or len(value) > LONGEST:
+        at_most = f", at most {LONGEST}" if len(value) > LONGEST else ""
+        expected = f"{EXPECTED[scheme]}, in one line of plain letters without blanks{at_most}"
+        raise ValueError(f"a secret for {scheme}:// must be {expected}")
+    if scheme == "s3":
+        return CredentialKind.KEYS
+    return CredentialKind.PASSWORD if is_password else CredentialKind.TOKEN

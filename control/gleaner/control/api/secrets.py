@@ -1,0 +1,60 @@
+"""Secrets: credentials that a group keeps for its jobs. Set, list, remove; no answer has a value.
+
+All users of a group may set secrets, and the jobs of all of them use these. A secret may be replaced or removed by who
+has set it, a manager of the group, or an admin.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from gleaner.control.api import examples
+from gleaner.control.api.access import Caller, User
+from gleaner.control.api.images import Group, group_of
+from gleaner.control.api.problems import documented
+from gleaner.control.models.base import Name
+from gleaner.control.models.secrets import SecretPut, SecretRow
+from gleaner.control.queue import secret_key, secrets
+
+router = APIRouter(prefix="/v1/secrets", tags=["secrets"])
+
+SecretPath = Annotated[Name, Path(description="The group's name for the secret", examples=["ceph"])]
+
+
+@router.get("", responses=documented(422))
+def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
+    """Return the secrets of the caller's group; for an admin, those of all groups or of one."""
+    only = group_of(caller, group) if group is not None or caller.group is not None else None
+    with caller.reading() as db:
+        return secrets.rows(db, only)
+
+
+@router.post("", status_code=201, responses=documented(409, 413, 422))
+def set_secret(caller: User, given: Annotated[SecretPut, examples.A_SECRET]) -> SecretRow:
+    """Keep a secret for the group, in place of what had its name."""
+    group = group_of(caller, given.group)
+    keys = secret_key.read(caller.state.settings.queue.secret_key_file)
+    with caller.writing() as db:
+        for there in secrets.rows(db, group):
+            if there.name == given.name:
+                _check_may_change(caller, there)
+        made = secrets.put(db, given, group=group, setter=caller.identity.name, keys=keys, now_s=caller.now_s)
+    caller.about.append(f"group {group}, secret {made.name} for {made.url}")
+    return made
+
+
+@router.delete("/{secret}", responses=documented(404, 422))
+def remove_secret(caller: User, secret: SecretPath, group: Group = None) -> SecretRow:
+    """Forget a secret. Jobs that need it wait then, or are held."""
+    whose = group_of(caller, group)
+    with caller.writing() as db:
+        found = secrets.row(db, whose, secret)
+        _check_may_change(caller, found)
+        secrets.remove(db, whose, secret)
+    caller.about.append(f"group {whose}")
+    return found
+
+
+def _check_may_change(caller: Caller, there: SecretRow) -> None:
+    """Raise 403 unless the caller may replace or remove this secret."""
+    caller.may_change(f"secret {there.name}", group=there.group, submitter=there.setter)

@@ -1,0 +1,114 @@
+"""`glean secret`: credentials of one's group for the servers of inputs. A value is never an argument, nor shown."""
+
+import getpass
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr, TypeAdapter, ValidationError
+
+from gleaner.agent.staging import credentials
+from gleaner.agent.staging.allowed_urls import location
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.cli.render import moment
+from gleaner.control.input_errors import one_line
+from gleaner.control.models.base import Name
+from gleaner.control.models.secrets import SecretPut, SecretRow
+from gleaner.control.simulation.metrics.tables import Table
+
+app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for the servers of inputs.")
+
+_STDIN = "-"
+
+Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the secret.")]
+Group = Annotated[str | None, typer.Option(help="The group whose secret it is; only an admin names one.")]
+
+
+@app.command("set")
+def set_secret(
+    name: Named,
+    url: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="URL", help="The secret is for all URLs below this one: s3://, https://, root://."
+        ),
+    ],
+    from_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Read the value from a file, or from stdin with -.", show_default="ask for it"
+        ),
+    ] = None,
+    group: Group = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """Keep a secret for the jobs of your group. An earlier one of the same name is replaced."""
+    wanted = _checked(name)
+    if why := credentials.url_fault(url):
+        raise BadInput(f"--for: {one_line(why)}")
+    value = _value(from_file, credentials.EXPECTED[location(url).scheme])
+    try:
+        credentials.kind(url, value)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    given = SecretPut(name=wanted, url=url, value=SecretStr(value), group=group)
+    with connect() as control:
+        return _answer(control.set_secret(given), as_json=as_json)
+
+
+@app.command("list")
+def list_secrets(group: Group = None, as_json: AsJson = False) -> Answer:
+    """List your group's secrets. Their values are never shown."""
+    with connect() as control:
+        found = control.secrets(group)
+    return Answer(found if as_json else (_table(found),), as_json)
+
+
+@app.command()
+def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
+    """Forget a secret. Jobs that need it wait then, or are held."""
+    with connect() as control:
+        return _answer(control.remove_secret(_checked(name), group), as_json=as_json)
+
+
+def _checked(name: str) -> str:
+    try:
+        return TypeAdapter[str](Name).validate_python(name)
+    except ValidationError:
+        raise BadInput(f"{one_line(name)!r} is no name for a secret: letters and digits, with . _ - within") from None
+
+
+def _value(from_file: str | None, expected: str) -> str:
+    """Return the value from the file, from stdin, or from the terminal, where it is not shown."""
+    if from_file is None:
+        if not sys.stdin.isatty():
+            raise BadInput("there is no terminal to ask for the value: give --from-file FILE, or --from-file -")
+        return getpass.getpass(f"{expected}: ", stream=sys.stderr).strip()
+    most = credentials.LONGEST + 2  # one more than may be, and the line's end
+    try:
+        if from_file == _STDIN:
+            return sys.stdin.read(most).rstrip("\r\n")
+        with Path(from_file).open(encoding="utf-8") as file:
+            return file.read(most).rstrip("\r\n")
+    except OSError as error:
+        raise BadInput(f"{from_file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{from_file} does not hold one line of plain text") from None
+
+
+def _answer(row: SecretRow, *, as_json: bool) -> Answer:
+    return Answer(row if as_json else (_table((row,)),), as_json)
+
+
+def _table(rows: Sequence[SecretRow]) -> Table:
+    return Table.of(
+        rows,
+        {
+            "SECRET": "name", "GROUP": "group", "KIND": "kind", "FOR": "url",
+            "SET": lambda row: moment(row.set_s), "BY": "setter",
+        },
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""Put a backup of the queue back, and find again on the storage what was done since (`queue.recovery`)."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gleaner.agent.checkpoints.archive import stored_digest
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken
+from gleaner.agent.job.job_checkpoints import Chain
+from gleaner.agent.messages import NodeFacts
+from gleaner.control.daemon.storage_gc import JobArchive, job_archive
+from gleaner.control.queue import backup, recovery
+from gleaner.control.queue.database import connect, migrate, transaction
+from gleaner.control.queue.recovery import Found, Recovered
+
+
+def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
+    """Put a backup back. Raises `QueueError`, `StorageError` or `OSError`; then it can be done again."""
+    archives = [one for key in FolderStorage(storage).keys("jobs") if (one := job_archive(key)) is not None]
+    engine = connect(url)
+    try:
+        with backup.put_back(engine, file, replace=replace) as restored:
+            migrate(restored)
+            with transaction(restored) as db:
+                latest = recovery.unfinished(db)
+                done = recovery.recover(
+                    db,
+                    _found(storage, archives, latest),
+                    stored_jobs={one.job for one in archives},
+                    now_s=now_s,
+                )
+                backup.finish(db)
+        return done
+    finally:
+        engine.dispose()
+
+
+def _found(storage: Path, archives: list[JobArchive], latest: Mapping[int, int]) -> Iterator[Found]:
+    """Yield what the unfinished jobs' attempts have left since. What is broken is left out."""
+    for one in archives:
+        if one.job not in latest or one.attempt < latest[one.job]:
+            continue
+        try:
+            digest = stored_digest(storage, one.key)
+            archive = FolderStorage(storage).open(one.key, digest)
+        except ArchiveBroken:
+            continue
+        yield found_archive(one, digest, archive)
+
+
+def found_archive(one: JobArchive, digest: str, archive: Archive) -> Found:
+    """Return what an archive says of itself, in `JobCheckpoints`' words."""
+    facts = archive.facts
+    chain = Chain.of(facts)
+    exit_code = facts.get("exit_code")
+    return Found(
+        job=one.job,
+        attempt=one.attempt,
+        number=one.number,
+        digest=digest,
+        size_bytes=sum(part.size_bytes for part in archive.parts.values()),
+        exit_code=exit_code if isinstance(exit_code, int) else None,
+        has_memory=facts.get("memory") is not False,
+        chain=None if chain is None else chain.name,
+        node=_node(facts.get("node")),
+    )
+
+
+def _node(facts: object) -> NodeFacts | None:
+    try:
+        return NodeFacts.model_validate(facts)
+    except ValidationError:
+        return None

@@ -1,0 +1,73 @@
+"""Secrets: credentials that a group keeps, so that agents can read URLs that not everybody may read.
+
+The value goes one way: to control. No answer to a person has it.
+"""
+
+import json
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from gleaner.agent.staging import credentials
+from gleaner.agent.staging.allowed_urls import LONGEST_URL
+from gleaner.agent.staging.credentials import CredentialKind
+from gleaner.control.models.base import Name, Reply, Shape
+
+MOST_SECRETS = 100
+"""The secrets of one group."""
+
+
+def _for_urls(url: str) -> str:
+    if why := credentials.url_fault(url):
+        raise PydanticCustomError("secret_url", "{why}", {"why": why})
+    return url
+
+
+SecretUrl = Annotated[
+    str, StringConstraints(pattern=r"^(s3|https|root)://[!-~]+$", max_length=LONGEST_URL), AfterValidator(_for_urls)
+]
+"""The beginning of the URLs for which a secret is."""
+
+
+class SecretPut(Shape):
+    """A secret to keep. What had the name before is replaced."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: Name
+    url: SecretUrl
+    value: Annotated[SecretStr, Field(min_length=1, max_length=credentials.LONGEST)]
+    """For `s3`: ACCESS_KEY:SECRET_KEY; for `https`: a bearer token, or USER:PASSWORD; for `root`: a bearer token."""
+    group: Name | None = None
+    """Only an admin may name a group other than the token's own."""
+
+    @model_validator(mode="after")
+    def _has_the_form(self) -> Self:
+        try:
+            credentials.kind(self.url, self.value.get_secret_value())
+        except ValueError as error:
+            raise PydanticCustomError("secret_form", "{why}", {"why": str(error)}) from None
+        return self
+
+    @property
+    def kind(self) -> CredentialKind:
+        """The form of the value."""
+        return credentials.kind(self.url, self.value.get_secret_value())
+
+    def with_value(self) -> str:
+        """Return the JSON with the value, as it is sent to control; all other JSON has stars in its place."""
+        return json.dumps(self.model_dump(mode="json") | {"value": self.value.get_secret_value()})
+
+
+class SecretRow(Reply):
+    """A secret without its value."""
+
+    name: str
+    group: str
+    url: str
+    kind: str
+    set_s: float
+    """The time at which it was set."""
+    setter: str
+    """The user who set it."""

@@ -1,0 +1,200 @@
+"""The queue after an older copy of it was put back: what was done since, as far as the storage shows it, counts again.
+
+Agents have computed since the copy was taken, and people have submitted. So no number of an attempt, a job or a
+campaign may be given out that was perhaps given out before: all go on far behind those that the copy or the storage
+know (`numbers_to_skip`). Everything here works in the caller's transaction.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Saved, Slice
+from gleaner.control.models.jobs import Ending
+from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs, lanes
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.schema import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, Phase
+from gleaner.control.queue.transitions import lock, record, take
+from gleaner.control.states import Outcome, State
+
+IDS_TO_SKIP = 1_000_000
+"""No more jobs, and no more campaigns, are submitted between a backup and the day on which it is put back."""
+ATTEMPTS_TO_SKIP = 100
+PUT_BACK = "put back"
+"""The name of the event of each job that had not ended in the backup."""
+PLACEHOLDER = "put-back"
+"""The name of the campaign and the group that hold a place, and the beginning of the names of agents that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An archive of a job in the storage. `number` is None for an output, `exit_code` for a checkpoint."""
+
+    job: int
+    attempt: int
+    number: int | None
+    digest: str
+    size_bytes: int
+    exit_code: int | None = None
+    has_memory: bool = True
+    chain: str | None = None
+    node: NodeFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The jobs' fate. `unknown` were submitted since the backup: only their archives are left."""
+
+    ended: int
+    went_on: int
+    unfinished: int
+    unknown: int
+    taken_s: float
+    """The time at which the backup was taken, or a little before that."""
+
+
+def numbers_to_skip(taken_s: float, now_s: float) -> int:
+    """Return more numbers than a job can have had attempts since then. One attempt takes more than a second.
+
+    >>> numbers_to_skip(1000.0, 4600.5)
+    3701
+    """
+    return ATTEMPTS_TO_SKIP + math.ceil(max(0.0, now_s - taken_s))
+
+
+def unfinished(db: Connection) -> Mapping[int, int]:
+    """Return the latest attempt of each job that has not ended."""
+    rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.state != State.COMPLETE))
+    return {row.id: row.attempt for row in rows}
+
+
+def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Iterable[int], now_s: float) -> Recovered:
+    """Make a queue that was put back safe: let what was found count, and skip the numbers that may be taken.
+
+    `stored_jobs` are all jobs with an archive in the storage.
+    """
+    taken_s = db.execute(select(func.max(EVENT.c.at_s))).scalar_one() or now_s
+    by_job: dict[int, list[Found]] = {}
+    for one in found:
+        by_job.setdefault(one.job, []).append(one)
+    known = set(db.execute(select(JOB.c.id)).scalars())
+    stored = set(stored_jobs)
+    ended = went_on = 0
+    to_skip = numbers_to_skip(taken_s, now_s)
+    open_jobs = sorted(unfinished(db))
+    for job in open_jobs:
+        ended_now, went_on_now = _let_count(db, lock(db, job), by_job.get(job, []), now_s=now_s)
+        ended, went_on = ended + ended_now, went_on + went_on_now
+        if not ended_now:
+            _skip_attempts(db, lock(db, job), by_job.get(job, []), to_skip=to_skip, now_s=now_s)
+    if known or stored:
+        _skip_ids(db, max(known | stored), now_s=now_s)
+    db.execute(delete(WEB_SESSION))  # those that were closed since must not be open again
+    return Recovered(ended, went_on, len(open_jobs) - ended, len(stored - known), taken_s)
+
+
+def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
+    """Let the newest result or checkpoint of the job count. Return True for each that did."""
+    outputs = [one for one in found if one.exit_code == 0 and one.attempt >= row.attempt]
+    saves = [one for one in found if one.number is not None and one.attempt >= row.attempt]
+    newest = max(outputs, key=_age, default=None) or max(saves, key=_age, default=None)
+    if newest is None or (newest.attempt == row.attempt and not _runs(row)):
+        return False, False  # what an attempt left that had ended in the backup did not count then either
+    spent = Slice(started_s=now_s)
+    reason, was_held = row.hold_reason, row.held
+    if was_held:
+        db.execute(update(JOB).where(JOB.c.id == row.id).values(held=False, hold_reason=None))
+    try:
+        if newest.attempt > row.attempt:
+            _claim(db, row, newest, now_s=now_s)
+        if newest.number is None:
+            output = Output(digest=newest.digest, size_bytes=newest.size_bytes)
+            report = Completed(exit_code=0, output=output, slice=spent)
+            return attempt_reports.record_completion(db, row.id, newest.attempt, report, now_s=now_s), False
+        saved = Saved(checkpoint=_checkpoint(db, row, newest, newest.number), slice=spent)
+        attempt_reports.record_save(db, row.id, newest.attempt, saved, now_s=now_s)
+    except Refused:
+        return False, False
+    if was_held:
+        jobs.put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
+    return False, True
+
+
+def _age(one: Found) -> tuple[int, int]:
+    return one.attempt, one.number or 0
+
+
+def _runs(row: Any) -> bool:
+    return row.state is State.RUNNING or bool(row.lost)
+
+
+def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
+    """Write down the attempt that made this archive, as if it had just been claimed."""
+    if row.state is State.RUNNING:
+        attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
+    db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=one.attempt - 1))
+    node = "unknown" if one.node is None else one.node.node
+    agent = f"{PLACEHOLDER}-{node}"
+    if db.execute(select(AGENT.c.name).where(AGENT.c.name == agent)).first() is None:
+        ended = {"name": agent, "phase": Phase.ENDED, "end_s": now_s, "submitted_s": now_s, "ended_s": now_s}
+        kind = None if one.node is None else compatibility.record_kind(db, one.node)
+        db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
+    before = lock(db, row.id)
+    made = SimpleNamespace(
+        id=row.id,
+        attempt=one.attempt - 1,
+        from_attempt=before.from_attempt,
+        from_number=before.from_number,
+        log_lines=_log_lines(db, before),
+    )
+    take(db, [made], agent=agent, node=node, now_s=now_s)
+
+
+def _checkpoint(db: Connection, row: Any, one: Found, number: int) -> Checkpoint:
+    return Checkpoint(
+        attempt=one.attempt,
+        number=number,
+        digest=one.digest,
+        size_bytes=one.size_bytes,
+        log_lines=_log_lines(db, row),  # lines that were written since the backup are lost, and not counted
+        chain=one.chain,
+        has_memory=one.has_memory,
+    )
+
+
+def _log_lines(db: Connection, row: Any) -> int:
+    return 0 if row.from_attempt is None else attempts.log_lines(db, row.id, row.from_attempt, row.from_number)
+
+
+def _skip_attempts(db: Connection, row: Any, found: list[Found], *, to_skip: int, now_s: float) -> None:
+    """Let the job's next attempt have a number that no agent can know, and no attempt of the backup run on."""
+    if row.state is State.RUNNING:
+        attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
+    latest = max([row.attempt, *(one.attempt for one in found)])
+    db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest + to_skip, lost=False))
+    record(db, row.id, PUT_BACK, now_s=now_s, detail="from a backup: its next attempt has a much higher number")
+
+
+def _skip_ids(db: Connection, latest_job: int, *, now_s: float) -> None:
+    """Let the next job and campaign have numbers that were never given out.
+
+    Both databases count on from the highest row. So there is one more campaign, of one cancelled job.
+    """
+    campaign = (db.execute(select(func.max(CAMPAIGN.c.id))).scalar_one() or 0) + IDS_TO_SKIP
+    job = latest_job + IDS_TO_SKIP
+    about = {"group": PLACEHOLDER, "submitted_s": now_s, "submitter": PLACEHOLDER}
+    db.execute(insert(CAMPAIGN), about | {"id": campaign, "name": PLACEHOLDER})
+    spec = insert(SPEC).values(name=PLACEHOLDER, image=PLACEHOLDER, command=[], environment={}).returning(SPEC.c.id)
+    whose = {"campaign": campaign, "index": 0, "spec": db.execute(spec).scalar_one()}
+    state = {"state": State.COMPLETE, "outcome": Outcome.CANCELLED, "ended_s": now_s, "held": False, "lost": False}
+    counts = dict.fromkeys(("priority", "retries", "failures", "attempt", "sound_attempt"), 0)
+    lane = lanes.ensure_for_new(db, PLACEHOLDER, 1, 16, saves_itself=False)
+    db.execute(insert(JOB), about | whose | state | counts | {"id": job, "lane": lane})
+    record(db, job, PUT_BACK, now_s=now_s, detail="no program: later jobs have higher numbers than all before")
+    if db.dialect.name == "postgresql":
+        for table, last in (("campaign", campaign), ("job", job)):
+            db.execute(select(func.setval(func.pg_get_serial_sequence(table, "id"), last)))

@@ -1,0 +1,58 @@
+"""The secrets of groups, encrypted: set, listed and removed.
+
+A secret is for all URLs below its own. Where several are, the one with the longest URL counts.
+"""
+
+from cryptography.fernet import MultiFernet
+from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy.sql import ColumnElement
+
+from gleaner.agent.staging.allowed_urls import location
+from gleaner.control.models.secrets import MOST_SECRETS, SecretPut, SecretRow
+from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.schema import SECRET
+
+_SHOWN = [column for column in SECRET.c if column.name != "sealed"]
+
+
+def rows(db: Connection, group: str | None) -> tuple[SecretRow, ...]:
+    """Return the secrets of a group (None: of all groups), sorted by name."""
+    wanted = select(*_SHOWN).order_by(SECRET.c.name, SECRET.c.group)
+    if group is not None:
+        wanted = wanted.where(SECRET.c.group == group)
+    return tuple(SecretRow(**row) for row in db.execute(wanted).mappings())
+
+
+def row(db: Connection, group: str, name: str) -> SecretRow:
+    """Return one secret. Raises `Unknown`."""
+    for each in rows(db, group):
+        if each.name == name:
+            return each
+    raise Unknown(f"group {group} has no secret {name}: `glean secret list` shows what there is")
+
+
+def put(db: Connection, given: SecretPut, *, group: str, setter: str, keys: MultiFernet, now_s: float) -> SecretRow:
+    """Keep a secret in place of what had its name. Raises `Refused` if another one is for the same URL."""
+    others = [each for each in rows(db, group) if each.name != given.name]
+    for other in others:
+        if location(other.url) == location(given.url):
+            raise Refused(f"the secret {other.name} is for {given.url}: set that one, or remove it first")
+    if len(others) >= MOST_SECRETS:
+        raise Refused(
+            f"group {group} has {MOST_SECRETS} secrets, which is the most: remove some with `glean secret rm`"
+        )
+    sealed = keys.encrypt(given.value.get_secret_value().encode())
+    now = {"url": given.url, "kind": given.kind, "sealed": sealed, "set_s": now_s, "setter": setter}
+    if not db.execute(update(SECRET).where(_is(group, given.name)).values(now)).rowcount:
+        db.execute(insert(SECRET).values(group=group, name=given.name, **now))
+    return row(db, group, given.name)
+
+
+def remove(db: Connection, group: str, name: str) -> None:
+    """Forget a secret. Raises `Unknown`."""
+    row(db, group, name)
+    db.execute(delete(SECRET).where(_is(group, name)))
+
+
+def _is(group: str, name: str) -> ColumnElement[bool]:
+    return and_(SECRET.c.group == group, SECRET.c.name == name)

@@ -1,0 +1,141 @@
+"""The queue after an older copy of it was put back."""
+
+import pytest
+from sqlalchemy import select
+from tests.queue.queue_harness import FACTS, QueueHarness, digest
+
+from gleaner.agent.messages import NodeFacts
+from gleaner.control.queue import recovery
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.recovery import IDS_TO_SKIP, Found, Recovered
+from gleaner.control.queue.schema import ATTEMPT, WEB_SESSION
+from gleaner.control.states import Outcome, State
+
+AWAY_S = 3600.0
+
+
+def recover(harness: QueueHarness, *found: Found, stored: tuple[int, ...] = ()) -> Recovered:
+    """Put the queue back as it is, an hour later."""
+    harness.now_s += AWAY_S
+    jobs = {*stored, *(one.job for one in found)}
+    return harness.do(recovery.recover, found, stored_jobs=jobs, now_s=harness.now_s)
+
+
+def saved(job: int, attempt: int, number: int = 1) -> Found:
+    node = NodeFacts.model_validate(FACTS | {"node": "node9"})
+    return Found(job, attempt, number, digest(number), 1000, node=node)
+
+
+def result(job: int, attempt: int, exit_code: int = 0) -> Found:
+    return Found(job, attempt, None, digest(99), 5, exit_code=exit_code)
+
+
+def test_a_job_goes_on_from_the_newest_checkpoint_that_the_storage_has(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("a1")
+    harness.record_save(job, harness.claim_one("a1").attempt)
+
+    done = recover(harness, saved(job, 3, 1), saved(job, 4, 1), saved(job, 4, 2), saved(job, 2, 7))
+
+    assert (done.ended, done.went_on, done.unfinished) == (0, 1, 1)
+    work = harness.claim_one(harness.agent("a2"))
+    assert work.checkpoint is not None
+    assert (work.checkpoint.attempt, work.checkpoint.number) == (4, 2)
+    assert work.checkpoint.digest == digest(2)
+
+
+def test_a_checkpoint_that_was_found_goes_only_to_nodes_that_fit_it(harness: QueueHarness) -> None:
+    job = harness.job()
+    recover(harness, saved(job, 1))
+
+    assert not harness.claim(harness.agent("other", architecture="arm64"))
+    assert harness.claim(harness.agent("alike"))
+
+
+def test_no_number_of_an_attempt_is_used_twice(harness: QueueHarness) -> None:
+    untouched, waits, runs = harness.job(), harness.job(), harness.job()
+    harness.hold(untouched)
+    harness.agent("a1")
+    first, second = harness.claim("a1", most=2)
+    harness.record_save(first.job, first.attempt)
+    assert {first.job, second.job} == {waits, runs}
+
+    recover(harness, stored=(waits,))
+
+    harness.release(untouched)
+    attempts = {work.job: work.attempt for work in harness.claim(harness.agent("a2"))}
+    assert set(attempts) == {untouched, waits, runs}
+    assert min(attempts.values()) > AWAY_S  # no job is claimed more than once a second
+
+
+def test_what_was_found_counts_below_the_next_number(harness: QueueHarness) -> None:
+    job = harness.job()
+    recover(harness, saved(job, 70_000))
+    assert harness.claim_one(harness.agent("a1")).attempt > 70_000
+
+
+def test_a_result_that_was_found_ends_the_job(harness: QueueHarness) -> None:
+    job = harness.job()
+    done = recover(harness, saved(job, 2), result(job, 3))
+    assert (done.ended, done.unfinished) == (1, 0)
+    row = harness.row(job)
+    assert (row.state, row.outcome, row.exit_code) == (State.COMPLETE, Outcome.SUCCEEDED, 0)
+
+
+def test_the_result_of_the_attempt_that_ran_counts_as_its_own(harness: QueueHarness) -> None:
+    job = harness.job()
+    work = harness.claim_one(harness.agent("a1"))
+    assert recover(harness, result(job, work.attempt)).ended == 1
+    agents = harness.look(lambda db: db.execute(select(ATTEMPT.c.agent)).scalars().all())
+    assert agents == ["a1"]
+
+
+def test_a_failure_that_was_found_ends_nothing(harness: QueueHarness) -> None:
+    """It may have been tried again since, which nothing shows."""
+    job = harness.job()
+    assert recover(harness, result(job, 2, exit_code=1)).ended == 0
+    assert harness.row(job).state is State.NEW
+
+
+def test_what_an_attempt_left_that_had_ended_before_the_backup_does_not_count(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("a1")
+    harness.record_save(job, harness.claim_one("a1").attempt)
+    recover(harness, saved(job, 1, 5))
+    work = harness.claim_one(harness.agent("a2"))
+    assert work.checkpoint is not None
+    assert work.checkpoint.number == 1
+
+
+def test_a_held_job_stays_held_and_loses_nothing(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.hold(job, "by alice")
+    recover(harness, saved(job, 2))
+    row = harness.row(job)
+    assert (row.state, row.held) == (State.SAVED, True)
+
+
+def test_an_agent_of_before_has_no_attempt_any_more(harness: QueueHarness) -> None:
+    job = harness.job()
+    work = harness.claim_one(harness.agent("a1"))
+    recover(harness)
+    with pytest.raises(Refused):
+        harness.record_save(job, work.attempt)
+    assert [str(order) for order in harness.record_heartbeat("a1", (job, work.attempt)).orders] == ["drop"]
+
+
+def test_new_jobs_and_campaigns_have_numbers_that_nobody_knows(harness: QueueHarness) -> None:
+    harness.submit(indices=(0, 1))
+    done = recover(harness, stored=(1, 2, 40, 41))
+    assert done.unknown == 2
+    made = harness.submit(indices=(0,))
+    assert made.campaign is not None
+    assert made.campaign > IDS_TO_SKIP
+    assert made.jobs[0] > 41 + IDS_TO_SKIP
+
+
+def test_a_session_of_the_web_page_ends(harness: QueueHarness) -> None:
+    session = {"hash": "h", "token": "", "role": "user", "name": "alice", "manager": False, "expires_s": 9e9}
+    harness.do(lambda db: db.execute(WEB_SESSION.insert(), session))
+    recover(harness)
+    assert harness.look(lambda db: db.execute(select(WEB_SESSION)).all()) == []
