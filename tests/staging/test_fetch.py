@@ -19,8 +19,9 @@ from tests.staging.bad_server import CONTENT, BadServer
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.staging import fetch_child
+from gleaner.agent.staging.child_process import MayNot, MayPass
 from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
-from gleaner.agent.staging.fetch_child import FetchRequest, MayNot, MayPass
+from gleaner.agent.staging.fetch_child import FetchRequest
 
 pytestmark = pytest.mark.slow
 RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
