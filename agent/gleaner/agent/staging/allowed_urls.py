@@ -110,11 +110,12 @@ def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
 def listed_folder(entry: str) -> str:
     """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
 
-    >>> listed_folder("file:///data/{group}/"), listed_folder("https://host/data/")
+    >>> listed_folder("file:///data/{group}/"), listed_folder("https://{group}.example.org/data/")
     ('/data', '')
     """
-    whole = location(entry.partition("{group}")[0])
-    return f"/{'/'.join(whole.folders)}" if whole.scheme == "file" else ""
+    if not entry.lower().startswith("file:"):
+        return ""
+    return f"/{'/'.join(location(entry.partition('{group}')[0]).folders)}"
 
 
 class Use(NamedTuple):

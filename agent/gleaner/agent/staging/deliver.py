@@ -42,7 +42,7 @@ class Deliver:
             return None
         except MayNot as error:
             return _failed(delivery, str(error), may_pass=False)
-        except (MayPass, OSError) as error:
+        except (MayPass, OSError, ValueError) as error:
             return _failed(delivery, str(error), may_pass=True)
         return DeliveryReport(job=delivery.job, number=delivery.number, files=files, size_bytes=size_bytes)
 
