@@ -20,7 +20,7 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
 SAY_AGAIN_S = 5.0
 SAY_FOR_S = 60.0
-"""The end of a delivery is reported for so long. If control hears nothing, it is delivered again, which does no harm."""
+"""The end of a delivery is reported for so long. If nobody hears, it is delivered again, which does no harm."""
 
 
 @dataclass(slots=True)

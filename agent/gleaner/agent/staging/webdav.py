@@ -41,14 +41,13 @@ class _Connection(http.client.HTTPSConnection):
         found = [str(each[4][0]) for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]
         for address in found:
             self._check(self.host, address)
-        for number, address in enumerate(found, 1):
-            try:
-                plain = socket.create_connection((address, self.port), self._timeout_s)
-                break
-            except OSError:
-                if number == len(found):
-                    raise
-        self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
+        self.sock = self._tls.wrap_socket(self._reach(found), server_hostname=self.host)
+
+    def _reach(self, addresses: Sequence[str]) -> socket.socket:
+        for address in addresses[:-1]:
+            with suppress(OSError):
+                return socket.create_connection((address, self.port), self._timeout_s)
+        return socket.create_connection((addresses[-1], self.port), self._timeout_s)
 
 
 class _Watched:
