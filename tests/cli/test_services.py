@@ -21,7 +21,7 @@ sys.argv = ["glean", *{arguments!r}]
 sys.exit(main())
 """
 BYTECODE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
-"""Where the tests find what is compiled; without them, a process would compile all that it imports once more."""
+"""The place of what is compiled; without these, a process would compile all that it imports once more."""
 SERVER = (
     "alembic",
     "docker",
