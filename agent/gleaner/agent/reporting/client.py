@@ -20,6 +20,10 @@ from gleaner.agent.messages import (
     Assignments,
     Checkpointed,
     ClaimRequest,
+    Delivery,
+    DeliveryClaim,
+    DeliveryOffer,
+    DeliveryReport,
     Deregistration,
     Heartbeat,
     InputFetched,
@@ -115,6 +119,14 @@ class ControlClient:
     def fix_input(self, job: int, attempt: int, fetched: InputFetched) -> StoredInput | None:
         """Report an input that was fetched; return the one that counts. None: control does not find it stored."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
+
+    def take_delivery(self) -> Delivery | None:
+        """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""
+        return self._ask(f"/agents/{self._name}/deliver", DeliveryClaim(), DeliveryOffer).delivery
+
+    def report_delivery(self, report: DeliveryReport) -> None:
+        """Report the end of a delivery. To report it again is no error."""
+        self.report(f"/agents/{self._name}/delivered", report.model_dump_json())
 
     def report(self, path: str, body: str) -> None:
         """Send one report. Raises `ControlSilent` or `ControlRefused`. Only control's own answer counts."""

@@ -75,6 +75,8 @@ A_SAVE = _shown({"checkpoint": _CHECKPOINT, "slice": _SLICE, "measured": _MEASUR
 A_CHECKPOINT = _shown({"checkpoint": _CHECKPOINT | {"number": 2}, "slice": _SLICE, "measured": _MEASURED})
 A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes": 10240}, "slice": _SLICE})
 A_RETURN = _shown({"why": "unstarted", "detail": "there was no time left"})
+A_DELIVERY_CLAIM = _shown({})
+A_DELIVERY = _shown({"job": 1, "number": 1, "files": 12, "size_bytes": 10240})
 A_FETCHED_INPUT = _shown({"name": "events.lhe", "content": _DIGEST, "size_bytes": 10240})
 SOME_LINES = _shown({"first": 0, "lines": ["event 1", "event 2"]})
 
