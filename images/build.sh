@@ -115,9 +115,8 @@ build_one() {
             locked agent >"$work/agent.lock"
             packages "$work/agent.lock" "$into/packages"
             cp -al "$(own)" "$into/own"
-            cp "$repo_dir"/deploy/{epilog.sh,install-node.sh,watchdog} "$into/own/usr/local/libexec/gleaner"
-            mkdir "$into/own/etc"
-            mv "$into/criu" "$into/own/etc"
+            cp "$repo_dir/deploy/install-node.sh" "$into/own/usr/local/libexec/gleaner"
+            rm -r "$into/criu" # it is in the wheel
             mv "$into/sbin" "$into/own/usr/local"
             mv "$into/entry.sh" "$into/own"
             build node gleaner/slurm-base:$tag

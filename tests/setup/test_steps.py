@@ -1,5 +1,6 @@
 """Setup changes nothing the second time, is taken back to the byte, and survives its end at any change."""
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -190,6 +191,13 @@ def test_what_two_roles_have_in_common_stays_until_both_are_gone(tmp_path: Path)
     assert tree(tmp_path).keys() == {"etc"}
 
 
+def test_the_whole_of_an_image_in_the_making_does_not_run() -> None:
+    image, folder_of_one, here = MachineReader("/"), MachineReader("/image/"), MachineReader()
+    assert [one.is_live for one in (image, folder_of_one, here)] == [False, False, True]
+    assert [str(one.at("/etc")) for one in (image, folder_of_one, here)] == ["/etc", "/image/etc", "/etc"]
+    assert image.has_systemd is False
+
+
 def test_planning_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/unit").write_text("foreign")
@@ -214,6 +222,19 @@ def test_what_cannot_be_edited_is_refused_before_anything_is_changed(tmp_path: P
     with pytest.raises(SetupRefused, match=said):
         installer(tmp_path).apply(STEPS, ANSWERS)
     assert tree(tmp_path) == before
+
+
+def test_two_runs_at_once_do_not_write_over_each_other(tmp_path: Path) -> None:
+    place = tmp_path / "etc/gleaner"
+    place.mkdir(parents=True)
+    held = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(SetupRefused, match="another glean setup runs"):
+            installer(tmp_path).apply(STEPS, ANSWERS)
+    finally:
+        os.close(held)
+    assert tree(tmp_path).keys() == {"etc", "etc/gleaner"}
 
 
 def test_a_manifest_that_is_broken_is_refused(tmp_path: Path) -> None:

@@ -41,13 +41,10 @@ class MachineReader:
     """A machine as it is now. Nothing here changes it."""
 
     def __init__(self, root: str = "") -> None:
+        self.is_live = not root
+        """True if this is the running system, and no folder with one. "/" is a folder: an image in the making."""
         self.root = root.rstrip("/")
         self.is_root = os.geteuid() == 0
-
-    @property
-    def is_live(self) -> bool:
-        """True if this is the running system, and no folder with one."""
-        return not self.root
 
     @property
     def has_systemd(self) -> bool:

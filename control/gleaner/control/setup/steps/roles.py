@@ -256,7 +256,7 @@ def _lines_of(name: str) -> Sequence[str]:
 def _privileged_step(account: ServiceAccount, machine: MachineReader, packages: str, *, is_docker: bool) -> SetupStep:
     """Return the step for root's programs, which the system's own Python installs and checks."""
     call = (PYTHON, "-I", "-S", "-B", "-c", _INSTALL, packages, "--yes")
-    root = () if machine.is_live else ("--root", machine.root)
+    root = ("--root", machine.root) if machine.root else ()
     way = () if is_docker else ("--without-docker",)
     install = (*call, "--account", str(account.uid), *way, *root)
     return ProgramStep(

@@ -246,7 +246,7 @@ class AccountStep:
     def plan(self, machine: MachineReader, manifest: Manifest, role: str) -> StepPlan | Remark | None:
         """Return what has to be done for the account."""
         users, groups = machine.table("/etc/passwd"), machine.table("/etc/group")
-        prefix = () if machine.is_live else ("--prefix", machine.root)
+        prefix = ("--prefix", machine.root) if machine.root else ()
         return account_plan(self, users, groups, prefix)
 
 
