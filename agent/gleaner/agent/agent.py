@@ -187,6 +187,7 @@ class Agent:
                 self.clock,
                 Fetch(urlsplit(settings.control_url).hostname or "", limits.reserve_mib * 2**20, self.clock),
                 self.client.fix_input,
+                self.client.ask_credential,
             ),
         )
 

@@ -20,6 +20,8 @@ from gleaner.agent.messages import (
     Assignments,
     Checkpointed,
     ClaimRequest,
+    CredentialGiven,
+    CredentialRequest,
     Deregistration,
     Heartbeat,
     InputFetched,
@@ -115,6 +117,10 @@ class ControlClient:
     def fix_input(self, job: int, attempt: int, fetched: InputFetched) -> StoredInput | None:
         """Report an input that was fetched; return the one that counts. None: control does not find it stored."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
+
+    def ask_credential(self, job: int, attempt: int, name: str) -> CredentialGiven:
+        """Return the group's secret for the URL of this input of the attempt."""
+        return self._ask(f"/jobs/{job}/attempts/{attempt}/credential", CredentialRequest(name=name), CredentialGiven)
 
     def report(self, path: str, body: str) -> None:
         """Send one report. Raises `ControlSilent` or `ControlRefused`. Only control's own answer counts."""

@@ -1,5 +1,6 @@
 """Credentials for servers: for which URLs one is, and its form. Pure. No message has a credential in it."""
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gleaner.agent.staging import allowed_urls
@@ -17,6 +18,23 @@ class CredentialKind(StrEnum):
     """A user and a password, with a colon between."""
     TOKEN = "token"  # noqa: S105  # the word
     """A bearer token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A credential, and the URL below which it may be used."""
+
+    url: str
+    value: str = field(repr=False)
+
+    def is_for(self, url: str) -> bool:
+        """Return True if a server may see the credential with a request for this URL.
+
+        >>> mine = Credential("https://host/private/", "word")
+        >>> [mine.is_for(f"https://{rest}") for rest in ("host/private/a", "host/public/a", "evil/private/a")]
+        [True, False, False]
+        """
+        return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
 
 
 EXPECTED = {

@@ -1,6 +1,7 @@
 """Fetch a URL into a file of the node, within limits of size and time. The content passes through in blocks."""
 
 import hashlib
+import importlib.util
 import os
 import select
 import shutil
@@ -17,6 +18,7 @@ from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.quantities import in_words, size
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.staging import allowed_urls, fetch_child
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch_child import FetchRequest
 
 LOOK_EVERY_S = 0.25
@@ -60,10 +62,17 @@ class Fetch:
     clock: Clock
 
     def __call__(
-        self, url: str, into: Path, *, rules: FetchRules, sha256: str | None, stop: threading.Event
+        self,
+        url: str,
+        into: Path,
+        *,
+        rules: FetchRules,
+        sha256: str | None,
+        stop: threading.Event,
+        credential: Credential | None = None,
     ) -> Fetched:
         """Fetch the URL into a new file. Raises `FetchFailed`, `FetchStopped`, `NodeFull` or `OSError`. Blocks."""
-        request = FetchRequest(url, rules.allowed, self.control_host, rules.silent_s, sha256 is not None)
+        request = FetchRequest(url, rules.allowed, self.control_host, rules.silent_s, sha256 is not None, credential)
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file, _child() as child:
             for chunk in self._chunks(child, request, rules, stop):
@@ -105,6 +114,15 @@ class Fetch:
                 break
             yield chunk
         _check_end(child, where)
+
+
+def schemes() -> tuple[str, ...]:
+    """Return the schemes of the URLs that can be fetched here: those whose libraries are installed."""
+    return tuple(
+        scheme
+        for scheme, modules in fetch_child.NEEDS.items()
+        if all(importlib.util.find_spec(module) is not None for module in modules)
+    )
 
 
 def _send(child: "subprocess.Popen[bytes]", request: FetchRequest) -> IO[bytes]:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import stat
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 from urllib.parse import urljoin
 
 from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
 from gleaner.agent.system import openat
 
 CHUNK_BYTES = 2**20
@@ -40,10 +42,19 @@ class FetchRequest:
     """A server that sends nothing for so long hangs."""
     has_digest: bool
     """True if the content's digest is known: then a server need not say how long the content is."""
+    credential: Credential | None = None
+    """It comes by this process's standard input: others see neither its arguments nor its environment with it."""
 
     def to_json(self) -> bytes:
         """Return the request as the child reads it."""
         return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "FetchRequest":
+        """Return the request that was sent."""
+        fields = json.loads(text)
+        credential = fields.pop("credential")
+        return cls(**fields, credential=None if credential is None else Credential(**credential))
 
 
 class MayNot(Exception):
@@ -106,13 +117,13 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
     for _ in range(1 + MOST_REDIRECTS):
         try:
-            file = server.open(url, block_size=0, size=1, allow_redirects=False)
+            file = server.open(url, block_size=0, size=1, allow_redirects=False, headers=_sign_in(url, request))
         except FileNotFoundError:
             raise MayNot(f"{allowed_urls.shown(url)}: the server has no such file (404)") from None
         except TimeoutError:  # also one of aiohttp's
             raise
         except aiohttp.ClientResponseError as error:
-            _raise_status(url, error.status)
+            _raise_status(url, error.status, request)
         except aiohttp.InvalidURL as error:
             raise MayNot(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
         except aiohttp.ClientError as error:
@@ -128,7 +139,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
             url = target
             continue
         if answer.status != HTTPStatus.OK:
-            _raise_status(url, answer.status)
+            _raise_status(url, answer.status, request)
         is_chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
         if not (request.has_digest or is_chunked or "Content-Length" in answer.headers):
             raise MayNot(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
@@ -136,9 +147,30 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
 
 
-def _raise_status(url: str, status: int) -> NoReturn:
-    line = f"{allowed_urls.shown(url)}: the server answers {status}"
+def _sign_in(url: str, request: FetchRequest) -> dict[str, str]:
+    """Return the header with the credential. After a redirect to another place the server gets none."""
+    credential = request.credential
+    if credential is None or not credential.is_for(url):
+        return {}
+    if kind(credential.url, credential.value) is CredentialKind.TOKEN:
+        return {"Authorization": f"Bearer {credential.value}"}
+    return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
+
+
+def _raise_status(url: str, status: int, request: FetchRequest) -> NoReturn:
+    line = f"{allowed_urls.shown(url)}: the server answers {status}{_advice(url, status, request)}"
     raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else MayNot)(line)
+
+
+def _advice(url: str, status: int, request: FetchRequest) -> str:
+    """Return what the group can do if the server wants to know who asks, after a colon; "" if it does not."""
+    if status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return ""
+    if request.credential is None:
+        return ": the group has no secret for it (`glean secret set`)"
+    if not request.credential.is_for(url):
+        return f": the group's secret is only for what is below {request.credential.url}"
+    return f": it does not take the group's secret for {request.credential.url}"
 
 
 def _read(file: Any, url: str) -> Iterator[bytes]:
@@ -172,6 +204,8 @@ def _addresses(host: str) -> frozenset[str]:
 
 
 OPENERS = {"https": open_https, "file": open_file}
+NEEDS = {"https": ("aiohttp", "fsspec"), "file": ()}
+"""The libraries that each scheme needs."""
 
 
 def fetch(request: FetchRequest) -> Iterator[bytes]:
@@ -193,7 +227,7 @@ def _one_line(error: Exception) -> str:
 
 def main() -> int:
     """Answer one request; return the exit status."""
-    request = FetchRequest(**json.load(sys.stdin))
+    request = FetchRequest.from_json(sys.stdin.read())
     said = os.dup(2)
     with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
         os.dup2(nothing, 2)  # what libraries say is not for the agent, which does not read it meanwhile

@@ -76,6 +76,7 @@ A_CHECKPOINT = _shown({"checkpoint": _CHECKPOINT | {"number": 2}, "slice": _SLIC
 A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes": 10240}, "slice": _SLICE})
 A_RETURN = _shown({"why": "unstarted", "detail": "there was no time left"})
 A_FETCHED_INPUT = _shown({"name": "events.lhe", "content": _DIGEST, "size_bytes": 10240})
+AN_INPUT_NAME = _shown({"name": "events.lhe"})
 SOME_LINES = _shown({"first": 0, "lines": ["event 1", "event 2"]})
 
 
