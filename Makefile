@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static measure test test-all demo demo-entitlements demo-eternal demo-own-image demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page
+.PHONY: help venv lock check unit static measure test test-all demo demo-entitlements demo-eternal demo-own-image demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -76,6 +76,9 @@ lock:  ## resolve the dependencies anew, into locks/
 	    $(BIN)/uv pip compile -q pyproject.toml "$$@" --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \
 	done
+
+packages: venv  ## Debian packages for control, node and client, and the wheel, in dist/
+	@packaging/build.sh
 
 diagrams: venv  ## the pages and pictures of docs/ that are drawn from the code
 	@$(BIN)/python docs/diagrams.py

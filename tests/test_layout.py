@@ -16,7 +16,7 @@ LOCKS = ("agent", "control", "dev")
 SERVER = {"alembic", "fastapi", "httptools", "matplotlib", "prometheus-client", "psycopg", "sqlalchemy",
           "starlette", "uvicorn"}  # fmt: skip
 REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*])?==", re.MULTILINE)
-MADE = {"demo-output", "bench-output", "test-output", "build", "__pycache__"}
+MADE = {"demo-output", "dist", "bench-output", "test-output", "build", "__pycache__"}
 
 # In pieces, so that this file does not name them itself.
 INDEXES = ("pypi" + r"\.org", "python" + "hosted", "deb" + r"\.debian\.org", "snapshot" + r"\.debian",

@@ -109,9 +109,15 @@ def commands(
     return asked
 
 
-def read(role: Role, settings: Settings | Unread, *, patience_s: float) -> Facts:
-    """Return the facts of this machine. One program or server may take `patience_s`, and all a second more."""
-    agent = machine_facts.read_agent_settings() if role is Role.NODE else Unread("only nodes have agents")
+def read(
+    role: Role, settings: Settings | Unread, *, patience_s: float, agent: "AgentSettings | Unread | None" = None
+) -> Facts:
+    """Return the facts of this machine. One program or server may take `patience_s`, and all a second more.
+
+    `agent` has the agents' settings of a node that is not set up yet.
+    """
+    if agent is None:
+        agent = machine_facts.read_agent_settings() if role is Role.NODE else Unread("only nodes have agents")
     privileged = (
         machine_facts.privileged_settings() if role is Role.NODE else Unread("only nodes have privileged programs")
     )

@@ -69,6 +69,7 @@ class Options(argparse.Namespace):
     dry_run: bool
     remove: bool
     restart_docker: bool
+    without_docker: bool
 
     def at(self, path: str) -> str:
         """Return where one of the node's paths lies in this run: below `root`."""
@@ -97,6 +98,7 @@ def _parse_options(words: list[str]) -> Options:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("--remove", action="store_true", help="take back what was put there, and nothing else")
     parser.add_argument("--restart-docker", action="store_true", help="if needed, and no foreign container runs")
+    parser.add_argument("--without-docker", action="store_true", help="leave the node's Docker Engine as it is")
     parser.add_argument("--account", default="gleaner", help="the service account (a name or number) [gleaner]")
     parser.add_argument("--runc", help="where runc is")
     parser.add_argument("--criu", help="where CRIU is, or a wrapper around it")
@@ -120,6 +122,8 @@ def _install(options: Options) -> None:
     if difference:
         print(difference)
     if options.dry_run:
+        if not to_write and not difference:
+            print("all is as it should be")
         return
     if difference:
         _must_agree(options, f"change {DAEMON_JSON}?")
@@ -141,7 +145,7 @@ def _install(options: Options) -> None:
         make_theirs(settings.handshakes, Owner(settings.agent_uid, int(_group(settings))))
     if difference:
         _write_daemon_json(options, new, keep=True)
-    if not options.root and docker_engine.is_installed():
+    if not options.root and not options.without_docker and docker_engine.is_installed():
         _bring_up(options)
     if not to_write and not difference:
         print("all is as it should be")
@@ -226,6 +230,8 @@ def _must_be_roots(path: str) -> None:
 
 def _daemon_json(options: Options) -> tuple[str, str, list[str]]:
     """Return Docker's settings before and after, checked by the engine, and the additions. Raises `InstallRefused`."""
+    if options.without_docker:
+        return "", "", []
     if not (os.path.exists(options.at("/usr/sbin/dockerd")) if options.root else docker_engine.is_installed()):
         print("there is no Docker Engine here: installing the rest")
         return "", "", []

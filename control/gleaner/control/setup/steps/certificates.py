@@ -1,0 +1,166 @@
+"""A small certificate authority for a site that has none. openssl makes the keys, in a temporary folder.
+
+The authority's key stays on control's machine, root's alone: so a new certificate needs no change on other machines.
+"""
+
+import ipaddress
+import tempfile
+from pathlib import Path
+
+from gleaner.agent.privileged.common import system_programs
+from gleaner.control.input_errors import one_line
+from gleaner.control.setup.facts import Output
+from gleaner.control.setup.reading import environment
+from gleaner.control.setup.steps.answers import CA_FILE, ServiceAccount
+from gleaner.control.setup.steps.changes import Ownership, SetupRefused
+from gleaner.control.setup.steps.machine import MachineReader
+from gleaner.control.setup.steps.step_types import FileStep, MadeStep, SetupStep
+
+CA_KEY = "/etc/gleaner/tls/ca.key"
+CERTIFICATE = "/etc/gleaner/tls/cert.pem"
+KEY = "/etc/gleaner/tls/key.pem"
+AUTHORITY_DAYS = 3650
+CERTIFICATE_DAYS = 824
+RENEW_DAYS = 30
+_DAY_S = 86_400
+_WITHIN_S = 60.0
+_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def certificates(host: str, account: ServiceAccount) -> tuple[SetupStep, ...]:
+    """Return the steps for an authority, and for a certificate of this host that it has signed."""
+    return (
+        MadeStep(
+            CA_FILE,
+            f"make a certificate authority: {CA_FILE}, and its key {CA_KEY}, which stays here",
+            lambda machine: _has_authority(machine) or _has_certificate(machine, host),
+            lambda _machine: _new_authority(),
+        ),
+        MadeStep(
+            CERTIFICATE,
+            f"make a certificate for {host}, good for {CERTIFICATE_DAYS} days: {CERTIFICATE}, {KEY}",
+            lambda machine: _has_certificate(machine, host),
+            lambda machine: _new_certificate(machine, host, account),
+        ),
+    )
+
+
+def _has_authority(machine: MachineReader) -> bool:
+    """Return True if both files of the authority are there and belong together."""
+    key, certificate = machine.file(CA_KEY), machine.file(CA_FILE)
+    if key is None or certificate is None:
+        return False
+    with _Workshop() as at_work:
+        at_work.put("ca.key", key.content)
+        at_work.put("ca.pem", certificate.content)
+        return at_work.is_pair("ca.key", "ca.pem")
+
+
+def _has_certificate(machine: MachineReader, host: str) -> bool:
+    """Return True if the certificate is the authority's, the key's and the host's, and does not end soon."""
+    names = {"ca.pem": CA_FILE, "cert.pem": CERTIFICATE, "key.pem": KEY}
+    found = {name: machine.file(path) for name, path in names.items()}
+    with _Workshop() as at_work:
+        for name, file in found.items():
+            if file is None:
+                return False
+            at_work.put(name, file.content)
+        kind = "-verify_ip" if _is_address(host) else "-verify_hostname"
+        return (
+            at_work.is_pair("key.pem", "cert.pem")
+            and at_work.succeeds("verify", "-CAfile", "ca.pem", kind, host, "cert.pem")
+            and at_work.succeeds("x509", "-checkend", str(RENEW_DAYS * _DAY_S), "-noout", "-in", "cert.pem")
+        )
+
+
+def _new_authority() -> tuple[FileStep, ...]:
+    with _Workshop() as at_work:
+        at_work.run(
+            "req", "-x509", *_CURVE, "-days", str(AUTHORITY_DAYS), "-subj", "/CN=Gleaner CA",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout", "ca.key", "-out", "ca.pem",
+        )  # fmt: skip
+        return (
+            FileStep(CA_KEY, at_work.get("ca.key"), Ownership(0o600)),
+            FileStep(CA_FILE, at_work.get("ca.pem")),
+        )
+
+
+def _new_certificate(machine: MachineReader, host: str, account: ServiceAccount) -> tuple[FileStep, ...]:
+    names = [f"IP:{host}" if _is_address(host) else f"DNS:{host}", "DNS:localhost", "IP:127.0.0.1"]
+    extensions = (
+        f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth\n"
+        "basicConstraints=CA:FALSE\nauthorityKeyIdentifier=keyid\n"
+    )
+    with _Workshop() as at_work:
+        for name, path in (("ca.key", CA_KEY), ("ca.pem", CA_FILE)):
+            found = machine.file(path)
+            if found is None:
+                raise SetupRefused(f"{path} is gone: run this again")
+            at_work.put(name, found.content)
+        at_work.put("extensions", extensions.encode())
+        at_work.run("req", *_CURVE, "-subj", "/CN=Gleaner control", "-keyout", "key.pem", "-out", "csr")
+        at_work.run(
+            "x509", "-req", "-in", "csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+            "-days", str(CERTIFICATE_DAYS), "-extfile", "extensions", "-out", "cert.pem",
+        )  # fmt: skip
+        return (
+            FileStep(KEY, at_work.get("key.pem"), Ownership(0o600, account.uid, account.gid)),
+            FileStep(CERTIFICATE, at_work.get("cert.pem"), restarts=("gleaner-control",)),
+        )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class _Workshop:
+    """A folder that only this account can enter, in which openssl works; it is gone afterwards."""
+
+    def __enter__(self) -> "_Workshop":
+        self._folder = tempfile.TemporaryDirectory(prefix="gleaner-setup-")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._folder.cleanup()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        Path(self._folder.name, name).write_bytes(content)
+
+    def get(self, name: str) -> bytes:
+        """Return a file."""
+        return Path(self._folder.name, name).read_bytes()
+
+    def succeeds(self, *words: str) -> bool:
+        """Run openssl, and return True if it says yes."""
+        return self._openssl(words).status == 0
+
+    def run(self, *words: str) -> str:
+        """Run openssl, and return what it has printed. Raises `SetupRefused`."""
+        done = self._openssl(words)
+        if done.status != 0:
+            raise SetupRefused(one_line(f"openssl {words[0]} failed: {done.complaint}"))
+        return done.stdout
+
+    def is_pair(self, key: str, certificate: str) -> bool:
+        """Return True if a key is that of a certificate."""
+        ours = self._openssl(("pkey", "-in", key, "-pubout"))
+        theirs = self._openssl(("x509", "-in", certificate, "-pubkey", "-noout"))
+        return ours.status == theirs.status == 0 and ours.stdout == theirs.stdout
+
+    def _openssl(self, words: tuple[str, ...]) -> Output:
+        try:
+            done = system_programs.run(
+                ("openssl", *words), within_s=_WITHIN_S, environment=environment(), folder=self._folder.name
+            )
+        except FileNotFoundError:
+            raise SetupRefused(
+                "there is no program openssl here: install it, or name --certificate and --key"
+            ) from None
+        except OSError as error:
+            raise SetupRefused(one_line(f"openssl cannot be run: {error.strerror or error}")) from error
+        return Output(done.status, done.stdout, done.stderr)

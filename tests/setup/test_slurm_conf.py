@@ -1,0 +1,91 @@
+"""A site's slurm.conf gets what Gleaner needs and nothing else, and is taken back to the letter."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+
+from gleaner.control.setup.steps import text_edits
+from gleaner.control.setup.steps.slurm_conf import EPILOG, Wanted, edit, remarks
+
+CHANGE = edit(Wanted("gleaner", 2000))
+
+lines = st.sampled_from(
+    [
+        "ClusterName=site", "SelectType=select/linear", "selecttype = select/cons_tres # ours", "# SelectType=x", "",
+        "SelectTypeParameters=CR_CPU,CR_LLN", "SelectTypeParameters=CR_Core_Memory", "DefMemPerNode=4000",
+        "PreemptMode=OFF", "PreemptMode=SUSPEND,GANG", "PreemptParameters=strict_order,reclaim_cap", "Epilog=/site.sh",
+        "AccountingStorageEnforce=associations,safe", "AccountingStorageEnforce=all", "SchedulerType=sched/builtin",
+        "PartitionName=DEFAULT MaxTime=1-0 PriorityTier=5", "PartitionName=a Nodes=n[1-4] # big",
+        "PartitionName=b Nodes=ALL \\", "    PriorityTier=3", "PartitionName=c priorityTier=1 PreemptMode=REQUEUE",
+        "PartitionName=gleaner Nodes=n1", "Include machine.conf",
+    ]
+)  # fmt: skip
+texts = st.builds(lambda some, end: "\n".join(some) + end, st.lists(lines, max_size=12), st.sampled_from(["", "\n"]))
+
+
+def values(text: str) -> dict[str, str]:
+    """Return the last value of each key, as Slurm reads it, and each partition's line."""
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        if match := re.match(r"\s*(\w+)\s*=\s*([^\s#]*)(.*)", line):
+            name = match[1].lower()
+            found[f"partition {match[2]}" if name == "partitionname" else name] = match[2] + match[3]
+    return found
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(text=texts)
+def test_what_agents_need_is_there_all_else_stays_and_all_of_it_is_taken_back(text: str) -> None:
+    new = CHANGE(text)
+    assert text_edits.without(new) == text
+    assert CHANGE(text_edits.without(new)) == new
+    found = values(new)
+    assert found["selecttype"].startswith("select/cons_tres")
+    assert "_Memory" in found["selecttypeparameters"]
+    assert "defmempercpu" in found or "defmempernode" in found
+    assert "send_user_signal" in found["preemptparameters"]
+    assert "REQUEUE" in found["preemptmode"]
+    assert {"associations", "limits", "qos"} <= set(found["accountingstorageenforce"].split(",")) or (
+        found["accountingstorageenforce"] == "all"
+    )
+    assert found.get("partition gleaner")
+    before = text.split("\n")
+    assert [line for line in before if line.startswith(("ClusterName", "Include", "#"))] == [
+        line for line in new.split("\n") if line.startswith(("ClusterName", "Include", "# Sel"))
+    ]
+
+
+def test_a_regular_partition_is_above_the_agents_and_nobody_preempts_it() -> None:
+    found = values(CHANGE("PartitionName=a Nodes=ALL\nPartitionName=b PriorityTier=7 PreemptMode=REQUEUE\n"))
+    assert found["partition a"] == "a Nodes=ALL PriorityTier=10 PreemptMode=OFF"
+    assert found["partition b"] == "b PriorityTier=7 PreemptMode=REQUEUE"
+    assert "AllowAccounts=gleaner" in found["partition gleaner"]
+
+
+def test_what_a_default_partition_says_counts_for_those_after_it() -> None:
+    found = values(CHANGE("PartitionName=DEFAULT PriorityTier=5 PreemptMode=OFF\nPartitionName=a Nodes=ALL\n"))
+    assert found["partition a"] == "a Nodes=ALL"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("SelectTypeParameters=CR_CPU,CR_LLN", "SelectTypeParameters=CR_CPU_Memory,CR_LLN"),
+        ("PreemptParameters=strict_order", "PreemptParameters=strict_order,send_user_signal"),
+        ("AccountingStorageEnforce=safe", "AccountingStorageEnforce=safe,associations,limits,qos"),
+        ("SelectType=select/cons_tres", "SelectType=select/cons_tres"),
+        ("Epilog=/site.sh", "Epilog=/site.sh"),
+    ],
+)
+def test_a_value_keeps_what_the_site_needs(before: str, after: str) -> None:
+    key, _, value = after.partition("=")
+    assert values(CHANGE(f"{before}\n"))[key.lower()] == value
+
+
+def test_what_has_to_be_done_by_hand_is_said() -> None:
+    (epilog, goes_on) = remarks("Epilog=/site.sh\nPartitionName=a \\\n  Nodes=ALL\n")
+    assert (EPILOG in epilog, "by hand" in goes_on) == (True, True)
+    assert remarks("ClusterName=x\n") == ()
