@@ -25,7 +25,7 @@ class BadServer:
     ends: threading.Event = field(default_factory=threading.Event)
     content: bytes = CONTENT
     credentials: list[tuple[str, str | None]] = field(default_factory=list[tuple[str, str | None]])
-    """What each request has shown, by the path."""
+    """The path and the credential of each request."""
     wanted: str = ""
     """The header that `private` wants to see."""
 

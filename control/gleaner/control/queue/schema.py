@@ -129,8 +129,8 @@ LANE_MOUNT = _table(
     Column("lane", Integer, ForeignKey("lane.id"), primary_key=True),
     Column("folder", String, primary_key=True),
 )
-"""What the jobs of a lane need of a node: folders to mount, and ways to fetch inputs. A node that lacks one of them is
-not offered the jobs."""
+"""Folders that the jobs of a lane mount, and ways to fetch their inputs. A node that lacks one of them is not offered
+the jobs."""
 
 JOB = _table(
     "job",
