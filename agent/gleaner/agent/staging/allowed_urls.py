@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-SCHEMES = {"https": 443, "s3": 443, "root": 1094, "file": None}
+SCHEMES = {"https": 443, "s3": 443, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
 LONGEST_URL = 2000

@@ -40,7 +40,6 @@ class Credential:
 EXPECTED = {
     "s3": "ACCESS_KEY:SECRET_KEY",
     "https": "a bearer token, or USER:PASSWORD",
-    "root": "a bearer token",
 }
 """The form of a credential, for people, by the scheme of its URL."""
 
@@ -51,7 +50,7 @@ def url_fault(url: str) -> str:
     >>> url_fault("https://data.example.org/private/"), url_fault("s3://bucket/")
     ('', '')
     >>> url_fault("file:///data/")
-    'a secret is for a URL that begins with s3:// or https:// or root://'
+    'a secret is for a URL that begins with s3:// or https://'
     """
     try:
         where = allowed_urls.location(url)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from urllib.parse import urljoin
 
 from gleaner.agent.staging import allowed_urls
@@ -97,20 +97,11 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     import aiohttp  # slow to load, and not needed for a file
     from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
-    guard = AddressGuard(request)
-
-    class Resolver(aiohttp.ThreadedResolver):
-        """The system's resolver, without the addresses to which an agent does not connect."""
-
-        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
-            found = await super().resolve(host, port, family)
-            for each in found:
-                guard.check(host, each["host"])
-            return found
+    resolver = _resolver(AddressGuard(request))
 
     async def get_client(**_: object) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=request.silent_s, sock_read=request.silent_s)
-        connector = aiohttp.TCPConnector(resolver=Resolver(), ssl=ssl.create_default_context())
+        connector = aiohttp.TCPConnector(resolver=resolver(), ssl=ssl.create_default_context())
         headers = {"Accept-Encoding": "identity", "User-Agent": "gleaner"}
         return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, auto_decompress=False)
 
@@ -145,6 +136,84 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
             raise MayNot(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
         return _read(file, url)
     raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
+
+
+def _resolver(guard: "AddressGuard") -> Any:
+    """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
+    import aiohttp
+
+    class Resolver(aiohttp.ThreadedResolver):
+        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
+            found = await super().resolve(host, port, family)
+            for each in found:
+                guard.check(host, each["host"])
+            return found
+
+    return Resolver
+
+
+def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of an object of S3, in one request: it is the same object from the first byte to the last."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    # Of this account's own credentials and settings nothing may be used, and no server of the cloud is asked for some.
+    os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    os.environ |= {"AWS_EC2_METADATA_DISABLED": "true"}
+    import aiohttp
+    from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
+        BotoCoreError,
+        ClientError,
+        IncompleteReadError,
+        ReadTimeoutError,
+    )
+    from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
+    from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
+
+    loops: Any = asyn
+    where, shown = allowed_urls.location(url), allowed_urls.shown(url)
+    if len(where.folders) < 2 or "?" in url:
+        raise MayNot(f"{shown}: name a bucket and a key, without a ?")
+    credential = request.credential if request.credential is not None and request.credential.is_for(url) else None
+    access_key, _, secret_key = credential.value.partition(":") if credential else (None, "", None)
+    client = {"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True}
+    config = {
+        "connector_args": {"resolver": _resolver(AddressGuard(request))(loop=loops.get_loop())},
+        "connect_timeout": request.silent_s,
+        "read_timeout": request.silent_s,
+        "proxies": {},
+        "retries": {"total_max_attempts": 1},
+        "s3": {"addressing_style": "path"},
+    }
+    # Amazon's servers differ by region, and its library knows them.
+    endpoint = None if where.host == allowed_urls.AMAZON else f"https://{where.host}:{where.port}"
+    server: Any = S3FileSystem(
+        anon=credential is None, key=access_key, secret=secret_key, endpoint_url=endpoint,
+        client_kwargs=client, config_kwargs=config, skip_instance_cache=True,
+    )  # fmt: skip
+    server.retries = 1
+    try:
+        answer = server.call_s3("get_object", Bucket=where.folders[0], Key="/".join(where.folders[1:]))
+        while chunk := loops.sync(server.loop, answer["Body"].read, CHUNK_BYTES):
+            yield chunk
+    except (BotoCoreError, ClientError, aiohttp.ClientError, OSError) as error:
+        causes = tuple(_causes(error))
+        for cause in causes:
+            if isinstance(cause, MayNot):
+                raise cause from None
+            if isinstance(cause, ClientError):
+                answered = cast("Any", cause).response
+                _raise_status(url, answered["ResponseMetadata"]["HTTPStatusCode"], request)
+        if any(isinstance(cause, ReadTimeoutError | TimeoutError) for cause in causes):
+            raise TimeoutError from None
+        if any(isinstance(cause, aiohttp.ClientPayloadError | IncompleteReadError) for cause in causes):
+            raise MayPass(f"{shown}: the server broke off before the end of the file") from None
+        raise MayPass(f"{shown}: {_one_line(error)}") from None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _sign_in(url: str, request: FetchRequest) -> dict[str, str]:
@@ -203,8 +272,8 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset()  # the agent does not reach it either
 
 
-OPENERS = {"https": open_https, "file": open_file}
-NEEDS = {"https": ("aiohttp", "fsspec"), "file": ()}
+OPENERS = {"https": open_https, "file": open_file, "s3": open_s3}
+NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",)}
 """The libraries that each scheme needs."""
 
 
