@@ -36,7 +36,8 @@ test:  ## what proves a change: sets up what is missing, runs the tests, says wh
 test-all:  ## every test (ARGS="--only cluster -- --cluster-order reverse": those files in another order)
 	@$(PYTHON) -m tests.suite.run --all --limit-min 0 $(ARGS)
 
-# pyright needs a minute for everything and remembers nothing: here it reads what differs from the last commit.
+# pyright needs a minute for everything and remembers nothing: here it reads what differs from the last commit. In
+# `make test` it reads the program and the demo, in `make test-all` the tests, too.
 check: venv  ## format, lint, types, imports, dependencies, fast tests and docstrings' examples, for each commit
 	@changed=$$(git diff --name-only --diff-filter=d HEAD -- '*.py'; git ls-files --others --exclude-standard -- '*.py'); \
 	    $(MAKE) --no-print-directory -j2 static unit PYRIGHT_READS="$$(echo $${changed:-nothing})"

@@ -1,31 +1,37 @@
 """`make demo-own-image`: a user brings an image and inputs, and nobody at the site has to help.
 
 The user has a token of group physics and no other right. The same image is pushed twice: as an archive of
-`docker save`, and as a SIF file. Two campaigns of two runs each read a steering file and 100 MB of common input, with
-limits on memory and time. All runs begin on one node; then a regular job wants that node, and they go on elsewhere.
-In the end each run is compared with the same run computed without interruption, in Docker.
+`docker save`, and as a SIF file. Two campaigns of two runs each read a steering file that the user sends, 100 MB of
+common input from a URL, and constants in a folder of the nodes, with limits on memory and time. All runs begin on one
+node; then a regular job wants that node, and they go on elsewhere. In the end each run is compared with the same run
+computed without interruption, in Docker.
 """
 
+import hashlib
 import json
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from demo import cluster, nsenter, proof, reference, sif_file
+from demo import cluster, nsenter, proof, reference, sif_file, web_server
 from demo.campaign import OUTPUT, console, ended, judged, show_runs, stage, write
 
 IMAGE = "gleaner/steered:demo"
 PLACE = Path("/var/lib/gleaner/demo-own-image")
 """The user's files on this machine, which the uninterrupted runs read, too."""
 ON_HEAD = "/tmp/own-image"
+CALIB = "/opt/site/calib"
+"""A folder of the nodes that the site lets jobs mount (`deploy/settings/privileged.json`)."""
+CONSTANTS = "scale = 3\n"
 PROCESS = "hardqcd"
 RUNS, COMPUTING_S = 4, 60.0
 """So many runs compute at once, each for so many seconds on this machine."""
@@ -46,13 +52,15 @@ silent_limit: 10m
 never_retry_on: [2]
 inputs:
   - steering.txt
-  - {{from: ./weights.bin, to: weights.bin}}
+  - url: {url}
+    sha256: {sha256}
+mounts: [{calib}]
 """
 
 
 @dataclass(slots=True)
 class Brought:
-    """Something that the user has brought: its file, and how many bytes went where."""
+    """Something that the runs need: its file, and how many bytes went where."""
 
     what: str
     file_bytes: int
@@ -60,7 +68,7 @@ class Brought:
     stored: str
     """Its place in the storage folder."""
     fetched: str = ""
-    cached: str = ""
+    cached: str = "while needed"
     stored_bytes: int = 0
 
 
@@ -69,12 +77,17 @@ def main() -> int:
     began_s = time.time()
     stage("5 of 5: a user's own image and inputs", "4 min; a minute more the first time")
     OUTPUT.mkdir(exist_ok=True)
-    PLACE.mkdir(parents=True, exist_ok=True)
     wanted = prepare()
+    with web_server.serving(PLACE / "inputs") as server, calib_on_nodes():
+        return show(server, wanted, began_s)
+
+
+def show(server: web_server.WebServer, wanted: Sequence[reference.Wanted], began_s: float) -> int:
+    """Push, submit, move and compare; return the exit status."""
     with ThreadPoolExecutor(max_workers=len(wanted)) as beside:
         whole = [beside.submit(uninterrupted, run) for run in wanted]
         make_files()
-        cluster.configure({"rounds": ROUNDS})
+        cluster.configure({"rounds": ROUNDS, "inputs": {"urls": [web_server.BASE], "mounts": [CALIB]}})
         cluster.clear()
         images = [push("lab:docker", "image.tar", "docker"), push("lab:sif", "image.sif", "sif")]
         runs = [run.result() for run in whole]
@@ -89,6 +102,7 @@ def main() -> int:
         for job in regular:
             cluster.run("head", "scancel", job)
         cluster.configure()
+    inputs[1].fetched = f"from the URL: {sum('weights.bin' in path for path in server.asked)}, by agents: "
     return conclude(campaigns, wanted, runs, images, inputs, computed_s=time.time() - moved_s, began_s=began_s)
 
 
@@ -104,18 +118,34 @@ def prepare() -> list[reference.Wanted]:
     """Build the user's image and write the inputs. Return the runs."""
     built = ["build", "--quiet", "--tag", IMAGE, str(cluster.ROOT / "images" / "steered")]
     subprocess.run([*nsenter.OUTER, *built], check=True, capture_output=True, timeout=300)
-    weights = PLACE / "weights.bin"
+    for name in ("inputs", "calib"):
+        (PLACE / name).mkdir(parents=True, exist_ok=True)
+    weights = PLACE / "inputs" / "weights.bin"
     if not weights.exists():
         weights.write_bytes(random.Random(1).randbytes(WEIGHTS_BYTES))
+    (PLACE / "calib" / "constants").write_text(CONSTANTS)
     events = reference.events_within(COMPUTING_S, at_once=RUNS)
-    (PLACE / "steering.txt").write_text(f"process = {PROCESS}\nevents = {events}\n")
+    steering = f"process = {PROCESS}\nevents = {events}\nconstants = {CALIB}/constants\n"
+    (PLACE / "inputs" / "steering.txt").write_text(steering)
     return [reference.Wanted(seed, events) for seed in range(1, RUNS + 1)]
 
 
 def uninterrupted(run: reference.Wanted) -> proof.Run:
     """Return the run as a whole in Docker, computed now unless it is kept."""
     kept = reference.folder(reference.image_id(IMAGE)) / f"own-{run.index}-{run.events}"
-    return reference.run_whole(IMAGE, ("--seed", str(run.index)), kept, inputs=PLACE)
+    words = ("--seed", str(run.index))
+    return reference.run_whole(IMAGE, words, kept, inputs=PLACE / "inputs", mount=(PLACE / "calib", CALIB))
+
+
+@contextmanager
+def calib_on_nodes() -> Iterator[None]:
+    """Have the site's folder on every node."""
+    for node in cluster.NODES:
+        words = ("sh", "-c", f"mkdir -p {CALIB} && cat >{CALIB}/constants")
+        cluster.run(node, *words, stdin=CONSTANTS)
+    yield
+    for node in cluster.NODES:
+        cluster.run(node, "rm", "-rf", CALIB)
 
 
 def make_files() -> None:
@@ -128,8 +158,8 @@ def make_files() -> None:
         sif_file.of_image(image_id, PLACE / "image.sif")
         made.write_text(image_id)
     cluster.run("head", "sh", "-c", f"rm -rf {ON_HEAD} && mkdir {ON_HEAD}", user=cluster.SERVICE_USER)
-    for name in ("image.tar", "image.sif", "weights.bin", "steering.txt"):
-        send(PLACE / name, f"{ON_HEAD}/{name}")
+    for name in ("image.tar", "image.sif", "inputs/steering.txt"):
+        send(PLACE / name, f"{ON_HEAD}/{Path(name).name}")
 
 
 def send(file: Path, to: str) -> None:
@@ -157,19 +187,23 @@ def wire_bytes() -> int:
 
 def submit(wanted: Sequence[reference.Wanted]) -> tuple[list[int], list[Brought]]:
     """Submit a campaign with each of the images. Return the campaigns, and what was sent of the inputs."""
+    with (PLACE / "inputs" / "weights.bin").open("rb") as weights:
+        given = {"url": f"{web_server.BASE}weights.bin", "sha256": hashlib.file_digest(weights, "sha256").hexdigest()}
     campaigns: list[int] = []
     sent: list[int] = []
     for at, kind in enumerate(("docker", "sif")):
         first, last = wanted[2 * at].index, wanted[2 * at + 1].index
-        text = CAMPAIGN.format(image=f"lab:{kind}", name=kind, first=first, last=last)
+        text = CAMPAIGN.format(image=f"lab:{kind}", name=kind, first=first, last=last, calib=CALIB, **given)
         file = f"{ON_HEAD}/{kind}.yaml"
         cluster.run("head", "sh", "-c", f"cat >{file}", user=cluster.SERVICE_USER, stdin=text)
         before = wire_bytes()
         campaigns.append(int(as_user("submit", file)["campaign"]))
         sent.append(wire_bytes() - before)
         console.print(f"glean submit {kind}.yaml: campaign {campaigns[-1]}, {sent[-1] / 1e6:.1f} MB sent")
-    file_bytes = sum((PLACE / name).stat().st_size for name in ("weights.bin", "steering.txt"))
-    return campaigns, [Brought("inputs", file_bytes, sum(sent), "inputs/physics")]
+    steering = Brought(
+        "steering file", (PLACE / "inputs" / "steering.txt").stat().st_size, sum(sent), "", fetched="by agents: "
+    )
+    return campaigns, [steering, Brought("input from a URL", WEIGHTS_BYTES, 0, "")]
 
 
 # ── where it runs ─────────────────────────────────────────────────────────────────────────────────────────
@@ -229,18 +263,24 @@ def conclude(
     runs: list[dict[str, Any]] = []
     agents: set[str] = set()
     for at, campaign in enumerate(campaigns):
-        jobs = [cluster.api("GET", f"/jobs/{row['id']}") for row in rows([campaign])]
+        jobs = jobs_of([campaign])
         agents |= {attempt["agent"] for job in jobs for attempt in job["attempts"] if attempt["started_s"]}
         mine = slice(2 * at, 2 * at + 2)
         runs += judged(jobs, campaign, wanted[mine], whole[mine], restores_at_least=1, nodes_at_least=2, has_pace=False)
     brought = [*images, *inputs]
+    for one, name in zip(inputs, ("steering.txt", "weights.bin"), strict=True):
+        (content,) = {
+            shown["content"] for job in jobs_of(campaigns) for shown in job["inputs"] if shown["name"] == name
+        }
+        one.stored = f"inputs/physics/{content.removeprefix('sha256:')}"
     for one in brought:
         one.stored_bytes = int(cluster.run("head", "du", "-sb", f"/srv/gleaner/{one.stored}").split()[0])
     for image in images:
         nodes = nodes_with(f"sha256:{Path(image.stored).name}")
-        image.fetched, image.cached = f"{len(nodes)} times", " ".join(nodes)
+        image.fetched, image.cached = f"by nodes: {len(nodes)}", " ".join(nodes)
     for one in inputs:
-        one.fetched, one.cached = f"{len(agents)} times", "while needed"
+        one.fetched += str(len(agents))
+    brought.append(Brought(f"mount {CALIB}", len(CONSTANTS), 0, "", fetched="no", cached="on all, by the site"))
     summary = {
         "runs": runs,
         "brought": [{key: getattr(one, key) for key in Brought.__slots__} for one in brought],
@@ -254,6 +294,11 @@ def conclude(
     return 0 if all(run["identical"] and not run["doubts"] for run in runs) else 1
 
 
+def jobs_of(campaigns: Sequence[int]) -> list[dict[str, Any]]:
+    """Return all that is known of the campaigns' jobs."""
+    return [cluster.api("GET", f"/jobs/{row['id']}") for row in rows(campaigns)]
+
+
 def nodes_with(image_id: str) -> list[str]:
     """Return the nodes whose agents have brought the image, by the record of each node."""
     record = "/var/lib/gleaner/work/pulled-images.json"
@@ -262,7 +307,7 @@ def nodes_with(image_id: str) -> list[str]:
 
 
 def show_brought(brought: Sequence[Brought]) -> None:
-    """Print the table of what the user has brought."""
+    """Print the table of what the runs needed."""
     table = Table(title="what was uploaded, stored, fetched and cached, in MB", title_justify="left")
     for column in ("what", "file", "uploaded", "stored", "fetched", "on the nodes now"):
         table.add_column(column, justify="right" if column in {"file", "uploaded", "stored"} else "left")

@@ -94,14 +94,20 @@ def compute(wanted: Wanted, kept: Path) -> Run:
     return run_whole(IMAGE, wanted.arguments, kept)
 
 
-def run_whole(image: str, words: Sequence[str], kept: Path, *, inputs: Path | None = None) -> Run:
-    """Run an image without interruption, unless that is kept already. It finds `inputs` where a job finds them."""
+def run_whole(
+    image: str, words: Sequence[str], kept: Path, *, inputs: Path | None = None, mount: tuple[Path, str] | None = None
+) -> Run:
+    """Run an image without interruption, unless that is kept already. It finds `inputs` where a job finds them.
+
+    `mount` is a folder, and the path at which the run finds it.
+    """
     if not (kept / "log.txt").exists():
         work = kept / "files"
         subprocess.run(["rm", "-rf", str(kept)], check=True)
         work.mkdir(parents=True)
         work.chmod(0o777)
-        more = () if inputs is None else ("--volume", f"{inputs}:/inputs:ro")
+        more = [] if inputs is None else ["--volume", f"{inputs}:/inputs:ro"]
+        more += [] if mount is None else ["--volume", f"{mount[0]}:{mount[1]}:ro"]
         printed = _docker(
             "run", "--rm", "--network", "none", "--user", "4200:4200", "--volume", f"{work}:/job", "--workdir", "/job",
             "--label", "org.gleaner.cluster=demo", *more, image, *words,

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.control.campaigns import campaign_file
+from gleaner.control.campaigns.input_list import LocalInput
+from gleaner.control.models.inputs import UrlInputSpec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -25,6 +27,8 @@ class Example:
     page: str
     image: str
     command: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...] = ()
+    """The name of each file of the user's in `/inputs`, and the name by which the page calls it."""
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -43,16 +47,31 @@ def _option(words: list[str], name: str) -> str | None:
     return words[words.index(name) + 1] if name in words else None
 
 
-def _of_each_index(page: str, image: str, command: Sequence[object], indices: Sequence[object]) -> Iterator[Example]:
+def _of_each_index(
+    page: str,
+    image: str,
+    command: Sequence[object],
+    indices: Sequence[object],
+    inputs: Sequence[LocalInput | UrlInputSpec] = (),
+) -> Iterator[Example]:
+    files = tuple((one.name, Path(one.source).name) for one in inputs if isinstance(one, LocalInput))
     for index in indices or (None,):
-        yield Example(page, image, tuple(str(word).replace("{index}", str(index)) for word in command))
+        yield Example(page, image, tuple(str(word).replace("{index}", str(index)) for word in command), files)
+
+
+def shown_file(page: str, name: str) -> str | None:
+    """Return the content of a file that a page shows in the block of code after its name; None if it shows none."""
+    text = (ROOT / page).read_text()
+    found = re.search(rf"`{re.escape(name)}`[^`]*?:\n\n```\w+\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return None if found is None else found[1]
 
 
 def _of_a_page(page: str, text: str) -> Iterator[Example]:
     for block in blocks(text, "yaml"):
         keys: dict[str, Any] = {name: given.value for name, given in campaign_file.parse(block, page).items()}
         if "image" in keys:
-            yield from _of_each_index(page, keys["image"], keys.get("command", ()), keys.get("indices", ()))
+            given = (keys.get(name, ()) for name in ("command", "indices", "inputs"))
+            yield from _of_each_index(page, keys["image"], *given)
     for command in commands(text, "docker run"):
         words = shlex.split(command)
         for place, word in enumerate(words):

@@ -4,6 +4,7 @@
 
 /inputs/steering.txt has a line `NAME = VALUE` for each of `process` and `events`. /inputs/weights.bin is a table of
 numbers of 8 bytes each. It stays open from the first event to the last, so the job has it open at each save.
+If the steering file has `constants`, that is a file of the site's with a line `scale = N`: each weight is multiplied.
 
 Standard output is that of `generate.py`. In the working folder: `events.csv`, and at the end `result.json` with the
 SHA-256 of the table, read at the beginning and again at the end.
@@ -29,6 +30,7 @@ def main() -> None:
     lines = (line.partition("=") for line in STEERING.read_text().splitlines())
     steering = {name.strip(): value.strip() for name, equals, value in lines if equals}
     process, events = steering["process"], int(steering["events"])
+    scale = int(Path(steering["constants"]).read_text().partition("=")[2]) if "constants" in steering else 1
     sys.stdout.reconfigure(line_buffering=True)
     print(f"start process={process} seed={seed} events={events}")
     digests = [digest()]
@@ -41,7 +43,7 @@ def main() -> None:
         while not pythia.next():
             pass
         charged = sum(1 for particle in pythia.event if particle.isFinal() and particle.isCharged())
-        weight = int.from_bytes(os.pread(weights, 8, number * STRIDE % table_bytes), "little")
+        weight = int.from_bytes(os.pread(weights, 8, number * STRIDE % table_bytes), "little") * scale
         os.write(rows, f"{number},{charged},{weight}\n".encode())
         print(f"event {number}")
         now_s = time.process_time()

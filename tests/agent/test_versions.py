@@ -30,6 +30,10 @@ PUSHED = {"name": "pythia:8.3", "digest": f"sha256:{'0' * 64}"}
 INPUT = {"name": "a.cmnd", "content": f"sha256:{'1' * 64}", "digest": f"sha256:{'0' * 64}", "size_bytes": 2048}
 URL_INPUT = {"name": "b.lhe", "url": "https://data.example.org/b.lhe"}
 FETCH_RULES = {"allowed": ["https://data.example.org/"], "largest_bytes": 1, "total_s": 1.0, "silent_s": 1.0}
+DELIVERY = {
+    "job": 1, "attempt": 1, "number": 1, "digest": f"sha256:{'0' * 64}", "to": "file:///data/1/",
+    "allowed": ["file:///data/"], "total_s": 1.0, "silent_s": 1.0,
+}  # fmt: skip
 LEAST: dict[str, dict[str, Any]] = {
     "NodeFacts": FACTS,
     "Registration": {"facts": FACTS, "end_s": SECOND},
@@ -62,6 +66,10 @@ LEAST: dict[str, dict[str, Any]] = {
     "Returned": {"why": "unstarted"},
     "LogLines": {"first": 0, "lines": []},
     "Deregistration": {"ended_s": SECOND},
+    "DeliveryClaim": {},
+    "Delivery": DELIVERY,
+    "DeliveryOffer": {},
+    "DeliveryReport": {"job": 1, "number": 1},
 }
 """Each message with what it must have, and no more: as an older sender says it."""
 NESTED: dict[str, dict[str, Any]] = {
@@ -74,6 +82,7 @@ NESTED: dict[str, dict[str, Any]] = {
         ]
     },
     "CredentialGiven": {"url": "https://data.example.org/", "value": "t0ken"},
+    "DeliveryOffer": {"delivery": DELIVERY},
     "Heartbeat": {"attempts": [{"job": 1, "attempt": 1}]},
     "Saved": {"checkpoint": CHECKPOINT, "slice": SLICE, "measured": MEASURED},
     "Completed": {"output": {"digest": CHECKPOINT["digest"], "size_bytes": 1, "unmatched": ["a"]}, "slice": SLICE},
@@ -165,6 +174,7 @@ def test_whoever_is_asked_is_a_letter_and_so_is_every_answer() -> None:
     assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage", "StoredInput"} | {
         "UrlInput",
         "FetchRules",
+        "Delivery",
     }
 
 

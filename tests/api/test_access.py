@@ -56,6 +56,7 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
     answer = harness.client.get("/health")
     assert answer.json() | {"version": "", "now_s": 0} == {
         "status": "ok", "leader": True, "version": "", "queue": "ok", "failing": [], "step_ages_s": {},
+        "step_every_s": {},
         "last_poll_age_s": None, "storage_id": "", "now_s": 0,
     }  # fmt: skip
 

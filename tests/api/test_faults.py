@@ -121,6 +121,9 @@ def test_a_step_of_control_that_fails_by_a_bug_is_seen_by_everybody_who_looks_an
     assert 'gleaner_step_failures{step="drains"} 3.0' in harness.admin.get("/metrics").text
     harness.state.faults.forget("drains")
     harness.state.faults.worked_s["drains"] = harness.state.steady_clock() - 70
-    assert 70 <= harness.client.get("/health").json()["step_ages_s"]["drains"] < 1000
+    harness.state.faults.every_s["drains"] = 2.0
+    health = harness.client.get("/health")
+    assert 70 <= health.json()["step_ages_s"]["drains"] < 1000
+    assert health.json()["step_every_s"] == {"drains": 2.0}
     assert 'gleaner_step_age_seconds{step="drains"}' in harness.admin.get("/metrics").text
     assert harness.client.get("/health").json()["status"] == "ok"

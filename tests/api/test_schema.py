@@ -26,7 +26,7 @@ from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect
 from gleaner.control.settings import QueueSettings, RoundSettings, Settings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.schema]
 
 AGENT = "agent-1"
 NOWHERE = "sqlite:////tmp/never-opened.db"

@@ -127,13 +127,17 @@ class CliHarness:
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """The exit code, stdout and stderr of a command that ends soon; in this process, for speed."""
         out, err = StringIO(), StringIO()
+        umask = os.umask(0o022)
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.chdir(self.folder)
             for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
                 patch.delenv(variable)
             for variable, value in self.environment.items():
                 patch.setenv(variable, value)
-            code = app.run(list(arguments))
+            try:
+                code = app.run(list(arguments))
+            finally:
+                os.umask(umask)
         return code, out.getvalue(), err.getvalue()
 
     def good(self, *arguments: str) -> str:

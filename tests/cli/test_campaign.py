@@ -167,7 +167,7 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\nsaves_itself: {signal: a, signal: b}", "runs.yaml, line 2: saves_itself has signal twice"),
         ("image: a\noutputs: '*.root'", "runs.yaml, line 2: outputs must be keys with values like {keep: ["),
         ("image: a\noutputs:\n  kepe: []", "runs.yaml, line 3: outputs: unknown key 'kepe', did you mean 'keep'?"),
-        ("image: a\noutputs: {}", "runs.yaml, line 2: outputs keep is missing"),
+        ("image: a\noutputs: {}", "runs.yaml, line 2: outputs must say what to keep, or"),
         ("image: a\noutputs: {keep: []}", "runs.yaml, line 2: outputs keep names no pattern; to keep ev"),
         ("image: a\noutputs: {keep: a}", "runs.yaml, line 2: outputs keep must be a list like [a, b], found a single"),
         (

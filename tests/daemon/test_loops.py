@@ -203,6 +203,7 @@ def test_the_time_since_the_last_good_round_is_known_of_each_loop_while_this_pro
     assert state.loop_ages_s == {}
     loop.run_once(state, 5.0)
     now_s[0] = 107.0
+    assert state.faults.every_s == {"a": 10}
     assert state.loop_ages_s == {"a": 7.0}, "it was never good, and its age grows"
     loop.run_once(state, 5.0)
     now_s[0] = 167.0

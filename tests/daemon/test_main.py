@@ -84,7 +84,7 @@ class Control:
     def refused(self, **changes: str) -> str:
         """Run it here with these changes of the environment; return the line with which it ends at once."""
         self.write_settings()
-        logs = structlog.get_config()
+        logs, umask = structlog.get_config(), os.umask(0o022)
         with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as told:
             for name, value in {"GLEANER_SETTINGS": str(self.settings), **changes}.items():
                 patch.setenv(name, value)
@@ -92,6 +92,7 @@ class Control:
                 assert app.run(["control", "run"]) == 1
             finally:
                 structlog.configure(**logs)
+                os.umask(umask)
         return told.getvalue().strip()
 
     def health(self) -> dict[str, Any]:

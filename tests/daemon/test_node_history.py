@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine
 from tests.queue.queue_harness import QueueHarness
 from tests.slurm.records import agent, node, seen
 
@@ -15,6 +15,7 @@ from gleaner.control.daemon.node_history import SETTLED_S, NodeHistory
 from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
 from gleaner.control.queue import jobs, node_time
 from gleaner.control.queue.database import connect, oldest_transaction_s, transaction
+from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.settings import Settings
 
 START_S = 1_800_000_000.0  # the beginning of an hour
@@ -126,6 +127,20 @@ def test_an_attempt_that_a_long_transaction_ends_is_added_once_it_is_there(
     assert harness.sums().lost_core_s == pytest.approx(3 * 40)
 
 
+def test_a_transaction_that_never_ends_is_said_in_the_log_and_nothing_is_passed_over(
+    harness: HistoryHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, began_s = cancelled(harness)
+    with monkeypatch.context() as patch:
+        patch.setattr(node_history, "oldest_transaction_s", lambda _: 1200.0)
+        with pytest.raises(QueueBusy, match="has been open for 20 min"):
+            harness.look(after_s=SETTLED_S + 60)
+    harness.queue.do(jobs.cancel, job, now_s=began_s)
+    for _ in range(2):
+        harness.look(after_s=SETTLED_S + 60)
+    assert harness.sums().lost_core_s == pytest.approx(3 * 40)
+
+
 @pytest.mark.parametrize("queue_engine", ["sqlite"], indirect=True)
 def test_a_step_waits_for_a_transaction_that_writes(harness: HistoryHarness) -> None:
     """On SQLite, that is: what the transaction ends is in the database before the step looks."""
@@ -153,5 +168,14 @@ def test_the_oldest_open_transaction_counts_whoever_has_opened_it(postgres_url: 
             own = second.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp() - now())").scalar_one()
     assert found_s >= age
     assert found_s > own
+    person = create_engine(postgres_url)  # a psql that somebody has left within a transaction
+    with person.connect() as first:
+        first.exec_driver_sql("SELECT pg_sleep(0.2)")
+        with transaction(ours) as second:
+            found_s = oldest_transaction_s(second)
+            assert (
+                found_s <= second.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp() - now())").scalar_one()
+            )
+    person.dispose()
     theirs.dispose()
     ours.dispose()

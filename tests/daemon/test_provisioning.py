@@ -9,14 +9,16 @@ import pytest
 from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs
 from tests.slurm.slurm_harness import FakedSlurm
 
-from gleaner.agent.messages import Checkpoint, Completed, Saved, Slice
+from gleaner.agent.messages import Checkpoint, Completed, Output, Saved, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
+from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.outputs import OutputSpec
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
-from gleaner.control.settings import RoundSettings
+from gleaner.control.settings import OutputSettings, RoundSettings
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +65,30 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
     assert identity is not None
     assert (identity.role, identity.name) == ("agent", agent.name)
     assert harness.state.problem == ""
+
+
+def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.state.settings = harness.state.settings.model_copy(update={"outputs": OutputSettings(urls=("file:///d/",))})
+    spec = JobSpec(name="j", image="i", outputs=OutputSpec(to="file:///d/"))
+    rules = jobs.SubmissionRules(1, targets=("file:///d/",))
+    with transaction(harness.state.engine) as db:
+        jobs.submit(db, Submission(job=spec), group="g", rules=rules, now_s=harness.now_s)
+    harness.round()
+    (agent,) = harness.agents()
+    harness.register(agent.name, "n1")
+    (work,) = harness.claim(agent.name).jobs
+    output = Output(digest=f"sha256:{0:064x}", size_bytes=1)
+    done = Completed(exit_code=0, output=output, slice=Slice(started_s=1.0))
+    with transaction(harness.state.engine) as db:
+        attempt_reports.record_completion(db, work.job, work.attempt, done, now_s=harness.now_s)
+    harness.round()
+    assert len(harness.agents()) == 1  # the agent that is there delivers
+    harness.farewell(agent.name)
+    end_jobs(faked.folder)
+    harness.round()
+    assert len(harness.agents()) == 2
 
 
 def test_the_wrong_clock_of_a_node_that_is_gone_is_forgotten(harness: DaemonHarness, faked: FakedSlurm) -> None:

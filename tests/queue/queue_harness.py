@@ -59,6 +59,7 @@ class QueueHarness:
     now_s: float = 1000.0
     losses_until_held: int = 3
     log_bytes: int = 64 * 2**20
+    targets: tuple[str, ...] = ()
 
     def do(self, act: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with transaction(self.engine) as db:
@@ -80,7 +81,8 @@ class QueueHarness:
     ) -> Submitted:
         job = JobSpec(**({"name": "run", "image": "pythia", "retries": 1} | spec))
         submission = Submission(job=job, indices=indices, hold=hold)
-        return self.do(jobs.submit, submission, group=group, rules=jobs.SubmissionRules(2), now_s=self.now_s)
+        rules = jobs.SubmissionRules(2, targets=self.targets)
+        return self.do(jobs.submit, submission, group=group, rules=rules, now_s=self.now_s)
 
     def job(self, **spec: Any) -> int:
         return self.submit(**spec).jobs[0]

@@ -3,9 +3,10 @@
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
-from demo import cluster, nsenter
+from demo import cluster, nsenter, sif_file
 from tests.real_cluster import cluster_harness, restoring
 from tests.real_cluster.cluster_harness import ROUND_S
 
@@ -71,15 +72,18 @@ def _quiet(settings: Mapping[str, Mapping[str, object]]) -> Iterator[None]:
 
 
 @pytest.fixture
-def python_image(quiet: None) -> Iterator[str]:
-    """An image whose command is Python, pushed by an admin for the group."""
+def python_image(quiet: None, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An image whose command is Python, pushed by an admin for the group; as a SIF file where the parameter says so."""
     name = "python:1"
     built = subprocess.run(
         [*nsenter.OUTER, "build", "--quiet", "-"],
         input=f'FROM {cluster_harness.PI}\nENTRYPOINT ["python3", "-c"]\n',
         text=True, capture_output=True, check=True, timeout=300,
     ).stdout.strip()  # fmt: skip
-    saved = subprocess.run([*nsenter.OUTER, "save", built], capture_output=True, check=True, timeout=300).stdout
+    if getattr(request, "param", "archive") == "sif":
+        saved = sif_file.of_image(built, tmp_path / "python.sif").read_bytes()
+    else:
+        saved = subprocess.run([*nsenter.OUTER, "save", built], capture_output=True, check=True, timeout=300).stdout
     words = ("exec", "-i", "-u", cluster.SERVICE_USER, "head", "sh", "-c", "cat > /tmp/python.tar")
     subprocess.run([str(cluster.SCRIPT), *words], input=saved, check=True, timeout=300)
     cluster.glean("image", "push", "--group", "physics", name, "/tmp/python.tar")

@@ -1,19 +1,27 @@
-"""A job with a mount and an input is saved on one node and goes on on another, and passes over the one without it."""
+"""A job with a mount and inputs is saved on one node and goes on on another, and passes over the one without the mount.
+
+One of the inputs comes from a URL: what was fetched first counts on the other node, too, whatever the server has by
+then.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from demo import cluster
+from demo import cluster, web_server
 from tests.real_cluster import cluster_harness
 from tests.real_cluster.test_own_image import as_user
 
-pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 CALIB = "/opt/site/calib"
-SETTINGS = {"rounds": {"length_s": 45, "shortest_slice_s": 10}, "inputs": {"mounts": [CALIB]}}
+SETTINGS = {
+    "rounds": {"length_s": 45, "shortest_slice_s": 10},
+    "inputs": {"mounts": [CALIB], "urls": [web_server.BASE]},
+}
 READER = f"""
 import time
-files = open("{CALIB}/constants"), open("/inputs/steering")
+files = open("{CALIB}/constants"), open("/inputs/steering"), open("/inputs/table")
 def read():
     print(*(file.readline().strip() for file in files), flush=True)
     try:
@@ -37,19 +45,39 @@ def constants(quiet: None) -> Iterator[None]:
         cluster.run(node, "rm", "-rf", CALIB)
 
 
-@pytest.mark.parametrize("runtime", ["docker", "criu"])
-def test_a_job_goes_on_only_on_nodes_that_have_its_mount(python_image: str, constants: None, runtime: str) -> None:
+@pytest.fixture
+def server(quiet: None, tmp_path: Path) -> Iterator[web_server.WebServer]:
+    (tmp_path / "table").write_text("one\ntwo\n")
+    with web_server.serving(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("python_image", "runtime"),
+    [
+        ("sif", "docker"),
+        pytest.param("archive", "docker", marks=pytest.mark.extended),
+        pytest.param("archive", "criu", marks=pytest.mark.extended),
+        pytest.param("sif", "criu", marks=pytest.mark.extended),
+    ],
+    indirect=["python_image"],
+)
+def test_a_job_with_inputs_goes_on_only_on_nodes_that_have_its_mount(
+    python_image: str, constants: None, server: web_server.WebServer, tmp_path: Path, runtime: str
+) -> None:
     cluster_harness.set_runtime(runtime)
     everywhere = cluster_harness.submit_pi(3)  # so that control knows each node with this runtime
     cluster_harness.wait_running(everywhere)
     cluster.glean("cancel", *map(str, everywhere))
     cluster.run("head", "sh", "-c", "printf '1\\n2\\n' > /tmp/steering", user=cluster.SERVICE_USER)
-    given = ("submit", "--image", python_image, "--memory-mib", "200", "--input", "/tmp/steering")
+    inputs = ("--input", "/tmp/steering", "--input", f"{web_server.BASE}table")
+    given = ("submit", "--image", python_image, "--memory-mib", "200", *inputs)
     with pytest.raises(cluster.ClusterError, match=f"/root is not among the folders that jobs may mount here: {CALIB}"):
         as_user(*given, "--mount", "/root", after=(READER,))
     away = cluster_harness.occupy(["node2"])
     (job,) = as_user(*given, "--mount", CALIB, after=(READER,))["jobs"]
     assert cluster_harness.wait_running([job]) == {job: "node1"}
+    (tmp_path / "table").write_text("changed\nsince then\n")
     next_ = cluster_harness.occupy(["node1"], wait=False)
     cluster.run("head", "scancel", away)
     cluster.until("a slice on node2", lambda: cluster_harness.running_on([job]) == {job: "node2"}, timeout_s=140)
@@ -59,4 +87,5 @@ def test_a_job_goes_on_only_on_nodes_that_have_its_mount(python_image: str, cons
     assert (shown["job"]["outcome"], shown["failures"], shown["mounts"]) == ("succeeded", 0, [CALIB])
     assert [attempt["node"] for attempt in shown["attempts"] if attempt["restored_from"]]
     assert {attempt["node"] for attempt in shown["attempts"]} == {"node1", "node2"}
-    assert cluster.log_of(job) == ["alpha 1", "Read-only file system", "beta 2", "Read-only file system"]
+    assert cluster.log_of(job) == ["alpha 1 one", "Read-only file system", "beta 2 two", "Read-only file system"]
+    assert server.asked == ["/table"]

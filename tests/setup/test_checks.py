@@ -56,6 +56,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", h.UID, 0o644))),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", MISSING)),
     ("steps of control", h.health(h.control(), failing=["provisioning"])),
+    ("steps of control", h.health(h.control(), step_ages_s={"drafts": 700.0}, step_every_s={"drafts": 60.0})),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=900.0)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),

@@ -2,10 +2,12 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,9 @@ def age(path: Path, by_s: float) -> None:
     os.utime(path, (then_s, then_s))
 
 
-def run(folder: Path, *, file: str = "a_loop.py", **environment: str) -> str:
+def run(folder: Path, *, file: str = "a_loop.py", before: Sequence[str] = (), **environment: str) -> str:
     return subprocess.run(
-        [sys.executable, folder / file],
+        [*before, sys.executable, folder / file],
         capture_output=True,
         text=True,
         check=True,
@@ -194,6 +196,19 @@ def test_without_a_folder_that_can_be_written_nothing_is_cached(tmp_path: Path) 
     for _ in range(2):
         assert run(tmp_path, file="types_of_it.py", NUMBA_CACHE_DIR=str(tmp_path / "a_file" / "cache")) == "42 0"
     assert not list(tmp_path.rglob("*.nb[ci]"))
+
+
+@pytest.mark.slow
+def test_where_the_cache_has_no_room_nothing_is_cached_and_nothing_lies_beside_the_program(tmp_path: Path) -> None:
+    write(tmp_path / "types_of_it.py", TYPES.replace("sys.argv[1]", repr("21")))
+    limited = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh"]  # as if the disk became full after 64 blocks
+    assert run(tmp_path, before=limited, file="types_of_it.py") == "42 0"
+    assert run(tmp_path, file="types_of_it.py") == "42 0"
+    (place,) = {found.parent.parent for found in (tmp_path / "cache").rglob("*.nbi")}
+    shutil.rmtree(place)
+    place.touch()  # so that numba cannot make a folder there
+    assert run(tmp_path, file="types_of_it.py") == "42 0"
+    assert not list(tmp_path.rglob("__pycache__/*.nb[ci]"))
 
 
 @pytest.mark.slow

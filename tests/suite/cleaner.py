@@ -31,6 +31,7 @@ STEP, STEP_MARK = "step.pid", "GLEANER_TEST_STEP"
 ENGINE_IS_OURS, CLUSTER_IS_OURS = "engine-is-ours", "cluster-is-ours"
 """Files in the run's folder: the run has started the engine, the cluster."""
 STEP_WITHIN_S = 600.0
+LONGEST_WORDS = 200
 END_WITHIN_S = 10.0
 
 
@@ -67,19 +68,33 @@ def is_engine(process: int) -> bool:
         return False
 
 
-def end_processes(run: str, folder: Path) -> int:
-    """Kill what is left of the run, and what a dying process still starts; return how many processes were killed.
+def words_of(process: int) -> str:
+    """Return a process's words, and the test during which it was started."""
+    try:
+        words, environment = (Path(f"/proc/{process}/{name}").read_bytes() for name in ("cmdline", "environ"))
+    except OSError:
+        return str(process)
+    test = re.search(rb"(?:^|\0)PYTEST_CURRENT_TEST=([^\0]*)", environment)
+    said = words.replace(b"\0", b" ")[:LONGEST_WORDS] + (b"of " + test[1] if test else b"")
+    return " ".join(said.decode(errors="replace").split())
+
+
+def end_processes(run: str, folder: Path) -> list[str]:
+    """Kill what is left of the run, and what a dying process still starts; return the words of those killed.
 
     Raises `OSError` if some are still there after END_WITHIN_S.
     """
-    ended: set[int] = set()
+    ended: dict[int, str] = {}
     give_up_s = time.monotonic() + END_WITHIN_S
     while left := [one for one in processes_of(run, folder) if not is_engine(one)]:
         if time.monotonic() > give_up_s:
             raise OSError(f"processes {', '.join(map(str, left))} do not end")
-        ended.update(process for process in left if _kill(process, run, folder))
+        for process in left:
+            words = words_of(process)
+            if _kill(process, run, folder):
+                ended.setdefault(process, words)
         time.sleep(0.05)
-    return len(ended)
+    return list(ended.values())
 
 
 def _kill(process: int, run: str, folder: Path) -> bool:
@@ -155,10 +170,13 @@ def clean(run: str, folder: Path) -> tuple[list[str], list[str]]:
     leftovers: list[str] = []
     errors: list[str] = []
 
-    def attempt(step: Callable[[], int | None], what: str = "") -> bool:
+    def attempt(step: Callable[[], int | list[str] | None], what: str = "") -> bool:
         try:
-            if number := step():
-                leftovers.append(f"{number} {what}")
+            found = step()
+            if isinstance(found, list):
+                leftovers.extend([f"{len(found)} {what} ({'; '.join(found)})"] if found else [])
+            elif found:
+                leftovers.append(f"{found} {what}")
         except (OSError, subprocess.SubprocessError) as error:
             errors.append(str(error))
             return False

@@ -32,6 +32,7 @@ OUTPUT = ROOT / "test-output"
 BIN = ROOT / ".venv" / "bin"
 LIMIT_MIN = 19
 SAY_EVERY_S = 30.0
+SCHEMA = "tests/api/test_schema.py"
 STACKS, STACKS_WITHIN_S = "stacks", 5.0
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = ("mount", "-t", "tmpfs", "-o", "size=8g", "gleaner-tests")
@@ -52,13 +53,24 @@ class Part:
     niceness: int = 0
 
 
+WITHOUT_SCHEMA = ("-p", "no:schemathesis", f"--ignore={SCHEMA}")
+"""To collect the tests of the API's schema draws their cases, six seconds of a core: only one process does it."""
 PARTS = (
     # What waits for a real cluster comes first to a core; the others fill what it leaves.
-    Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), needs="cluster"),
-    Part("nodes", "nodes", ("tests/runtime", "tests/slurm", "tests/lab"), needs="nodes", niceness=5),
-    Part("unit", "not cluster and not nodes", options=("--numprocesses", "3", "--dist", "worksteal"), niceness=10),
+    Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), WITHOUT_SCHEMA, needs="cluster"),
+    Part("nodes", "nodes", ("tests/runtime", "tests/slurm", "tests/lab"), WITHOUT_SCHEMA, needs="nodes", niceness=5),
+    Part("schema", "schema", (SCHEMA,), niceness=10),
+    Part(
+        "unit",
+        "not cluster and not nodes and not schema",
+        options=("--numprocesses", "3", "--dist", "worksteal", *WITHOUT_SCHEMA),
+        niceness=10,
+    ),
 )
 STATIC = "static"
+PYRIGHT_READS = "control agent lab demo"
+"""In `make test`. mypy reads the tests, with the bodies of functions that have no types. pyright would read them by its
+basic rules, which takes as long as half of the program."""
 PLACE = Path("/tmp").resolve()
 """Of the run's folder. The path is short, because sockets lie in it."""
 LOCK = Path("/tmp/gleaner-tests.lock")
@@ -256,7 +268,8 @@ class Run:
         if not self.wants(STATIC):
             return None
         with (OUTPUT / "static.log").open("wb") as out:
-            return self._popen(["nice", "-n", "5", "make", "--no-print-directory", "static"], out)
+            words = ["nice", "-n", "5", "make", "--no-print-directory", "static"]
+            return self._popen(words if self.all else [*words, f"PYRIGHT_READS={PYRIGHT_READS}"], out)
 
     def wait(self, preparing: threading.Thread, static: "subprocess.Popen[bytes] | None") -> None:
         """Wait for everything, say how far it is, and end what takes longer than the limit."""
@@ -440,7 +453,7 @@ def main() -> int:
     """Run the tests; 0 where all is well."""
     parser = argparse.ArgumentParser(prog="tests.suite.run", description=__doc__)
     parser.add_argument("--all", action="store_true", help="the extended tests, too")
-    parser.add_argument("--only", default="", help="of static,unit,nodes,cluster")
+    parser.add_argument("--only", default="", help="of static,unit,schema,nodes,cluster")
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
     parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
     arguments = parser.parse_args()

@@ -29,6 +29,7 @@ from gleaner.agent.common.randomness import Randomness
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.control_reporter import make_executor
+from gleaner.agent.job.deliveries import Deliveries
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.last_saves import LastSaves
@@ -52,6 +53,7 @@ from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHand
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
+from gleaner.agent.staging.deliver import Deliver
 from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
@@ -122,6 +124,7 @@ class Agent:
     _early_saves: list[Executor] | None = None
     """The jobs whose early saves measure this node; None before the early saves."""
     outbox: Outbox = field(init=False)
+    deliveries: Deliveries = field(init=False)
     _jobs: list[Executor] = field(default_factory=list[Executor])
     _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _vacating: bool = False
@@ -140,6 +143,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.client.report)
+        self.deliveries = Deliveries(self.client, Deliver(self.settings.storage, self.clock), self.clock)
         self.exit_by_s = exit_by_s(self.end_s, now_s=self.clock.now_s(), kill_wait_s=self.kill_wait_s)
         self._shutdown_grace_s = shutdown_grace_s(self.exit_by_s, now_s=self.clock.now_s())
         # Slurm may count more cores than the machine has: it saves no faster for that.
@@ -208,12 +212,13 @@ class Agent:
         if not await self._register():
             return 1
         parts = (self._send_heartbeats, self._deliver_reports, self._claim_jobs, self._measure_memory, self._watch_disk)
-        background = [asyncio.create_task(part()) for part in parts]
+        background = [asyncio.create_task(part()) for part in (*parts, self.deliveries.run)]
         for part in background:
             part.add_done_callback(self._note_broken_part)
         try:
             await self._watch_the_clock()
         finally:
+            self.deliveries.stop()
             for work in background:
                 work.cancel()
             await asyncio.gather(*background, return_exceptions=True)
@@ -249,7 +254,7 @@ class Agent:
             self._jobs = [job for job in self._jobs if not job.is_reported]
             if any(not job.done.is_set() for job in self._jobs):
                 idle_since_s = now_s
-            elif self._vacating or (now_s - idle_since_s >= self.settings.idle_s and not self._is_asking):
+            elif self._vacating or (now_s - idle_since_s >= self.settings.idle_s and not self._is_occupied):
                 self._ending_because = self._ending_because or "no work"
                 return
             if not self._vacating and not self._make_early_saves(now_s) and now_s >= self._save_point_s():
@@ -261,6 +266,11 @@ class Agent:
                 await self._end_all_jobs()
                 return
             await self.clock.sleep(min(TICK_S, self._shutdown_grace_s / 4))
+
+    @property
+    def _is_occupied(self) -> bool:
+        """True if an agent without jobs must not end yet."""
+        return self._is_asking or self.deliveries.is_busy
 
     def _is_over(self, now_s: float) -> bool:
         """Return True if the agent must wait for nothing more.
@@ -483,6 +493,7 @@ class Agent:
                         job.feed(lifecycle.DropAsked())
                     elif order is Order.VACATE:
                         job.feed(lifecycle.VacateAsked())
+                self.deliveries.is_wanted |= orders.deliveries
                 if orders.vacate:
                     self._vacate("control asked")
             await self.clock.sleep(self._heartbeat_s)
@@ -538,6 +549,7 @@ class Agent:
         log.info("vacating", why=why, end_in_s=round(self.end_s - self.clock.now_s(), 1), memory=memory_bytes)
         self._vacating = True
         self._ending_because = why
+        self.deliveries.stop()
         self._feed_in_order(self._jobs, lifecycle.AgentEnds())
         self._last_saves = LastSaves.begin(self._jobs, self._context.estimates, now_s=self.clock.now_s())
         for job in self._jobs:

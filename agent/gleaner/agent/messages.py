@@ -408,6 +408,43 @@ class Orders(VersionedMessage):
     """Save everything and end."""
     now_s: Seconds | None = None
     """Control's clock, between the heartbeat and this answer."""
+    deliveries: bool = False
+    """True if a result waits to be delivered: a `DeliveryClaim` gets one."""
+
+
+class DeliveryClaim(VersionedMessage):
+    """A request for a result that waits to be delivered."""
+
+
+class Delivery(Message):
+    """A result to copy to its target. Whoever delivers it, and however often, copies the same bytes."""
+
+    job: JobNumber
+    attempt: AttemptNumber  # whose result it is
+    number: AttemptNumber  # of this try: only its own report counts
+    digest: Digest
+    to: Text
+    keep: tuple[str, ...] = ()  # as in the assignment: an agent of before has stored everything
+    allowed: tuple[str, ...]
+    total_s: Duration
+    silent_s: Duration
+
+
+class DeliveryOffer(VersionedMessage):
+    """The answer to a `DeliveryClaim`; None if nothing waits."""
+
+    delivery: Delivery | None = None
+
+
+class DeliveryReport(VersionedMessage):
+    """The end of one try to deliver a result: the files that are there, or why it has failed."""
+
+    job: JobNumber
+    number: AttemptNumber
+    files: Count = 0
+    size_bytes: Count = 0
+    failed: Text = ""
+    may_pass: Flag = True
 
 
 class RestoreMeasurement(Message):

@@ -62,6 +62,8 @@ class LoopFaults:
 
     rounds: Counter[str] = field(default_factory=Counter[str])
     worked_s: dict[str, float] = field(default_factory=dict[str, float])
+    every_s: dict[str, float] = field(default_factory=dict[str, float])
+    """The pause between two rounds of each loop in `worked_s`."""
     _last: dict[str, str] = field(default_factory=dict[str, str])
 
     @property

@@ -485,6 +485,29 @@ class InputSettings(_StoreSettings):
         )
 
 
+class OutputSettings(_Table):
+    """`[outputs]`: the targets to which agents deliver results."""
+
+    urls: tuple[str, ...] = ()
+    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`. `{group}` is the name of
+    the job's group: so no group overwrites what another one has. Such a folder is there on all nodes, and the agents'
+    user may write to it. Empty: nothing is delivered."""
+    deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
+    """The longest time to deliver one result."""
+    silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
+    """A target that takes nothing for so long is given up for a while."""
+    tries: int = Field(default=20, ge=1, le=1000)
+    """After so many failures a delivery is given up. The pause between two tries grows up to ten minutes."""
+
+    @field_validator("urls")
+    @classmethod
+    def _are_targets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in allowed_urls.for_group(urls, "group"):
+            if allowed_urls.location(url).scheme not in allowed_urls.TARGET_SCHEMES:
+                raise ValueError(f"{url}: results are delivered to {' and '.join(allowed_urls.TARGET_SCHEMES)}")
+        return urls
+
+
 UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -566,6 +589,7 @@ class Settings(FileSettings):
     quotas: QuotaSettings = QuotaSettings()
     images: ImageSettings = ImageSettings()
     inputs: InputSettings = InputSettings()
+    outputs: OutputSettings = OutputSettings()
     munge: MungeSettings = MungeSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()
@@ -575,4 +599,7 @@ class Settings(FileSettings):
         own = [str(self.storage.folder), str(self.cluster.agent_logs)]
         if why := mount_folders.conflict(self.inputs.mounts, own):
             raise ValueError(f"[inputs] mounts: {why}")
+        targets = [folder for url in self.outputs.urls if (folder := allowed_urls.listed_folder(url))]
+        if why := mount_folders.conflict(targets, own):
+            raise ValueError(f"[outputs] urls: {why}")
         return self

@@ -173,6 +173,10 @@ class Storage(Protocol):
         ...
 
 
+FOLDER_PART = "folder.tar"
+"""The part with a job's folder, in its checkpoints and in its result."""
+
+
 def checkpoint_key(job: int, attempt: int, number: int) -> str:
     """Return the key of one checkpoint.
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gleaner.agent.checkpoints import workdir_tar as folder
 from gleaner.agent.checkpoints.interface import (
+    FOLDER_PART,
     Archive,
     ArchiveMissing,
     Draft,
@@ -31,7 +32,6 @@ from gleaner.agent.reporting.job_log import NO_OUTPUT, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime
 from gleaner.agent.system.keep_patterns import Keep
 
-FOLDER_PART = "folder.tar"
 MISSING_FOR_S = 60.0
 """The time for which a missing checkpoint is looked for again. For up to `acdirmax` (60 s, nfs(5)) an NFS client may
 not see a file that another node has just written."""

@@ -9,13 +9,16 @@ is a bucket of Amazon's, as in `s3://bucket/key`.
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 SCHEMES = {"https": 443, "s3": 443, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
+TARGET_SCHEMES = ("file",)
+"""The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
@@ -95,15 +98,45 @@ def shown(url: str) -> str:
     return plain + mark + ("…" if mark else "")
 
 
-def refusal(url: str, allowed: Sequence[str]) -> str:
-    """Return one line that says why this URL may not be fetched; "" if it may be.
+def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
+    """Return the entries of a list of targets for one group: `{group}` in them is its name.
+
+    >>> for_group(["file:///data/{group}/"], "atlas")
+    ('file:///data/atlas/',)
+    """
+    return tuple(entry.replace("{group}", group) for entry in allowed)
+
+
+def listed_folder(entry: str) -> str:
+    """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
+
+    >>> listed_folder("file:///data/{group}/"), listed_folder("https://host/data/")
+    ('/data', '')
+    """
+    whole = location(entry.partition("{group}")[0])
+    return f"/{'/'.join(whole.folders)}" if whole.scheme == "file" else ""
+
+
+class Use(NamedTuple):
+    """The use of a list, in the words of its refusals."""
+
+    done: str
+    setting: str
+
+
+FETCH = Use("be fetched", "urls in [inputs]")
+DELIVER = Use("be a target", "urls in [outputs]")
+
+
+def refusal(url: str, allowed: Sequence[str], use: Use = FETCH) -> str:
+    """Return one line that says why this URL may not be used so; "" if it may be.
 
     >>> refusal("https://data.example.org/pub/a", ["https://data.example.org/pub/"])
     ''
     >>> refusal("https://data.example.org/public", ["https://data.example.org/pub/"])
     'https://data.example.org/public is not below a URL that this site allows: an admin may add it to urls in [inputs]'
     """
-    may = "an admin may add it to urls in [inputs]"
+    may = f"an admin may add it to {use.setting}"
     try:
         wanted = location(url)
     except ValueError as error:
@@ -111,7 +144,7 @@ def refusal(url: str, allowed: Sequence[str]) -> str:
     if "*" in wanted.host:
         return f"{shown(url)}: a host has no * in it"
     if not allowed:
-        return f"{shown(url)} may not be fetched, as this site allows no URLs: {may}"
+        return f"{shown(url)} may not {use.done}, as this site allows no URLs: {may}"
     if any(wanted.is_within(location(entry)) for entry in allowed):
         return ""
     return f"{shown(url)} is not below a URL that this site allows: {may}"

@@ -1,9 +1,4 @@
-"""The program that fetches one URL: it reads a request from its standard input and writes the content to its output.
-
-It is a process of its own, so that the agent can end it at any moment, whatever a server or a library does, and so
-that neither the libraries nor the content take the agent's memory. If the fetch fails, its error output has one line
-that says why, and its exit status says whether another try may help.
-"""
+"""The program that fetches one URL (see `child_process`): it writes the content to its output."""
 
 import json
 import os
@@ -20,13 +15,11 @@ from typing import Any, NoReturn, cast
 from urllib.parse import urljoin
 
 from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
 from gleaner.agent.system import openat
 
-CHUNK_BYTES = 2**20
 MOST_REDIRECTS = 10
-FINAL, MAY_PASS = 3, 4
-"""The exit statuses of a failure that stays, and of one that may pass."""
 _ASK_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
@@ -55,14 +48,6 @@ class FetchRequest:
         fields = json.loads(text)
         credential = fields.pop("credential")
         return cls(**fields, credential=None if credential is None else Credential(**credential))
-
-
-class MayNot(Exception):
-    """The fetch fails, and so would every other try."""
-
-
-class MayPass(Exception):
-    """The fetch fails, and another try may succeed."""
 
 
 def open_file(url: str, request: FetchRequest) -> Iterator[bytes]:
@@ -296,17 +281,7 @@ def _one_line(error: Exception) -> str:
 
 def main() -> int:
     """Answer one request; return the exit status."""
-    request = FetchRequest.from_json(sys.stdin.read())
-    said = os.dup(2)
-    with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
-        os.dup2(nothing, 2)  # what libraries say is not for the agent, which does not read it meanwhile
-    try:
-        for chunk in fetch(request):
-            openat.write_all(1, chunk)
-    except (MayNot, MayPass) as error:
-        openat.write_all(said, str(error).encode())
-        return FINAL if isinstance(error, MayNot) else MAY_PASS
-    return 0
+    return serve(fetch(FetchRequest.from_json(sys.stdin.read())))
 
 
 if __name__ == "__main__":

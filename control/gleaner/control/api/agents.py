@@ -8,6 +8,10 @@ from pydantic import BaseModel
 from gleaner.agent.messages import (
     Assignments,
     ClaimRequest,
+    Delivery,
+    DeliveryClaim,
+    DeliveryOffer,
+    DeliveryReport,
     Deregistration,
     FetchRules,
     Heartbeat,
@@ -16,12 +20,16 @@ from gleaner.agent.messages import (
     UrlInput,
     Welcome,
 )
+from gleaner.agent.staging.allowed_urls import for_group
 from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
-from gleaner.control.queue import agents, claims, node_rates, queries
+from gleaner.control.queue import agents, claims, deliveries, jobs, node_rates, queries
+
+LATE_REPORT_S = 60.0
+"""An agent may say so much later that it has delivered a result."""
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -84,11 +92,45 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
     state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
         orders = agents.record_heartbeat(db, caller.identity.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
+        if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s):
+            orders = orders.model_copy(update={"deliveries": True})
         ahead_s = heartbeat.clock_ahead_s
         if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
             node = agents.node_of(db, caller.identity.name)
             state.wrong_clocks = wrong_clocks(state.wrong_clocks, node, ahead_s)
     return _answer(orders)
+
+
+@router.post("/{name}/deliver", responses=documented(404, 409, 413, 422))
+def take_delivery(caller: OwnAgent, _: Annotated[DeliveryClaim, examples.A_DELIVERY_CLAIM]) -> DeliveryOffer:
+    """Take a result that waits to be delivered. Null: none waits."""
+    outputs = caller.state.settings.outputs
+    lease_s = outputs.deliver_s + LATE_REPORT_S
+    with caller.writing() as db:
+        row = deliveries.take(db, caller.identity.name, lease_s=lease_s, now_s=caller.now_s)
+    if row is None:
+        return DeliveryOffer()
+    return DeliveryOffer(
+        delivery=Delivery(
+            job=row.job,
+            attempt=row.attempt,
+            number=row.number,
+            digest=row.output_digest,
+            to=row.to,
+            keep=jobs.kept_patterns(row.outputs, row.run),
+            allowed=for_group(outputs.urls, row.group),
+            total_s=outputs.deliver_s,
+            silent_s=outputs.silent_s,
+        )
+    )
+
+
+@router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))
+def end_delivery(caller: OwnAgent, report: Annotated[DeliveryReport, examples.A_DELIVERY]) -> None:
+    """Record how a try to deliver a result has ended. The report of an older try is refused (409)."""
+    tries = caller.state.settings.outputs.tries
+    with caller.writing() as db:
+        deliveries.record_end(db, report, agent=caller.identity.name, most_failures=tries, now_s=caller.now_s)
 
 
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))

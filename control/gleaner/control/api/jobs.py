@@ -32,7 +32,7 @@ from gleaner.control.models.jobs import (
     Submitted,
 )
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import compatibility, jobs, lanes, logs, queries, quotas, relocation, tokens
+from gleaner.control.queue import compatibility, deliveries, jobs, lanes, logs, queries, quotas, relocation, tokens
 from gleaner.control.states import WAITING
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -122,6 +122,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
                 longest_s=longest_s,
                 quotas=state.quotas,
                 urls=state.settings.inputs.urls,
+                targets=state.settings.outputs.urls,
                 stored_bytes=state.stored.bytes_by_owner,
             ),
             now_s=caller.now_s,
@@ -204,6 +205,15 @@ def cancel(caller: User, job: JobPath) -> JobRow:
     with caller.writing() as db:
         job_to_change(caller, db, job)
         jobs.cancel(db, job, by=caller.identity.name, now_s=caller.now_s)
+        return queries.job_row(db, job)
+
+
+@router.post("/{job}/deliver", responses=documented(404, 409, 422))
+def deliver(caller: User, job: JobPath) -> JobRow:
+    """Deliver the job's result to its target once more, also one that is delivered."""
+    with caller.writing() as db:
+        job_to_change(caller, db, job)
+        deliveries.try_again(db, job, now_s=caller.now_s)
         return queries.job_row(db, job)
 
 

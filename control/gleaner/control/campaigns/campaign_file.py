@@ -40,8 +40,8 @@ KEYS = (
     | {"command", "environment", "indices", "hold", "saves_itself", "inputs", "mounts", "outputs"}
 )
 SELF_SAVE = frozenset({"signal", "exit_code"})
-OUTPUTS = frozenset({"keep"})
-OPTIONS_OF_OUTPUTS = {"keep": "keep"}
+OUTPUTS = frozenset({"keep", "to"})
+OPTIONS_OF_OUTPUTS = {"keep": "keep", "deliver_to": "to"}
 """The options whose values are keys of `outputs`."""
 
 
@@ -294,6 +294,9 @@ def _outputs(node: yaml.Node, name: str, where: str) -> dict[str, object]:
     keys = _keys_of("outputs", node, name, where, allowed=OUTPUTS, like='{keep: ["*.root"]}')
     found: dict[str, object] = {}
     for key, (value, place) in keys.items():
+        if key == "to":
+            found[key] = _text(value, place, "outputs to")
+            continue
         items = _items(value, place, f"outputs {key}")
         if not items:
             raise InputError(f"{place}: outputs {key} names no pattern; to keep everything, leave it out")

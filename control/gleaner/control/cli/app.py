@@ -37,6 +37,7 @@ VERBS = (
     # -5 is a number, not an option
     LazyVerb("priority", JOBS, "Change a job's priority.", "jobs:priority", ignore_unknown_options=True),
     LazyVerb("migrate", JOBS, "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
+    LazyVerb("deliver", JOBS, "Copy results to the targets of their jobs once more.", "jobs:deliver"),
     LazyVerb(
         "run", JOBS, "Run a container in your own Slurm job, so that it can be saved.", "services:user_job", **REST
     ),

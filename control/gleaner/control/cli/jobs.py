@@ -85,6 +85,12 @@ def migrate(
         return Answer((control.migrate(job, wanted),), as_json)
 
 
+def deliver(jobs: Annotated[list[int], typer.Argument(metavar="JOB", min=1)], as_json: AsJson = False) -> Answer:
+    """Copy results to the targets of their jobs once more."""
+    with connect() as control:
+        return one_by_one(jobs, lambda job: control.act(job, "deliver"), as_json=as_json)
+
+
 def priority(
     job: Job, number: Annotated[int, typer.Argument(metavar="N", help="Higher goes first.")], as_json: AsJson = False
 ) -> Answer:

@@ -31,6 +31,7 @@ from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
 
@@ -287,6 +288,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         "mounts": ", ".join(detail.mounts),
         "inputs": ", ".join(map(_input, detail.inputs)),
         "keeps": ", ".join(detail.outputs.keep) if detail.outputs is not None else "",
+        "delivers": _delivery(detail),
     }
     facts |= {what: names for what, names in files.items() if names}
     if detail.image_id is not None:
@@ -318,6 +320,25 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if detail.events:
         yield ""
         yield Table.of(detail.events, {"WHEN": lambda event: moment(event.at_s), "WHAT": "what", "DETAIL": "detail"})
+
+
+def _delivery(detail: JobDetail) -> str:
+    """Return where the result goes or is, in words; empty if the job names no target."""
+    delivery = detail.delivery
+    if delivery is None:
+        return "" if detail.outputs is None or detail.outputs.to is None else f"to {shown(detail.outputs.to)}"
+    to = shown(delivery.to)
+    match delivery.phase:
+        case DeliveryPhase.DELIVERED:
+            there = f"{delivery.files} files, {size(delivery.size_bytes or 0)}"
+            return f"to {to}: {there}, delivered {moment(delivery.ended_s)}"
+        case DeliveryPhase.FAILED:
+            return f"results are kept in the storage; delivery to {to} failed: {delivery.problem}"
+        case DeliveryPhase.TAKEN:
+            now = "under way"
+        case DeliveryPhase.WAITING:
+            now = "waits for an agent"
+    return f"to {to}: {now}" + (f"; the last try failed: {delivery.problem}" if delivery.problem else "")
 
 
 def _input(one: JobInput) -> str:

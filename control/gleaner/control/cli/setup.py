@@ -143,7 +143,7 @@ def control(
     restart: Restart = False,
     force: Force = False,
 ) -> Answer:
-    """Set up the machine of the control program, on which Slurm's programs work."""
+    """Set up control's machine, where Slurm's programs work."""
     with _Run("control", root, dry_run=dry_run, yes=yes, skip=skip, force=force) as run:
         if remove:
             return run.take_back(purge=purge)
@@ -216,7 +216,7 @@ def node(
     restart: Restart = False,
     force: Force = False,
 ) -> Answer:
-    """Set up a compute node: what agents need there, and what runs as root."""
+    """Set up a compute node for agents."""
     with _Run("node", root, dry_run=dry_run, yes=yes, skip=skip, force=force) as run:
         if remove:
             return run.take_back(purge=purge)

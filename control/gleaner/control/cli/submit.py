@@ -72,6 +72,9 @@ class SubmitOptions:
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Keep only such files of /job; repeatable.  [default: all]"),
     ] = None
+    deliver_to: Annotated[
+        str | None, typer.Option(metavar="URL", help="The folder to which the result is copied, with {job} in it.")
+    ] = None
     group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False
 
@@ -179,6 +182,6 @@ PARSERS: dict[str, Callable[[Any], object] | None] = {
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
     "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s, "disk": memory_mib,
     "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
-    "input": _inputs, "mount": tuple, "keep": campaigns.patterns, "hold": None,
+    "input": _inputs, "mount": tuple, "keep": campaigns.patterns, "deliver_to": None, "hold": None,
 }  # fmt: skip
 """The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

@@ -46,6 +46,7 @@ class Loop:
             state.faults.worked_s.pop(self.name, None)
             return
         reason = ""
+        state.faults.every_s[self.name] = self.every_s
         state.faults.worked_s.setdefault(
             self.name, state.steady_clock()
         )  # the age of one that was never good grows, too

@@ -1,9 +1,11 @@
 """The loop that writes the history of node time, from control's polls of Slurm and from the ends of attempts."""
 
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.node_time import RESOLUTIONS, of_attempts, of_look
 from gleaner.control.queue import agents, node_time
 from gleaner.control.queue.database import oldest_transaction_s, snapshot
+from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.queue.node_time import NodeUses
 from gleaner.control.slurm.agents_view import node_uses
 from gleaner.control.slurm.snapshot import Snapshot
@@ -12,6 +14,8 @@ POLLS_UNTIL_UNKNOWN = 3
 """The nodes' use between two looks is unknown if they are further apart than so many polls."""
 ATTEMPTS_S = 60.0
 """The ends of attempts are added this often."""
+LONGEST_OPEN_S = 600.0
+"""No transaction of control's lasts so long: the database ends those that are idle, and statements that last."""
 SETTLED_S = 30.0
 """The longest time between the instant that a request takes for its own and the beginning of its transaction."""
 
@@ -57,7 +61,13 @@ class NodeHistory:
         A transaction that is still open may end attempts that ended when it began: the next step adds these.
         """
         with self._state.writing() as db:
-            until_s -= oldest_transaction_s(db)
+            open_s = oldest_transaction_s(db)
+            if open_s > LONGEST_OPEN_S:  # said in the log: the history waits for it
+                raise QueueBusy(
+                    f"a transaction of control's has been open for {in_words(open_s)}:"
+                    " does another control program hang?"
+                )
+            until_s -= open_s
             after_s = node_time.mark(db)
             if after_s is not None and after_s >= until_s:
                 return

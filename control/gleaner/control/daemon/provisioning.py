@@ -35,7 +35,7 @@ from gleaner.control.policy.provisioning import (
     round_end,
 )
 from gleaner.control.policy.resources import NOTHING, Resources
-from gleaner.control.queue import agents, drains, lanes, node_health, node_rates, queries, tokens
+from gleaner.control.queue import agents, deliveries, drains, lanes, node_health, node_rates, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
@@ -54,6 +54,9 @@ from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 LONGEST_BACK_OFF_S = 600.0
 SHARED_PART = 0.5
 """The greatest age of another loop's snapshot that is used here, as a part of a poll."""
+
+TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
+"""The need for an agent when results wait to be delivered and no agent is there."""
 
 _log = structlog.get_logger(__name__)
 
@@ -177,6 +180,10 @@ class Provisioning:
             waiting = queries.waiting(db, limits=self._state.foreseen, within_s=within_s)
             excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
             suspect = node_health.suspect(db, now_s)
+            delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)
+        needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
+        if delivers and not seen.running:
+            needed.append(TO_DELIVER)
         return plan(
             ProvisioningView(
                 now_s=now_s,
@@ -189,7 +196,7 @@ class Provisioning:
                 running=tuple(
                     replace(agent, free=NOTHING) if agent.node in suspect else agent for agent in seen.running
                 ),
-                waiting=tuple(WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting),
+                waiting=tuple(needed),
             )
         )
 

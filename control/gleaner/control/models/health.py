@@ -17,6 +17,8 @@ class Health(Reply):
     """The steps of control whose last round failed by a bug; control's log says how."""
     step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])
     """By step, the seconds since its last good round. Only the control program that leads has most of them."""
+    step_every_s: dict[str, float] = Field(default_factory=dict[str, float])
+    """By step, the pause between two rounds, in seconds."""
     now_s: float | None = None
     """The time by control's clock, seconds since the epoch."""
     last_poll_age_s: float | None = None

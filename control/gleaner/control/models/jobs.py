@@ -18,7 +18,7 @@ from gleaner.agent.messages import NUMBER, Flag, SelfSave
 from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import InputSpecs, JobInput, Mounts
-from gleaner.control.models.outputs import OutputSpec
+from gleaner.control.models.outputs import DeliveryRow, OutputSpec
 from gleaner.control.states import Outcome, State
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -258,6 +258,8 @@ class JobDetail(Reply):
     """The part of its folder that is kept, with its index filled in; None: everything."""
     unmatched: tuple[str, ...] = ()
     """The patterns of `outputs` that have fitted no file of the result."""
+    delivery: DeliveryRow | None = None
+    """None: the job names no target, or has not succeeded yet."""
     command: tuple[str, ...]
     environment: dict[str, str]
     most_memory_mib: int | None = None

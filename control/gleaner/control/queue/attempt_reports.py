@@ -26,7 +26,7 @@ from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
-from gleaner.control.queue import attempts, compatibility, inputs, lanes, logs, node_health, node_rates
+from gleaner.control.queue import attempts, compatibility, deliveries, inputs, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
 from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
@@ -199,6 +199,8 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 **_output(report),
             )
             node_health.record_job_success(db, job, attempt, now_s=now_s)
+            if report.output is not None:
+                deliveries.expect(db, job, attempt, now_s=now_s)
         else:
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Refused:

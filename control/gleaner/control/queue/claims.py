@@ -40,7 +40,7 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.jobs import filled_in, outputs_of, self_save
+from gleaner.control.queue.jobs import filled_in, kept_patterns, self_save
 from gleaner.control.queue.lanes import NOWHERE, is_kept_off
 from gleaner.control.queue.schema import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
@@ -355,7 +355,6 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
             has_memory=row.has_memory,
             silent_s=row.silent_s,
         )
-    outputs = outputs_of(row.outputs, row.run)
     pushed = None
     if row.image_id is not None:
         pushed = PushedImage(name=row.image, digest=row.image_digest)
@@ -379,5 +378,5 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
         pushed=pushed,
         inputs=row.inputs or (),
         mounts=row.mounts or (),
-        keep=outputs.keep if outputs is not None else (),
+        keep=kept_patterns(row.outputs, row.run),
     )

@@ -15,8 +15,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import SelfSave
+from gleaner.agent.staging import allowed_urls
 from gleaner.control.models.jobs import Ending, Submission, Submitted
-from gleaner.control.models.outputs import OutputSpec
+from gleaner.control.models.outputs import OutputSpec, filled_target, unfilled
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, inputs, lanes
@@ -43,8 +44,20 @@ class SubmissionRules:
     quotas: QuotaRules = NO_QUOTAS
     urls: Sequence[str] = ()
     """The URLs that inputs may have, as `staging.allowed_urls` reads them."""
+    targets: Sequence[str] = ()
+    """The URLs to which results may be delivered, as `allowed_urls.for_group` reads them."""
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
     """Returns the bytes that each group and user has stored; asked only if a quota limits them."""
+
+
+def _check_target(outputs: OutputSpec | None, group: str, *, of_campaign: bool, rules: SubmissionRules) -> None:
+    if outputs is None or outputs.to is None:
+        return
+    if why := unfilled(outputs.to, of_campaign=of_campaign):
+        raise Invalid(f"outputs: the target {outputs.to} {why}")
+    filled = filled_target(outputs.to, job=1, campaign=1, index=1)
+    if why := allowed_urls.refusal(filled, allowed_urls.for_group(rules.targets, group), allowed_urls.DELIVER):
+        raise Refused(f"outputs: {why}")
 
 
 def submit(
@@ -66,6 +79,7 @@ def submit(
         raise Invalid(f"{spec.nodes} nodes: a job runs on one node or less; wider jobs are only simulated")
     if indices is not None and len(set(indices)) < len(indices):
         raise Invalid("indices: an index stands there twice")
+    _check_target(spec.outputs, group, of_campaign=indices is not None, rules=rules)
     memory_mib = stepped(spec.memory_mib, rules.nodes_memory)
     most_memory_mib = None if spec.most_memory_mib is None else stepped(spec.most_memory_mib, rules.nodes_memory)
     check_submission(
@@ -249,12 +263,20 @@ def self_save(stored: Mapping[str, Any] | None) -> SelfSave | None:
     return None if stored is None else SelfSave.model_validate(stored)
 
 
-def outputs_of(stored: Mapping[str, Any] | None, index: int | None) -> OutputSpec | None:
-    """Return what is kept of a job's folder, from what is stored, with the job's index in place of `{index}`."""
+def kept_patterns(stored: Mapping[str, Any] | None, index: int | None) -> tuple[str, ...]:
+    """Return the patterns of what is kept of a job's folder, from what is stored; none: everything is kept."""
+    return () if stored is None else filled_in(stored["keep"], {}, index)[0]
+
+
+def outputs_of(
+    stored: Mapping[str, Any] | None, *, job: int, campaign: int | None, index: int | None
+) -> OutputSpec | None:
+    """Return what is kept of a job's folder and its target, from what is stored, with all braces filled in."""
     if stored is None:
         return None
-    keep, _ = filled_in(stored["keep"], {}, index)
-    return OutputSpec.model_construct(keep=keep)
+    target = stored.get("to")
+    to = None if target is None else filled_target(target, job=job, campaign=campaign, index=index)
+    return OutputSpec.model_construct(keep=kept_patterns(stored, index), to=to)
 
 
 def codes_to_retry(db: Connection, spec: int) -> Mapping[str, Sequence[int] | None]:

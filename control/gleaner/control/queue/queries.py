@@ -25,7 +25,7 @@ from gleaner.control.models.jobs import (
     JobRow,
 )
 from gleaner.control.policy.quotas import Allowance
-from gleaner.control.queue import attempts, compatibility
+from gleaner.control.queue import attempts, compatibility, deliveries
 from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.jobs import filled_in, outputs_of
@@ -163,7 +163,8 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             **more,
             "inputs": more["inputs"] or (),
             "mounts": more["mounts"] or (),
-            "outputs": outputs_of(more["outputs"], row.index),
+            "outputs": outputs_of(more["outputs"], job=job, campaign=row.campaign, index=row.index),
+            "delivery": deliveries.find(db, job) if more["outputs"] is not None else None,
             "unmatched": [event.detail for event in events if event.what == NOTHING_TO_KEEP],
             "job": row,
             "command": command,

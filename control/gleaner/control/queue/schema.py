@@ -29,6 +29,7 @@ from gleaner.agent.staging.credentials import CredentialKind
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.models.jobs import Ending
+from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import Blame, NodeHealth
 from gleaner.control.policy.node_time import FIELDS
@@ -528,6 +529,32 @@ SECRET = _table(
     not_null("setter", String),
 )
 """A credential that the group keeps for its jobs."""
+
+
+# Results on their way to their targets
+
+DELIVERY = _table(
+    "delivery",
+    Column("job", BIG, ForeignKey("job.id"), primary_key=True, autoincrement=False),
+    not_null("attempt", Integer),  # The attempt whose result it is.
+    not_null("to", String),
+    not_null("phase", words(DeliveryPhase, "delivery_phase")),
+    not_null("number", Integer),  # How often an agent has taken it; it guards the agents' reports.
+    not_null("failures", Integer),
+    Column("agent", String),  # The agent that took it last.
+    not_null("due_s", Float),  # The time from which an agent may take it; if one has, from which another may.
+    not_null("problem", Text),
+    Column("files", BIG),
+    Column("size_bytes", BIG),
+    Column("ended_s", Float),
+    CheckConstraint("number >= 0 AND failures >= 0 AND attempt >= 1", "counts"),
+    CheckConstraint("(ended_s IS NOT NULL) = (phase IN ('delivered', 'failed'))", "end_iff_ended"),
+    CheckConstraint("(files IS NOT NULL) = (phase = 'delivered')", "files_iff_delivered"),
+    CheckConstraint("(files IS NULL) = (size_bytes IS NULL)", "size_whole"),
+    CheckConstraint("phase <> 'taken' OR agent IS NOT NULL", "taken_by_agent"),
+    Index("delivery_open", "due_s", **only_where("phase IN ('waiting', 'taken')")),
+)
+"""The result of a job that has succeeded, to be copied to the target that the job names."""
 
 
 # The owners' jobs

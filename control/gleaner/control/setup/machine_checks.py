@@ -1,5 +1,9 @@
 """Checks of what every machine needs: settings, clocks, control's answer, tokens, munge, units. Pure."""
 
+from collections.abc import Mapping
+from typing import cast
+
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
 from gleaner.control.setup.facts import NOT_ASKED, Facts, Role, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
@@ -10,6 +14,9 @@ _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
 _USUAL_POLLS = 5
 _POLL_AT_LEAST_S = 120.0
+_USUAL_PERIODS = 5
+_STEP_AT_LEAST_S = 600.0
+"""A round that works through much may last so long."""
 _SURPRISING_GROUPS = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "kmem", "lxd", "libvirt"})
 
 
@@ -103,7 +110,26 @@ def steps(facts: Facts) -> Judgement:
     failing = health.get("failing") or ()
     if failing:
         return fault(f"these steps of control fail: {', '.join(map(str, failing))}", "look at control's log")
+    if late := _late_steps(health):
+        return fault(
+            f"these steps of control come to nothing: {', '.join(late)}", "control's log says what they wait for"
+        )
     return ok("no step of control fails")
+
+
+def _late_steps(health: Mapping[str, object]) -> list[str]:
+    """Return a few words about each step whose last good round is older than some of its periods."""
+    ages, periods = (health.get(name) for name in ("step_ages_s", "step_every_s"))
+    if not isinstance(ages, dict) or not isinstance(periods, dict):  # an older version of control
+        return []
+    found: list[str] = []
+    for name, age_s in cast("dict[str, object]", ages).items():
+        every_s = cast("dict[str, object]", periods).get(name)
+        if not isinstance(age_s, int | float) or not isinstance(every_s, int | float):
+            continue
+        if age_s > max(_USUAL_PERIODS * every_s, _STEP_AT_LEAST_S):
+            found.append(f"{name[:40]} (for {in_words(age_s)})")
+    return found
 
 
 def polls(facts: Facts) -> Judgement:

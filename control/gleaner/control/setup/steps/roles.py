@@ -36,6 +36,7 @@ LIBEXEC = "/usr/local/libexec/gleaner"
 UNITS = "/etc/systemd/system"
 RUNC_CONF = "/etc/criu/runc.conf"
 STATE = "/var/lib/gleaner"
+SECRETS_KEY = f"{STATE}/secrets.key"
 _INSTALL = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gleaner.agent.privileged.install.main import main; main()"
 )
@@ -123,12 +124,12 @@ def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, 
         *_slurm_steps(answers, machine),
         ProgramStep(
             "storage",
-            ProgramCheck(("test", "-e", f"{storage}/.storage-id")),
+            ProgramCheck(("sh", "-c", _unless_set("secret_key_file", SECRETS_KEY, f"{storage}/.storage-id"))),
             ((*glean, "control", "prepare"),),
         ),
         ProgramStep(
             "database",
-            ProgramCheck(("sh", "-c", f"test -s {STATE}/queue.db || grep -q '^ *url *= *.postgresql' {SETTINGS}")),
+            ProgramCheck(("sh", "-c", _unless_set("url *= *.postgresql", f"{STATE}/queue.db"))),
             ((*glean, "control", "migrate"),),
         ),
         start,
@@ -146,6 +147,12 @@ def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, 
             (("rm", "-f", token),),
         ),
     )  # fmt: skip
+
+
+def _unless_set(setting: str, file: str, *files: str) -> str:
+    """Return a test of files. The first need not be there if the settings name another place for it."""
+    more = "".join(f" && test -s {each}" for each in files)
+    return f"{{ test -s {file} || grep -q '^ *{setting}' {SETTINGS}; }}{more}"
 
 
 def _account(account: ServiceAccount) -> SetupStep:

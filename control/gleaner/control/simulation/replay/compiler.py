@@ -22,6 +22,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -44,6 +45,8 @@ before."""
 _PATIENCE_S = 300.0
 """The longest wait for another process. The slowest compilation takes half a minute; a stopped process never ends."""
 _LOOK_AGAIN_S = 0.05
+_ROOM_BYTES = 8 * 2**20
+"""More than the code of any function takes in the cache."""
 _ONE_AT_A_TIME = threading.Lock()
 """Held while this process compiles or loads: the folder of the cache and garbage collection are one for all threads."""
 _IMPORTS = re.compile(r"^(?:from|import) +([\w.]+)(?: +import +(\([^)]*\)|[^\n(]+))?", re.MULTILINE)
@@ -135,13 +138,31 @@ class Compiled:
         config: Any = cast("Any", numba).config
         users = config.CACHE_DIR
         with _lock_file(place.with_suffix(".lock")) or nullcontext():
+            if not _has_room(place):
+                return _njit(self._plain, self._options, types)
             for file in place.glob("*/*.nb[ci]"):
                 _remove_if_cut_off(file)
             config.CACHE_DIR = str(place)
             try:
                 return _njit(self._plain, self._options, types, is_cached=True)
+            except OSError:  # the disk has become full meanwhile
+                return _njit(self._plain, self._options, types)
             finally:
                 config.CACHE_DIR = users
+
+
+def _has_room(place: Path) -> bool:
+    """Make a function's folder in the cache. Return False if it, or the code, has no room there.
+
+    numba would then cache the code in a folder beside our own files.
+    """
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+    except OSError:
+        return False
+    return True
 
 
 def _kinds(values: Iterable[Any]) -> tuple[Any, ...]:
@@ -222,8 +243,11 @@ def _folder(source: Path, options: str) -> Path | None:
     folder = root / digest.hexdigest()[:32]
     if not folder.exists():
         _remove_unused(root, now_s)
-    folder.mkdir(exist_ok=True)
-    os.utime(folder)
+    try:
+        folder.mkdir(exist_ok=True)
+        os.utime(folder)
+    except OSError:  # the disk is full
+        return None
     return folder
 
 

@@ -1,0 +1,72 @@
+"""Deliver a job's result to its target, within limits of time, in a process that can be ended at once."""
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from gleaner.agent.common.clock import Clock
+from gleaner.agent.common.quantities import in_words
+from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.staging import allowed_urls, deliver_child
+from gleaner.agent.staging.child_process import (
+    ChildSilent,
+    ChildStopped,
+    ChildTooSlow,
+    MayNot,
+    MayPass,
+    answer,
+    check_end,
+    child_process,
+)
+from gleaner.agent.staging.deliver_child import DeliverRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Delivers for one agent."""
+
+    storage: Path
+    clock: Clock
+
+    def __call__(self, delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
+        """Deliver a result, and return what is to be reported; None if the agent has no more time for it. Blocks."""
+        try:
+            files, size_bytes = self._deliver(delivery, stop)
+        except ChildStopped:
+            return None
+        except MayNot as error:
+            return _failed(delivery, str(error), may_pass=False)
+        except (MayPass, OSError) as error:
+            return _failed(delivery, str(error), may_pass=True)
+        return DeliveryReport(job=delivery.job, number=delivery.number, files=files, size_bytes=size_bytes)
+
+    def _deliver(self, delivery: Delivery, stop: threading.Event) -> tuple[int, int]:
+        request = DeliverRequest(
+            storage=str(self.storage),
+            job=delivery.job,
+            attempt=delivery.attempt,
+            digest=delivery.digest,
+            to=delivery.to,
+            number=delivery.number,
+            keep=delivery.keep,
+            allowed=delivery.allowed,
+        )
+        where, limits = allowed_urls.shown(delivery.to), {"total_s": delivery.total_s, "silent_s": delivery.silent_s}
+        last = b""
+        try:
+            with child_process(deliver_child) as child:
+                for chunk in answer(child, request.to_json(), **limits, stop=stop, clock=self.clock):
+                    last = (last + chunk).rpartition(deliver_child.PROGRESS)[2]
+                check_end(child, where)
+        except ChildTooSlow:
+            limit = f"{in_words(delivery.total_s)} ([outputs] deliver_s)"
+            raise MayPass(f"{where} did not take the result within {limit}") from None
+        except ChildSilent:
+            raise MayPass(f"{where} has taken nothing for {delivery.silent_s:.0f} s") from None
+        found = json.loads(last)
+        return found["files"], found["size_bytes"]
+
+
+def _failed(delivery: Delivery, line: str, *, may_pass: bool) -> DeliveryReport:
+    return DeliveryReport(job=delivery.job, number=delivery.number, failed=line, may_pass=may_pass)

@@ -1,0 +1,157 @@
+"""The program that delivers one result (see `child_process`): it copies the files from the storage to the target.
+
+First the whole result is unpacked where nobody looks; then each file gets its name by one rename. So a reader never
+sees half a file. At the end comes `job-7.sha256`, a list for `sha256sum --check`: when it is there, all is there.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
+from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging.child_process import MayNot, MayPass, serve
+from gleaner.agent.staging.stage import Names, list_line, list_name, read_staged, stage_folder, staged_files
+from gleaner.agent.system import openat, tar_unpack
+from gleaner.agent.system.keep_patterns import Keep
+from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
+
+LIST = ".gleaner-list"
+PROGRESS = b"."
+"""Written for each piece that was copied: a target that takes nothing for long hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverRequest:
+    """A result, its target, and what the admin says about it."""
+
+    storage: str
+    job: int
+    attempt: int
+    digest: str
+    to: str
+    number: int
+    keep: Sequence[str]
+    allowed: Sequence[str]
+
+    def to_json(self) -> bytes:
+        """Return the request as the child reads it."""
+        return json.dumps(asdict(self)).encode()
+
+
+def unpack_result(request: DeliverRequest, stage: int, progress: Callable[[], None]) -> None:
+    """Unpack the result into an open folder. Symbolic links are left out. Raises `MayNot` or `MayPass`."""
+
+    def chunks() -> Iterator[bytes]:
+        archive = FolderStorage(Path(request.storage)).open(output_key(request.job, request.attempt), request.digest)
+        for chunk in archive.read(FOLDER_PART):
+            progress()
+            yield chunk
+
+    source = tar_unpack.Source(chunks())
+    try:
+        tar_unpack.unpack(source, stage, Policy(SizeLimit(math.inf, math.inf), has_holes=True, links=[]))
+        source.finish()
+    except StorageError as error:
+        raise MayPass(f"the result cannot be read: {error}") from None
+    except (Hostile, *MALFORMED) as error:
+        raise MayNot(f"the result cannot be unpacked: {error}") from None
+
+
+def deliver_to_folder(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
+    """Deliver into a folder that every node has."""
+    keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
+    with _open_target(request) as target, stage_folder(target, request.job, request.number) as stage:
+        unpack_result(request, stage, progress)
+        for folder, names in staged_files(stage):
+            if request.keep and not keep(names):
+                os.unlink(names[-1], dir_fd=folder)
+                continue
+            with openat.closing_fd(openat.open_plain(folder, names[-1])) as file:
+                digest, of_file_bytes = read_staged(file, progress)
+                os.fsync(file)
+            lines.append(list_line(digest, names))
+            size_bytes += of_file_bytes
+        folders = {()} | {_move(folder, names, target, request) for folder, names in staged_files(stage)}
+        for above in folders:
+            with openat.walk(target, above) as folder:
+                os.fsync(folder)
+        with openat.closing_fd(os.open(LIST, openat.NEW_FILE, 0o644, dir_fd=stage)) as file:
+            openat.write_all(file, b"".join(lines))
+            os.fsync(file)
+        os.rename(LIST, list_name(request.job), src_dir_fd=stage, dst_dir_fd=target)
+        os.fsync(target)
+    return len(lines), size_bytes
+
+
+@contextmanager
+def _open_target(request: DeliverRequest) -> Generator[int]:
+    """Yield the target's folder, made if need be, below one that an admin allows. No link on the way is followed."""
+    steps = allowed_urls.location(request.to).folders
+    listed = [allowed_urls.location(entry) for entry in request.allowed]
+    within = (one.folders for one in listed if one.scheme == "file" and steps[: len(one.folders)] == one.folders)
+    top = max(within, key=len)
+    try:
+        root = os.open(f"/{'/'.join(top)}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise MayPass(f"/{'/'.join(top)}: {error.strerror}; an admin must make this folder on all nodes") from None
+    with openat.closing_fd(root):
+        folder = _descend(root, steps[len(top) :], request)
+        with openat.closing_fd(folder):
+            yield folder
+
+
+def _descend(start: int, names: Sequence[str], request: DeliverRequest) -> int:
+    try:
+        return openat.descend(start, names, 0o755)
+    except OSError as error:
+        if error.errno not in openat.NO_FOLDER:
+            raise
+        where = f"{allowed_urls.shown(request.to)}: {'/'.join(names)}"
+        raise MayNot(f"{where} leads through a file or a link, and results go into folders only") from None
+
+
+def _move(folder: int, names: Names, target: int, request: DeliverRequest) -> Names:
+    """Give a file its name at the target; return the names of its folder there."""
+    with openat.closing_fd(_descend(target, names[:-1], request)) as there:
+        try:
+            os.rename(names[-1], names[-1], src_dir_fd=folder, dst_dir_fd=there)
+        except IsADirectoryError:
+            where = f"{allowed_urls.shown(request.to)}: {'/'.join(names)}"
+            raise MayNot(f"{where} is a folder there, and a file of the result") from None
+    return names[:-1]
+
+
+TARGETS: dict[str, Callable[[DeliverRequest, Callable[[], None]], tuple[int, int]]] = {"file": deliver_to_folder}
+
+
+def deliver(request: DeliverRequest) -> Iterator[bytes]:
+    """Deliver, and yield a line with the number of files and their size. Raises `MayNot` or `MayPass`."""
+    where = allowed_urls.shown(request.to)
+    if reason := allowed_urls.refusal(request.to, request.allowed, allowed_urls.DELIVER):
+        raise MayNot(reason)
+    try:
+        target = TARGETS[allowed_urls.location(request.to).scheme]
+        files, size_bytes = target(request, lambda: openat.write_all(1, PROGRESS))
+    except OSError as error:
+        raise MayPass(f"{where}: {error.strerror or error}") from None
+    yield f"\n{json.dumps({'files': files, 'size_bytes': size_bytes})}".encode()
+
+
+def main() -> int:
+    """Answer one request; return the exit status."""
+    os.umask(0o022)  # who may read is decided by the folder that the admin allows
+    os.nice(19)  # jobs go first
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, whatever threads the storage uses
+    return serve(deliver(DeliverRequest(**json.load(sys.stdin))))
+
+
+if __name__ == "__main__":
+    status = main()
+    os._exit(status)  # at once, whatever threads of the storage still do

@@ -1,0 +1,96 @@
+"""A result that is unpacked in a folder of its own, which nobody else can enter, on its way to its target."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+
+from gleaner.agent.system import openat
+
+Names = tuple[str, ...]
+
+
+@contextmanager
+def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
+    """Make the folder for a try to deliver a job's result, and remove it at the end. Those of older tries go, too."""
+    prefix = f".gleaner-{job}-"
+    for old in openat.entries(parent):
+        if old.startswith(prefix):
+            _remove(parent, old)
+    name = f"{prefix}{number}"
+    os.mkdir(name, 0o700, dir_fd=parent)
+    try:
+        with openat.walk(parent, (name,)) as folder:
+            yield folder
+    finally:
+        _remove(parent, name)
+
+
+def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
+    """Yield the files in a fixed order, each with its open folder. Links and pipes are passed over.
+
+    What the job has forbidden its owner is allowed again: the result is to be read and moved.
+    """
+    waiting: list[Names] = [()]
+    while waiting:
+        above = waiting.pop()
+        with openat.walk(stage, above) as folder:
+            os.fchmod(folder, 0o700)
+            inner: list[Names] = []
+            for name in sorted(openat.entries(folder), key=os.fsencode):
+                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    _change_mode(folder, name, 0o700)
+                    inner.append((*above, name))
+                elif stat.S_ISREG(mode):
+                    _change_mode(folder, name, 0o755 if mode & stat.S_IXUSR else 0o644)
+                    yield folder, (*above, name)
+            waiting.extend(reversed(inner))
+
+
+def read_staged(file: int, progress: Callable[[], None]) -> tuple[str, int]:
+    """Read a staged file; return its SHA-256 and its size."""
+    hashed, size_bytes = hashlib.sha256(), 0
+    while chunk := os.read(file, openat.CHUNK_BYTES):
+        hashed.update(chunk)
+        size_bytes += len(chunk)
+        progress()
+    return hashed.hexdigest(), size_bytes
+
+
+def list_name(job: int) -> str:
+    """Return the name of the list of a job's files, which comes last.
+
+    >>> list_name(7)
+    'job-7.sha256'
+    """
+    return f"job-{job}.sha256"
+
+
+def list_line(digest: str, names: Names) -> bytes:
+    r"""Return a file's line in a list that `sha256sum --check` reads.
+
+    >>> list_line("0123", ("hist", "a.root")), list_line("0123", ("a\nb",))
+    (b'0123  hist/a.root\n', b'\\0123  a\\nb\n')
+    """
+    plain = os.fsencode("/".join(names))
+    escaped = plain.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+    return (b"\\" if escaped != plain else b"") + digest.encode() + b"  " + escaped + b"\n"
+
+
+def _change_mode(folder: int, name: str, mode: int) -> None:
+    path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    with openat.closing_fd(os.open(name, path_only, dir_fd=folder)) as itself:
+        openat.change_mode(itself, mode)
+
+
+def _remove(parent: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        try:
+            os.unlink(name, dir_fd=parent)
+        except (IsADirectoryError, PermissionError):
+            _change_mode(parent, name, 0o700)
+            with openat.walk(parent, (name,)) as folder:
+                openat.empty(folder)
+            os.rmdir(name, dir_fd=parent)

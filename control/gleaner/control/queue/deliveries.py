@@ -1,0 +1,122 @@
+"""The results that wait to be delivered to the targets that their jobs name.
+
+A delivery comes into being in the transaction that accepts a job's success: what an attempt has that does not count is
+never delivered. An agent takes it for a while, under a number. Only the report of that number counts; if none comes, or
+the agent ends, the next agent gets it under the next number. Two agents that deliver at once do no harm: they copy the
+same bytes.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, exists, insert, or_, select, update
+
+from gleaner.agent.messages import DeliveryReport
+from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow, filled_target
+from gleaner.control.policy import retries
+from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
+from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SPEC, Phase
+from gleaner.control.queue.transitions import record
+
+DELIVERED, NOT_DELIVERED = "delivered", "not delivered"
+"""The events of a delivery's end."""
+
+
+def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
+    """Let the result of this attempt be delivered, if the job names a target. It is the result that counts."""
+    wanted = select(SPEC.c.outputs, JOB.c.campaign, JOB.c.index.label("run")).join_from(
+        JOB, SPEC, SPEC.c.id == JOB.c.spec
+    )
+    row = db.execute(wanted.where(JOB.c.id == job)).one()
+    if row.outputs is None or not row.outputs.get("to"):
+        return
+    to = filled_target(row.outputs["to"], job=job, campaign=row.campaign, index=row.run)
+    new = {"job": job, "attempt": attempt, "to": to, "phase": DeliveryPhase.WAITING, "number": 0, "failures": 0}
+    db.execute(insert(DELIVERY).values(**new, due_s=now_s, problem=""))
+
+
+def is_due(db: Connection, *, now_s: float) -> bool:
+    """Return True if a delivery waits for an agent."""
+    return bool(db.execute(select(exists().where(_is_due(now_s)))).scalar_one())
+
+
+def _is_due(now_s: float) -> ColumnElement[bool]:
+    """Return the condition: it waits and its pause is over, or the agent that took it has ended or come to no end."""
+    its_agent_ended = exists().where(AGENT.c.name == DELIVERY.c.agent, AGENT.c.phase == Phase.ENDED)
+    return and_(
+        DELIVERY.c.phase.in_([DeliveryPhase.WAITING, DeliveryPhase.TAKEN]),
+        or_(DELIVERY.c.due_s <= now_s, and_(DELIVERY.c.phase == DeliveryPhase.TAKEN, its_agent_ended)),
+    )
+
+
+def take(db: Connection, agent: str, *, lease_s: float, now_s: float) -> Any | None:
+    """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
+
+    The row has the job's group, its result's digest, and what is kept of its folder. Raises `Refused` for an agent that
+    is not live.
+    """
+    if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
+        raise Refused(f"agent {agent} may not deliver: it is not live")
+    first = select(DELIVERY.c.job).where(_is_due(now_s)).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
+    job = db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).scalar_one_or_none()
+    if job is None:
+        return None
+    taken = {"phase": DeliveryPhase.TAKEN, "number": DELIVERY.c.number + 1, "agent": agent, "due_s": now_s + lease_s}
+    db.execute(update(DELIVERY).where(DELIVERY.c.job == job, _is_due(now_s)).values(taken))
+    columns = (DELIVERY, JOB.c.group, JOB.c.index.label("run"), JOB.c.output_digest, SPEC.c.outputs)
+    whole = select(*columns).join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job).join(SPEC, SPEC.c.id == JOB.c.spec)
+    return db.execute(whole.where(DELIVERY.c.job == job)).one()
+
+
+def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failures: int, now_s: float) -> None:
+    """Record how a try to deliver has ended. After a failure it is tried again, with growing pauses.
+
+    It is given up after `most_failures`, or when another try would fail, too. Raises `NotCurrent` if another try has
+    begun since. The same report once more changes nothing.
+    """
+    row = _locked(db, report.job)
+    if row.number != report.number or row.agent != agent:
+        raise NotCurrent(report.job, row.attempt, f"try {row.number} to deliver its result is the latest")
+    if row.phase is not DeliveryPhase.TAKEN:
+        return
+    if not report.failed:
+        end = {"phase": DeliveryPhase.DELIVERED, "files": report.files, "size_bytes": report.size_bytes}
+        _change(db, row, {**end, "problem": "", "ended_s": now_s})
+        record(db, report.job, DELIVERED, now_s=now_s, detail=f"{report.files} files to {row.to}")
+        return
+    failures = row.failures + 1
+    if report.may_pass and failures < most_failures:
+        due_s = now_s + retries.pause_s(failures)
+        again = {"phase": DeliveryPhase.WAITING, "failures": failures, "due_s": due_s, "problem": report.failed}
+        _change(db, row, again)
+        return
+    end = {"phase": DeliveryPhase.FAILED, "failures": failures, "problem": report.failed, "ended_s": now_s}
+    _change(db, row, end)
+    record(db, report.job, NOT_DELIVERED, now_s=now_s, detail=report.failed)
+
+
+def try_again(db: Connection, job: int, *, now_s: float) -> None:
+    """Let a result be delivered anew, also one that is delivered. Raises `Unknown` if its job names no target."""
+    row = _locked(db, job)
+    if row.phase in {DeliveryPhase.DELIVERED, DeliveryPhase.FAILED}:
+        again = {"phase": DeliveryPhase.WAITING, "failures": 0, "due_s": now_s, "problem": "", "ended_s": None}
+        _change(db, row, again | {"files": None, "size_bytes": None})
+
+
+def find(db: Connection, job: int) -> DeliveryRow | None:
+    """Return the delivery of the job's result, if there is one."""
+    wanted = select(DELIVERY, DELIVERY.c.number.label("tries")).where(DELIVERY.c.job == job)
+    row = db.execute(wanted).mappings().one_or_none()
+    return None if row is None else DeliveryRow.model_validate(row)
+
+
+def _locked(db: Connection, job: int) -> Any:
+    row = db.execute(select(DELIVERY).where(DELIVERY.c.job == job).with_for_update()).one_or_none()
+    if row is None:
+        raise Unknown(f"job {job} has no result that is to be delivered")
+    return row
+
+
+def _change(db: Connection, row: Any, values: dict[str, Any]) -> None:
+    """Change a delivery whose row is locked."""
+    same = and_(DELIVERY.c.job == row.job, DELIVERY.c.number == row.number, DELIVERY.c.phase == row.phase)
+    db.execute(update(DELIVERY).where(same).values(values))

@@ -1,0 +1,76 @@
+"""Deliveries as agents and people see them through the API."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from tests.api.api_harness import ApiHarness, detail
+
+from gleaner.control.settings import OutputSettings, Settings, StorageSettings
+
+
+@pytest.fixture
+def harness(harness: ApiHarness) -> ApiHarness:
+    """Control at a site that allows a folder for each group."""
+    outputs = OutputSettings(urls=("file:///data/{group}/",))
+    harness.state.settings = harness.state.settings.model_copy(update={"outputs": outputs})
+    return harness
+
+
+def test_a_heartbeat_says_that_a_result_waits_and_the_agent_gets_it_with_the_rules(harness: ApiHarness) -> None:
+    outputs = {"keep": ["*.root"], "to": "file:///data/atlas/{job}/"}
+    job, agent = harness.user.submit(spec={"outputs": outputs}), harness.agent()
+    agent.claim()
+    assert agent.ask("beat", {}).json()["deliveries"] is False
+    assert agent.ask("deliver", {}).json()["delivery"] is None
+    published = harness.publish_output(job, 1)
+    agent.completed(job, 1, published)
+    assert agent.ask("beat", {}).json()["deliveries"] is True
+    assert agent.ask("deliver", {}).json()["delivery"] == {
+        "job": job, "attempt": 1, "number": 1, "digest": published.digest, "to": f"file:///data/atlas/{job}/",
+        "keep": ["*.root"], "allowed": ["file:///data/atlas/"], "total_s": 3600, "silent_s": 60,
+    }  # fmt: skip
+    assert agent.ask("beat", {}).json()["deliveries"] is False
+    assert agent.ask("delivered", {"job": job, "number": 2}).status_code == 409
+    assert harness.agent("n2").ask("delivered", {"job": job, "number": 1}).status_code == 409
+    assert agent.ask("delivered", {"job": job, "number": 1, "files": 3, "size_bytes": 9}).status_code == 204
+    shown = harness.user.get(f"/v1/jobs/{job}").json()
+    assert shown["outputs"] == outputs | {"to": f"file:///data/atlas/{job}/"}
+    assert (shown["delivery"]["phase"], shown["delivery"]["files"]) == ("delivered", 3)
+
+
+def test_a_delivery_is_tried_again_for_those_who_may_change_the_job(harness: ApiHarness) -> None:
+    job, agent = harness.user.submit(spec={"outputs": {"to": "file:///data/atlas/{job}/"}}), harness.agent()
+    agent.claim()
+    agent.completed(job, 1, harness.publish_output(job, 1))
+    agent.ask("deliver", {})
+    agent.ask("delivered", {"job": job, "number": 1, "failed": "a link", "may_pass": False})
+    assert harness.caller("user", "eve", "cms").post(f"/v1/jobs/{job}/deliver", {}).status_code in {403, 404}
+    assert agent.ask("deliver", {}).json()["delivery"] is None
+    assert harness.user.post(f"/v1/jobs/{job}/deliver", {}).status_code == 200
+    assert agent.ask("deliver", {}).json()["delivery"]["number"] == 2
+    other = harness.user.submit()
+    assert "has no result that is to be delivered" in detail(harness.user.post(f"/v1/jobs/{other}/deliver", {}), 404)
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ("file:///data/cms/{job}/", "is not below a URL that this site allows"),
+        ("file:///data/atlas/../cms/{job}", "must not lead upward"),
+        ("file:///data/atlas/{run}", "only {campaign}, {index} and {job} are filled in"),
+        ("file:///data/atlas/{index}", "this is a single job: write {job}"),
+        ("file:///data/atlas/a?b", "a folder has no ?"),
+        ("ftp://host/a", "must begin with"),
+    ],
+)
+def test_a_target_that_may_not_be_is_refused_in_one_line(harness: ApiHarness, to: str, said: str) -> None:
+    answer = harness.user.post("/v1/jobs", {"job": {"name": "a", "image": "i", "outputs": {"to": to}}})
+    assert answer.status_code in {409, 422}
+    assert said in detail(answer, answer.status_code)
+
+
+@pytest.mark.parametrize("url", ["file:///data/storage/x/", "file:///data/", "file:///data/{group}/", "ftp://host/"])
+def test_a_folder_that_could_overwrite_the_storage_is_no_target(url: str) -> None:
+    with pytest.raises(ValidationError, match=r"which is Gleaner|must begin with"):
+        Settings(storage=StorageSettings(folder=Path("/data/storage")), outputs=OutputSettings(urls=(url,)))

@@ -1,0 +1,5 @@
+"""A program that does nothing for a minute."""
+
+import time
+
+time.sleep(60)
