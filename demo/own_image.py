@@ -89,6 +89,7 @@ def show(server: web_server.WebServer, wanted: Sequence[reference.Wanted], began
         make_files()
         cluster.configure({"rounds": ROUNDS, "inputs": {"urls": [web_server.BASE], "mounts": [CALIB]}})
         cluster.clear()
+        look_again()
         images = [push("lab:docker", "image.tar", "docker"), push("lab:sif", "image.sif", "sif")]
         runs = [run.result() for run in whole]
     moved_s = time.time()
@@ -204,6 +205,16 @@ def submit(wanted: Sequence[reference.Wanted]) -> tuple[list[int], list[Brought]
         "steering file", (PLACE / "inputs" / "steering.txt").stat().st_size, sum(sent), "", fetched="by agents: "
     )
     return campaigns, [steering, Brought("input from a URL", WEIGHTS_BYTES, 0, "")]
+
+
+def look_again() -> None:
+    """Let an agent look at each node, if earlier ones have: they saw no folder of the site's there."""
+    if not cluster.api("GET", "/agents"):
+        return
+    words = ("--group", "physics", "--image", reference.IMAGE, "--cpus", "6", "--memory-mib", "400", "--array", "1-3")
+    jobs = cluster.glean("submit", *words, after=reference.arguments("{index}", 1_000_000))["jobs"]
+    cluster.until("an agent on each node", lambda: all(map(cluster.log_of, jobs)), timeout_s=GIVE_UP_S)
+    cluster.clear()
 
 
 # ── where it runs ─────────────────────────────────────────────────────────────────────────────────────────

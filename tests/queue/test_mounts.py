@@ -138,3 +138,15 @@ def test_a_folder_that_the_node_did_not_name_keeps_the_job_off_for_a_while(harne
     harness.now_s += LONGEST_ELSEWHERE_S
     harness.record_heartbeat(agent)
     assert claimed(harness, agent) == [job]
+
+
+def test_an_agent_looks_again_at_a_node_that_lacked_a_folder_an_hour_ago(harness: QueueHarness) -> None:
+    """Else a folder that the site has added since then would never be found, where no other job waits."""
+    harness.job(mounts=(A,))
+    harness.agent("a", node="n1", mounts=(B,))
+    assert harness.look(queries.waiting, since_s=harness.now_s - 1)[0].misfits == {"n1"}
+    harness.now_s += 3600
+    assert harness.look(queries.waiting, since_s=harness.now_s - 1)[0].misfits == frozenset()
+    assert harness.look(queries.waiting)[0].misfits == {"n1"}
+    harness.agent("b", node="n1", mounts=(B,))
+    assert harness.look(queries.waiting, since_s=harness.now_s - 1)[0].misfits == {"n1"}

@@ -38,18 +38,22 @@ class BadServer:
 
 
 @contextmanager
-def bad_server(place: Path) -> Iterator[BadServer]:
+def bad_server(
+    place: Path, handler: type[BaseHTTPRequestHandler] | None = None, made: BadServer | None = None
+) -> Iterator[BadServer]:
+    """Serve until the end. Another `handler` finds what it notes in `self.server.made`."""
     certificate, key = place / "cert.pem", place / "key.pem"
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=here"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     command = ["openssl", "req", "-x509", *kind, *names, "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler or _Handler)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
     server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
-    made = BadServer(server.server_port, certificate)
+    made = made or BadServer(0, certificate)
+    made.port, made.certificate = server.server_port, certificate
     server.made = made  # type: ignore[attr-defined]
     running = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     running.start()

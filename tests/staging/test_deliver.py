@@ -57,6 +57,10 @@ def usual(place: Path) -> str:
     return stored(place)
 
 
+def deliver(place: Path, *, reserve_bytes: int = 0) -> Deliver:
+    return Deliver(place / "storage", place / "work", reserve_bytes, "control.example", SystemClock())
+
+
 def delivered(place: Path, digest: str, to: str = "set/7", **more: Any) -> DeliveryReport:
     offer = Delivery.model_validate(
         {
@@ -65,7 +69,7 @@ def delivered(place: Path, digest: str, to: str = "set/7", **more: Any) -> Deliv
         }
         | more
     )  # fmt: skip
-    report = Deliver(place / "storage", SystemClock())(offer, threading.Event())
+    report = deliver(place)(offer, threading.Event())
     assert report is not None
     assert "\n" not in report.failed
     return report
@@ -156,7 +160,7 @@ def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_compl
     digest, to = usual(place), f"file://{place}/data/7"
     request = DeliverRequest(
         storage=str(place / "storage"), job=7, attempt=2, digest=digest, to=to, number=1, keep=(),
-        allowed=(f"file://{place}/data/",),
+        allowed=(f"file://{place}/data/",), control_host="", silent_s=300, spool="", reserve_bytes=0,
     )  # fmt: skip
     for steps in itertools.count(1):
         with child_process(deliver_child) as child:
@@ -195,7 +199,7 @@ def test_a_stop_ends_a_delivery_at_once(place: Path, monkeypatch: pytest.MonkeyP
         job=7, attempt=2, number=1, digest=f"sha256:{0:064x}", to=f"file://{place}/data/7",
         allowed=(f"file://{place}/data/",), total_s=600, silent_s=300,
     )  # fmt: skip
-    assert Deliver(place / "storage", SystemClock())(offer, stop) is None
+    assert deliver(place)(offer, stop) is None
 
 
 def test_a_target_that_takes_nothing_is_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,6 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.client.report)
-        self.deliveries = Deliveries(self.client, Deliver(self.settings.storage, self.clock), self.clock)
         self.exit_by_s = exit_by_s(self.end_s, now_s=self.clock.now_s(), kill_wait_s=self.kill_wait_s)
         self._shutdown_grace_s = shutdown_grace_s(self.exit_by_s, now_s=self.clock.now_s())
         # Slurm may count more cores than the machine has: it saves no faster for that.
@@ -161,6 +160,10 @@ class Agent:
             images_limit_bytes=images_limit_bytes,
             clock=self.clock,
         )
+        place, reserve_bytes = settings.work / self.name, limits.reserve_mib * 2**20
+        control_host = urlsplit(settings.control_url).hostname or ""
+        deliver = Deliver(settings.storage, place, reserve_bytes, control_host, self.clock)
+        self.deliveries = Deliveries(self.client, deliver, self.clock)
         self._context = AgentContext(
             agent=self.name,
             slurm_job=self.slurm_job,
@@ -182,14 +185,12 @@ class Agent:
             images_pushed=settings.images_pushed,
             images_limit_bytes=images_limit_bytes,
             limits=limits,
-            inputs=Inputs(
-                settings.work / self.name, self.storage, reserve_bytes=limits.reserve_mib * 2**20, clock=self.clock
-            ),
+            inputs=Inputs(place, self.storage, reserve_bytes=reserve_bytes, clock=self.clock),
             url_inputs=UrlInputs(
-                settings.work / self.name,
+                place,
                 self.storage,
                 self.clock,
-                Fetch(urlsplit(settings.control_url).hostname or "", limits.reserve_mib * 2**20, self.clock),
+                Fetch(control_host, reserve_bytes, self.clock),
                 self.client.fix_input,
                 self.client.ask_credential,
             ),

@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.5
 SAY_AGAIN_S = 5.0
+SAY_FOR_S = 60.0
+"""The end of a delivery is reported for so long. If nobody hears, it is delivered again, which does no harm."""
 
 
 @dataclass(slots=True)
@@ -62,12 +64,12 @@ class Deliveries:
             log.info("a delivery is left to another agent", **facts)
             return False
         log.info("a result was delivered" if not report.failed else "a delivery failed", **facts, why=report.failed)
+        give_up_s = self.clock.monotonic_s() + SAY_FOR_S
         while True:
             try:
                 self.client.report_delivery(report)
-            except ControlSilent as error:
-                log.warning("the end of a delivery is not reported yet", reason=str(error), **facts)
-                if self.clock.wait(self._stop, SAY_AGAIN_S):
+            except ControlSilent:
+                if self.clock.monotonic_s() >= give_up_s or self.clock.wait(self._stop, SAY_AGAIN_S):
                     raise
             else:
                 return True

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 SCHEMES = {"https": 443, "s3": 443, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
-TARGET_SCHEMES = ("file",)
+TARGET_SCHEMES = ("https", "file")
 """The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
@@ -110,11 +110,12 @@ def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
 def listed_folder(entry: str) -> str:
     """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
 
-    >>> listed_folder("file:///data/{group}/"), listed_folder("https://host/data/")
+    >>> listed_folder("file:///data/{group}/"), listed_folder("https://{group}.example.org/data/")
     ('/data', '')
     """
-    whole = location(entry.partition("{group}")[0])
-    return f"/{'/'.join(whole.folders)}" if whole.scheme == "file" else ""
+    if not entry.lower().startswith("file:"):
+        return ""
+    return f"/{'/'.join(location(entry.partition('{group}')[0]).folders)}"
 
 
 class Use(NamedTuple):

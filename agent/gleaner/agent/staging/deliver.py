@@ -27,6 +27,11 @@ class Deliver:
     """Delivers for one agent."""
 
     storage: Path
+    spool: Path
+    """A folder on the node's disk."""
+    reserve_bytes: int
+    """So much of that disk stays free."""
+    control_host: str
     clock: Clock
 
     def __call__(self, delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
@@ -37,7 +42,7 @@ class Deliver:
             return None
         except MayNot as error:
             return _failed(delivery, str(error), may_pass=False)
-        except (MayPass, OSError) as error:
+        except (MayPass, OSError, ValueError) as error:
             return _failed(delivery, str(error), may_pass=True)
         return DeliveryReport(job=delivery.job, number=delivery.number, files=files, size_bytes=size_bytes)
 
@@ -51,7 +56,12 @@ class Deliver:
             number=delivery.number,
             keep=delivery.keep,
             allowed=delivery.allowed,
+            control_host=self.control_host,
+            silent_s=delivery.silent_s,
+            spool=str(self.spool),
+            reserve_bytes=self.reserve_bytes,
         )
+        self.spool.mkdir(parents=True, mode=0o700, exist_ok=True)
         where, limits = allowed_urls.shown(delivery.to), {"total_s": delivery.total_s, "silent_s": delivery.silent_s}
         last = b""
         try:

@@ -7,9 +7,11 @@ sees half a file. At the end comes `job-7.sha256`, a list for `sha256sum --check
 import json
 import math
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass, serve
+from gleaner.agent.staging.fetch_child import AddressGuard, FetchRequest
 from gleaner.agent.staging.stage import Names, list_line, list_name, read_staged, stage_folder, staged_files
+from gleaner.agent.staging.webdav import WebDav
 from gleaner.agent.system import openat, tar_unpack
 from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
@@ -39,17 +43,29 @@ class DeliverRequest:
     number: int
     keep: Sequence[str]
     allowed: Sequence[str]
+    control_host: str
+    """The host of control's address: its addresses are refused."""
+    silent_s: float
+    """A server that takes nothing for so long hangs."""
+    spool: str
+    """A folder on the node's disk, for a result on its way to a server."""
+    reserve_bytes: int
+    """So much of that disk stays free."""
 
     def to_json(self) -> bytes:
         """Return the request as the child reads it."""
         return json.dumps(asdict(self)).encode()
 
 
-def unpack_result(request: DeliverRequest, stage: int, progress: Callable[[], None]) -> None:
+def unpack_result(
+    request: DeliverRequest, stage: int, progress: Callable[[], None], *, most_bytes: float = math.inf
+) -> None:
     """Unpack the result into an open folder. Symbolic links are left out. Raises `MayNot` or `MayPass`."""
 
     def chunks() -> Iterator[bytes]:
         archive = FolderStorage(Path(request.storage)).open(output_key(request.job, request.attempt), request.digest)
+        if archive.parts[FOLDER_PART].size_bytes > most_bytes:
+            raise MayPass("this node has no room for the result on its way")
         for chunk in archive.read(FOLDER_PART):
             progress()
             yield chunk
@@ -128,7 +144,47 @@ def _move(folder: int, names: Names, target: int, request: DeliverRequest) -> Na
     return names[:-1]
 
 
-TARGETS: dict[str, Callable[[DeliverRequest, Callable[[], None]], tuple[int, int]]] = {"file": deliver_to_folder}
+def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
+    """Deliver to a server, by way of the node's disk: a server may want a file to be sent twice."""
+    keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
+    rules = FetchRequest(request.to, request.allowed, request.control_host, request.silent_s, has_digest=False)
+    prefix, before = (f".gleaner-{request.job}-{number}-" for number in (request.number, request.number - 1))
+    server = WebDav(
+        request.to,
+        request.allowed,
+        prefix=prefix,
+        silent_s=request.silent_s,
+        check=AddressGuard(rules).check,
+        progress=progress,
+    )
+    room_bytes = shutil.disk_usage(request.spool).free - request.reserve_bytes
+    with (
+        closing(server),
+        openat.closing_fd(os.open(request.spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as spool,
+        stage_folder(spool, request.job, request.number) as stage,
+    ):
+        unpack_result(request, stage, progress, most_bytes=room_bytes)
+        for folder, names in staged_files(stage):
+            if request.keep and not keep(names):
+                continue
+            with os.fdopen(openat.open_plain(folder, names[-1]), "rb") as file:
+                digest, of_file_bytes = read_staged(file.fileno(), progress)
+                if request.number > 1:  # the try before may have died
+                    server.remove((*names[:-1], f"{before}{names[-1]}"))
+                server.put(names, file)
+            lines.append(list_line(digest, names))
+            size_bytes += of_file_bytes
+        with tempfile.TemporaryFile(dir=request.spool) as file:
+            file.write(b"".join(lines))
+            file.flush()
+            server.put((list_name(request.job),), file)
+    return len(lines), size_bytes
+
+
+TARGETS: dict[str, Callable[[DeliverRequest, Callable[[], None]], tuple[int, int]]] = {
+    "file": deliver_to_folder,
+    "https": deliver_to_server,
+}
 
 
 def deliver(request: DeliverRequest) -> Iterator[bytes]:

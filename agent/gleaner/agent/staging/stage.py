@@ -17,7 +17,8 @@ def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
     prefix = f".gleaner-{job}-"
     for old in openat.entries(parent):
         if old.startswith(prefix):
-            _remove(parent, old)
+            with suppress(OSError):  # somebody else's folder may stay
+                _remove(parent, old)
     name = f"{prefix}{number}"
     os.mkdir(name, 0o700, dir_fd=parent)
     try:

@@ -52,6 +52,8 @@ from gleaner.control.slurm.interface import (
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 LONGEST_BACK_OFF_S = 600.0
+MOUNTS_LOOKED_AT_S = 3600.0
+"""A node without a folder that waiting jobs mount gets an agent that looks again, when the last one is older."""
 SHARED_PART = 0.5
 """The greatest age of another loop's snapshot that is used here, as a part of a poll."""
 
@@ -177,7 +179,9 @@ class Provisioning:
                 lanes.wake(db, now_s)
         with snapshot(self._state.engine) as db:
             within_s = round_end(now_s, rules) - now_s - self._state.settings.rounds.agent_needs_s
-            waiting = queries.waiting(db, limits=self._state.foreseen, within_s=within_s)
+            waiting = queries.waiting(
+                db, limits=self._state.foreseen, within_s=within_s, since_s=now_s - MOUNTS_LOOKED_AT_S
+            )
             excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
             suspect = node_health.suspect(db, now_s)
             delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)

@@ -16,7 +16,7 @@ from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node import compatibility
 from gleaner.agent.node.compatibility import NodeKind, lacks
 from gleaner.control.queue.lanes import fetch_of, kept_off, mount_in_words
-from gleaner.control.queue.schema import ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
+from gleaner.control.queue.schema import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
 from gleaner.control.queue.transitions import insert_unless_there
 
 
@@ -100,17 +100,28 @@ def _kinds(db: Connection) -> dict[int, NodeKind]:
     }
 
 
-def misfits(db: Connection, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
-    """Return for each of these lanes the nodes on which its jobs cannot go on, of those that ever registered."""
+def nodes_seen_since(db: Connection, since_s: float) -> frozenset[str]:
+    """Return the nodes on which an agent has registered since then."""
+    return frozenset(db.execute(select(AGENT.c.node).where(AGENT.c.registered_s > since_s)).scalars())
+
+
+def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = None) -> dict[int, frozenset[str]]:
+    """Return for each of these lanes the nodes on which its jobs cannot go on, of those that ever registered.
+
+    A node that was last looked at before `since_s` may have any folder by now.
+    """
     if not any(lane.kind or lane.not_on or lane.mounts for lane in lanes):
         return {lane.id: frozenset() for lane in lanes}
     mounts = mounts_of_nodes(db)
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
+    looked_at = frozenset(node.name for node in nodes)
+    if since_s is not None and any(lane.mounts for lane in lanes):
+        looked_at = nodes_seen_since(db, since_s)
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
     return {
         lane.id: kept_off(lane.not_on, [node.name for node in nodes])
         | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
-        | frozenset(node.name for node in nodes if not mounts[node.name].issuperset(lane.mounts.split()))
+        | frozenset(name for name in looked_at if not mounts[name].issuperset(lane.mounts.split()))
         for lane in lanes
     }
 

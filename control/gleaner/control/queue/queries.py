@@ -352,16 +352,17 @@ def waiting(
     at_most: int = 100_000,
     limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
     within_s: float = math.inf,
+    since_s: float | None = None,
 ) -> tuple[Waiting, ...]:
     """Return how many jobs of each size an agent could claim that has so much time left. Each count stops at `at_most`,
     to bound the time it takes.
 
     `limits` is asked what the groups may still start. Jobs that can go on at other nodes have all of it for themselves:
-    those that find no node must not keep agents from the rest.
+    those that find no node must not keep agents from the rest. `since_s` is that of `compatibility.misfits`.
     """
     found: Counter[tuple[int, int, frozenset[str]]] = Counter()
     lanes = [lane for lane in db.execute(_OCCUPIED).all() if lane.needs_s <= within_s]
-    misfits = compatibility.misfits(db, lanes)
+    misfits = compatibility.misfits(db, lanes, since_s=since_s)
     allowed = limits(db, {lane.group for lane in lanes})
     left: dict[frozenset[str], Allowance] = {}
     for lane in lanes:

@@ -1,0 +1,134 @@
+"""Results delivered to a real HTTPS server that takes files, with WebDAV and without, and that misbehaves."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.staging.dav_server import DavServer, dav_server
+
+from gleaner.agent.checkpoints import workdir_tar
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.staging.deliver import Deliver
+
+pytestmark = pytest.mark.slow
+FILES = {"a.root": b"events" * 100_000, "hist/b c?.root": b"hist"}
+LIST = b"".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode() for name, content in sorted(FILES.items()))
+WHOLE = {f"/data/set/7/{name}": content for name, content in {**FILES, "job-7.sha256": LIST}.items()}
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[DavServer]:
+    with dav_server(tmp_path_factory.mktemp("server")) as made:
+        monkeypatch.setenv("SSL_CERT_FILE", str(made.certificate))
+        made.folders.add("/data")
+        yield made
+
+
+def delivered(place: Path, server: DavServer, *, reserve_bytes: int = 0, **more: Any) -> DeliveryReport:
+    storage = FolderStorage(place / "storage")
+    storage.prepare()
+    for name, content in FILES.items():
+        (place / "job" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "job" / name).write_bytes(content)
+    with storage.draft(output_key(7, 2)) as draft:
+        draft.add(FOLDER_PART, workdir_tar.pack(place / "job"))
+        digest = draft.publish({}).digest
+    offer = {
+        "job": 7, "attempt": 2, "number": 1, "digest": digest, "to": server.url("data/set/7/"),
+        "allowed": (server.url("data/"),), "total_s": 600, "silent_s": 300,
+    }  # fmt: skip
+    deliver = Deliver(place / "storage", place / "work", reserve_bytes, "control.example", SystemClock())
+    report = deliver(Delivery.model_validate(offer | more), threading.Event())
+    assert report is not None
+    assert "\n" not in report.failed
+    assert list((place / "work").iterdir()) == []
+    return report
+
+
+def test_a_file_has_its_name_when_it_is_whole_and_the_list_comes_last(server: DavServer, tmp_path: Path) -> None:
+    report = delivered(tmp_path, server)
+    assert (report.failed, report.files) == ("", 2)
+    assert server.files == WHOLE
+    assert {"/data/set", "/data/set/7", "/data/set/7/hist"} <= server.folders
+    finals = {asked.partition(" ")[2] for asked in server.asked if asked.startswith("PUT")}
+    assert [name for name in finals if ".gleaner-7-1-" not in name] == []
+    assert [names for names in server.shown if "/data/set/7/job-7.sha256" in names] == [set(WHOLE)]
+
+
+def test_a_server_that_knows_no_move_gets_the_files_under_their_own_names(server: DavServer, tmp_path: Path) -> None:
+    server.refuses |= {"MOVE": 405}
+    assert delivered(tmp_path, server).failed == ""
+    assert server.files == WHOLE
+    assert [asked for asked in server.asked if asked.startswith("MOVE")] == ["MOVE /data/set/7/.gleaner-7-1-a.root"]
+
+
+def test_delivered_again_it_is_the_same_and_what_a_dead_try_has_left_is_removed(
+    server: DavServer, tmp_path: Path
+) -> None:
+    server.folders |= {"/data/set", "/data/set/7"}
+    server.files["/data/set/7/.gleaner-7-1-a.root"] = b"half"
+    assert delivered(tmp_path, server, number=2).failed == ""
+    assert server.files == WHOLE
+
+
+def test_a_redirect_is_followed_with_the_whole_file_if_it_is_allowed(server: DavServer, tmp_path: Path) -> None:
+    server.moved_to = server.url("").rstrip("/")
+    assert delivered(tmp_path, server).failed == ""
+    assert server.files == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("moved_to", "said"),
+    [
+        ("https://elsewhere.example", "is redirected, and https://elsewhere.example/data/set/7/.gleaner-7-1-a.root?"),
+        ("http://127.0.0.1", "must begin with https://"),
+        ("file://", "must not lead to a file of the node"),
+    ],
+)
+def test_a_redirect_that_is_not_allowed_ends_it(server: DavServer, tmp_path: Path, moved_to: str, said: str) -> None:
+    server.moved_to = moved_to
+    report = delivered(tmp_path, server, allowed=(server.url("data/"), "file:///data/"))
+    assert said in report.failed
+    assert (report.may_pass, server.files) == (False, {})
+
+
+@pytest.mark.parametrize(("status", "may_pass"), [(403, False), (503, True), (507, True), (423, True)])
+def test_what_a_server_refuses_is_one_line(server: DavServer, tmp_path: Path, status: int, may_pass: bool) -> None:
+    server.refuses |= {"PUT": status}
+    report = delivered(tmp_path, server)
+    assert f"the server answers {status}" in report.failed
+    assert (report.may_pass, server.files) == (may_pass, {})
+
+
+def test_a_server_that_fails_in_the_middle_shows_whole_files_only_and_no_list(
+    server: DavServer, tmp_path: Path
+) -> None:
+    server.folders |= {"/data/set", "/data/set/7", "/data/set/7/hist"}
+    server.refuses |= {"PUT /data/set/7/hist/.gleaner-7-1-b c?.root": 500}
+    report = delivered(tmp_path, server)
+    assert (report.may_pass, server.files) == (True, {"/data/set/7/a.root": FILES["a.root"]})
+
+
+def test_a_server_that_hangs_is_given_up(server: DavServer, tmp_path: Path) -> None:
+    server.refuses |= {"hang": 1}
+    report = delivered(tmp_path, server, silent_s=1.0)
+    assert "nothing for 1 s" in report.failed
+    assert report.may_pass
+
+
+def test_a_name_is_checked_after_it_is_resolved(server: DavServer, tmp_path: Path) -> None:
+    """`localhost` is on the list, and its address is not."""
+    to, allowed = server.url("data/7/", "localhost"), (server.url("data/", "localhost"),)
+    assert "localhost has the address" in delivered(tmp_path, server, to=to, allowed=allowed).failed
+    assert server.asked == []
+
+
+def test_a_node_without_room_sends_nothing(server: DavServer, tmp_path: Path) -> None:
+    assert "has no room for the result" in delivered(tmp_path, server, reserve_bytes=2**60).failed
+    assert server.asked == []
