@@ -1,5 +1,6 @@
 """The needs of a user's installation, and the verbs that start other programs."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from gleaner.control.cli.main import main
 sys.argv = ["glean", *{arguments!r}]
 sys.exit(main())
 """
+BYTECODE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+"""The place of what is compiled; without these, a process would compile all that it imports once more."""
 SERVER = (
     "alembic",
     "docker",
@@ -33,7 +36,8 @@ SERVER = (
 
 def without(missing: tuple[str, ...], harness: CliHarness, *arguments: str) -> "subprocess.CompletedProcess[str]":
     program = WITHOUT.format(missing=missing, arguments=arguments)
-    environment = harness.environment | {"PATH": "/usr/bin:/bin"}
+    bytecode = {name: value for name, value in os.environ.items() if name in BYTECODE}
+    environment = harness.environment | bytecode | {"PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 

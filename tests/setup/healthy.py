@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path"
 TOKEN = "t0ken-of-an-admin"
 
 
+@cache
+def _control_defaults() -> Settings:
+    return Settings()
+
+
+@cache
+def _agent_defaults() -> AgentSettings:
+    """Return an agent's settings as they are without a file. To read the environment takes milliseconds."""
+    return AgentSettings()
+
+
 def settings(**tables: Any) -> Settings:
     """Return control's settings."""
     usual = {
@@ -83,7 +95,7 @@ def settings(**tables: Any) -> Settings:
         "storage": StorageSettings(folder=Path("/srv/gleaner")),
         "client": ClientSettings(url="https://head:8642", token_file=Path("/token")),
     }
-    return Settings.model_construct(**(dict(Settings()) | usual | tables))
+    return Settings.model_construct(**(dict(_control_defaults()) | usual | tables))
 
 
 def control(**changes: Any) -> Facts:
@@ -117,7 +129,7 @@ def control(**changes: Any) -> Facts:
 def node(**changes: Any) -> Facts:
     """Return the facts of a compute node with Docker and the node helper, with these changes."""
     facts = Facts(
-        role=Role.NODE, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=Settings(),
+        role=Role.NODE, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=_control_defaults(),
         agent=agent(), privileged=Config(UID, user_jobs_key="/etc/gleaner/user-jobs.key"),
         programs={
             "timedatectl": Output(0, "yes\n"), "chronyc": Unread("there is no program chronyc here", is_missing=True),
@@ -159,7 +171,7 @@ def client(**changes: Any) -> Facts:
 def agent(**changes: Any) -> AgentSettings:
     """Return an agent's settings."""
     usual = {"control_url": "https://head:8642", "storage": Path("/srv/gleaner"), "images_allowed": ("physics/*",)}
-    return AgentSettings.model_construct(**(dict(AgentSettings()) | usual | changes))
+    return AgentSettings.model_construct(**(dict(_agent_defaults()) | usual | changes))
 
 
 def program(facts: Facts, name: str, output: Output | Unread) -> Facts:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import gammainc
 
 from gleaner.control.simulation.model import Counts, Seconds
 
@@ -119,6 +118,8 @@ def through_the_day_s(gaps: Seconds, model: Parameters = BATCH) -> Seconds:
 
 def daily_cycle(model: Parameters = BATCH) -> Seconds:
     """Return for each half hour of a day how busy it is. 1 is the mean."""
+    from scipy.special import gammainc  # a quarter of a second to load, and only a synthetic workload needs it
+
     place = np.arange(_CYCLE_STARTS, _CYCLE_STARTS + _BUCKETS)
     edges = (np.append(place, _CYCLE_STARTS + _BUCKETS) - 0.5) / model.cycle_scale
     share = np.diff(gammainc(model.cycle_shape, edges))
