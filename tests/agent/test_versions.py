@@ -48,6 +48,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "FetchRules": FETCH_RULES,
     "InputFetched": {"name": "a.cmnd", "content": f"sha256:{'1' * 64}", "size_bytes": 2048},
     "InputFixed": {},
+    "CredentialRequest": {"name": "b.lhe"},
+    "CredentialGiven": {},
     "ClaimRequest": {"cpus": 1, "memory_mib": 1},
     "Assignment": ASSIGNMENT,
     "Assignments": {},
@@ -79,6 +81,7 @@ NESTED: dict[str, dict[str, Any]] = {
             ASSIGNMENT | {"keep": ["*.root"]},
         ]
     },
+    "CredentialGiven": {"url": "https://data.example.org/", "value": "t0ken"},
     "DeliveryOffer": {"delivery": DELIVERY},
     "Heartbeat": {"attempts": [{"job": 1, "attempt": 1}]},
     "Saved": {"checkpoint": CHECKPOINT, "slice": SLICE, "measured": MEASURED},

@@ -31,6 +31,7 @@ FACTS = {
     "criu": "4.1",
     "kernel": "6",
     "architecture": "x",
+    "fetches": ["https", "file"],
 }
 
 

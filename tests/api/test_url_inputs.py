@@ -10,7 +10,7 @@ from tests.made_inputs import MadeInput, packed
 from gleaner.agent.job.inputs import input_key
 from gleaner.control.daemon.storage_gc import remove_inputs
 from gleaner.control.models.inputs import InputRow, JobInput
-from gleaner.control.queue import inputs
+from gleaner.control.queue import inputs, secret_key
 from gleaner.control.settings import DAY_S, InputSettings
 
 pytestmark = pytest.mark.slow
@@ -220,3 +220,63 @@ def test_a_server_that_cannot_be_reached_lets_the_job_wait_longer_each_time(harn
         assert agent.claim() == []
         harness.now_s += 2
     assert agent.claim()
+
+
+def put_secret(harness: ApiHarness, name: str, url: str, value: str, group: str = "atlas") -> None:
+    answer = harness.admin.post("/v1/secrets", {"name": name, "url": url, "value": value, "group": group})
+    assert answer.status_code == 201, answer.text
+
+
+def asked(agent: Agent, job: int, attempt: int = 1, name: str = "a.lhe") -> Response:
+    return agent.report(job, attempt, "credential", {"name": name})
+
+
+def test_a_secret_goes_to_the_agent_whose_attempt_is_about_to_fetch_and_to_nobody_else(harness: ApiHarness) -> None:
+    key_file = harness.state.settings.queue.secret_key_file
+    secret_key.make(key_file)
+    put_secret(harness, "near", "https://data.example.org/pub/", "near-t0ken")
+    put_secret(harness, "far", "https://data.example.org/", "far-t0ken")
+    put_secret(harness, "beside", "https://data.example.org/pub/b", "beside-t0ken")
+    put_secret(harness, "theirs", URL, "their-t0ken", group="cms")
+    job = harness.user.submit(spec={"inputs": [FROM_URL]})
+    first, second = harness.agent(), harness.agent("n2")
+    assert "no attempt 1" in detail(asked(first, job), 404)
+    (claimed,) = first.claim()
+    assert "t0ken" not in str(claimed)
+    assert asked(first, job).json() == {
+        "version": 1, "url": "https://data.example.org/pub/", "value": "near-t0ken"
+    }  # fmt: skip
+    assert "another agent" in detail(asked(second, job), 403)
+    assert "agent's token" in detail(harness.admin.post(f"/v1/jobs/{job}/attempts/1/credential", {"name": "a"}), 403)
+    assert "has no input b" in detail(asked(first, job, name="b"), 404)
+    fetched(first, job, digest=stored(harness))
+    assert asked(first, job).json()["value"] is None, "it is fetched, and needs none any more"
+    assert "t0ken" not in harness.user.get(f"/v1/jobs/{job}").text
+    first.report(job, 1, "return", {"why": "unstarted"})
+    assert "the job is New" in detail(asked(first, job), 409)
+
+
+def test_without_a_secret_no_key_is_needed_and_with_a_wrong_key_the_agent_asks_again(harness: ApiHarness) -> None:
+    job = harness.user.submit(spec={"inputs": [FROM_URL]})
+    agent = harness.agent()
+    agent.claim()
+    assert asked(agent, job).json() == {"version": 1, "url": None, "value": None}
+    key_file = harness.state.settings.queue.secret_key_file
+    secret_key.make(key_file)
+    put_secret(harness, "mine", URL, "t0ken")
+    key_file.unlink()
+    secret_key.make(key_file)
+    assert "put that key back, or set it anew" in detail(asked(agent, job), 503)
+
+
+def test_an_agent_that_cannot_fetch_gets_no_job_that_needs_it(harness: ApiHarness) -> None:
+    """An agent of before inputs from URLs would refuse all that it has claimed."""
+    job = harness.user.submit(spec={"inputs": [FROM_URL]})
+    older, newer = harness.agent("n1", fetches=[]), harness.agent("n2")
+    assert older.claim() == []
+    harness.agent("n2", fetches=["file"])
+    assert newer.claim() == [], "the latest agent of a node says what its node can"
+    harness.agent("n2", fetches=["https"])
+    assert [one["job"] for one in newer.claim()] == [job]
+    plain = harness.user.submit()
+    assert [one["job"] for one in older.claim()] == [plain]

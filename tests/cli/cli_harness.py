@@ -58,7 +58,14 @@ class Node:
         name = f"agent-{next(self.numbers)}"
         now_s = time.time()
         facts = NodeFacts(
-            node="node1", cpus=64, memory_mib=65536, runtime="none", criu="4.1", kernel="6", architecture="x86_64"
+            node="node1",
+            cpus=64,
+            memory_mib=65536,
+            runtime="none",
+            criu="4.1",
+            kernel="6",
+            architecture="x86_64",
+            fetches=("https", "file"),
         )
         with transaction(self.engine) as db:
             hashed = hashlib.sha256(os.urandom(32)).hexdigest()

@@ -27,7 +27,7 @@ from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
-from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
+from gleaner.agent.messages import Assignment, Checkpoint, CredentialGiven, Returned, ReturnReason, SelfSave, Way
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlRefused, Outbox
 from gleaner.agent.reporting.job_log import Mark
@@ -36,6 +36,11 @@ from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.save_cost import SaveEstimates
+
+
+def no_secret(_job: int, _attempt: int, _name: str) -> CredentialGiven:
+    """A group without secrets."""
+    return CredentialGiven()
 
 
 def _refuse(*_: object) -> None:
@@ -65,7 +70,7 @@ class Node:
             clock=SystemClock(),
             hard_stop_s=lambda: time.time() + 100,
             inputs=Inputs(place, storage, reserve_bytes=0, clock=SystemClock()),
-            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch("", 0, SystemClock()), _refuse),
+            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch("", 0, SystemClock()), _refuse, no_secret),
         )
         self.folder = place / "job"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from tests.job.test_launch import Node
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -19,8 +20,17 @@ from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.inputs import Inputs, NotStaged, input_key
 from gleaner.agent.job.url_inputs import UrlInputs
-from gleaner.agent.messages import Assignment, FetchRules, InputFetched, ReturnReason, StoredInput, UrlInput
+from gleaner.agent.messages import (
+    Assignment,
+    CredentialGiven,
+    FetchRules,
+    InputFetched,
+    ReturnReason,
+    StoredInput,
+    UrlInput,
+)
 from gleaner.agent.reporting.client import ControlRefused, ControlSilent
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
 
 RULES = FetchRules(allowed=("https://data/",), largest_bytes=2**30, total_s=60, silent_s=60)
@@ -35,6 +45,9 @@ class World:
     storage: FolderStorage
     content: bytes = b"first"
     fetches: list[str] = field(default_factory=list)
+    secret: CredentialGiven | Exception = field(default_factory=CredentialGiven)
+    shown: list[Credential | None] = field(default_factory=list[Credential | None])
+    """The credential of each fetch."""
     fixed: dict[str, StoredInput] = field(default_factory=dict)
     stored: dict[str, InputFetched] = field(default_factory=dict)
     fails: Callable[[], Exception | None] = lambda: None
@@ -47,11 +60,17 @@ class World:
         self.agent = self.another()
 
     def another(self) -> UrlInputs:
-        return UrlInputs(self.place, self.storage, SystemClock(), self.fetch, self.fix_input)
+        return UrlInputs(self.place, self.storage, SystemClock(), self.fetch, self.fix_input, self.ask_credential)
+
+    def ask_credential(self, _job: int, _attempt: int, _name: str) -> CredentialGiven:
+        if isinstance(self.secret, Exception):
+            raise self.secret
+        return self.secret
 
     def fetch(self, url: str, into: Path, **given: Any) -> Fetched:
         into.write_bytes(self.content)
         self.fetches.append(url)
+        self.shown.append(given["credential"])
         if (error := self.fails()) is not None:
             raise error
         return Fetched(len(self.content), "")
@@ -297,3 +316,24 @@ def test_a_job_starts_with_what_was_fetched_and_is_returned_if_that_fails(world:
     assert event == lifecycle.NotStarted(ReturnReason.INPUT_UNREACHABLE, "the input b: busy")
     executor.clean()
     assert len(list((tmp_path / "work").glob("inputs-*"))) == 1
+
+
+def test_each_fetch_asks_anew_for_the_groups_secret(world: World) -> None:
+    world.secret = CredentialGiven(url="https://data/", value=SecretStr("t0ken"))
+    failure(world, FetchFailed("busy", may_pass=True))
+    world.secret, world.fails = CredentialGiven(), lambda: None
+    world.settle(ONE)
+    assert world.shown == [Credential("https://data/", "t0ken"), None]
+
+
+def test_control_of_the_version_before_has_no_secrets(world: World) -> None:
+    world.secret = ControlRefused(404, "there is no such thing")
+    world.settle(ONE)
+    assert world.shown == [None]
+
+
+def test_an_attempt_that_is_not_current_any_more_fetches_nothing(world: World) -> None:
+    world.secret = ControlRefused(409, "attempt 2 is the latest")
+    with pytest.raises(NotStaged, match="attempt 2 is the latest"):
+        world.settle(ONE)
+    assert world.fetches == []

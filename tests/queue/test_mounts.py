@@ -6,11 +6,14 @@ import pytest
 from tests.queue.queue_harness import SPENT, QueueHarness
 
 from gleaner.agent.messages import Completed, ReturnReason
+from gleaner.control.models.inputs import UrlInputSpec
+from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
-from gleaner.control.queue import attempt_reports, compatibility, queries, relocation
+from gleaner.control.queue import attempt_reports, compatibility, jobs, queries, relocation
 from gleaner.control.queue.attempt_reports import NODES_UNTIL_HELD
 from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.jobs import SubmissionRules
 from gleaner.control.states import State
 
 A, B = "/cvmfs/a", "/cvmfs/b"
@@ -56,6 +59,18 @@ def test_where_all_nodes_lack_a_folder_the_job_says_which(harness: QueueHarness)
     assert cannot_go_on(JobNeeds(1, 512, lacking=found), nodes) == f"waits for a node with the folder {B}"
     (waiting,) = harness.look(queries.waiting)
     assert waiting.misfits == {"n1", "n2"}, "no agent is submitted to them for it"
+
+
+def test_where_no_node_can_fetch_a_jobs_input_the_job_says_so(harness: QueueHarness) -> None:
+    """An agent of the version before says nothing of what it can fetch."""
+    inputs = (UrlInputSpec(name="a", url="https://host/a"),)
+    rules = SubmissionRules(default_retries=0, urls=("https://host/",))
+    wanted = Submission(job=JobSpec(name="a", image="i", inputs=inputs))
+    job = harness.do(jobs.submit, wanted, group="g", rules=rules, now_s=harness.now_s).jobs[0]
+    harness.agent("a", node="n1")
+    assert lacking(harness, job) == {"n1": "what fetches https:// inputs"}
+    assert claimed(harness, "a") == []
+    assert claimed(harness, harness.agent("b", node="n2", fetches=("https",))) == [job]
 
 
 @pytest.mark.parametrize("saves_itself", [None, {"signal": "SIGTERM"}])

@@ -24,6 +24,10 @@ class BadServer:
     """Set when a request hangs."""
     ends: threading.Event = field(default_factory=threading.Event)
     content: bytes = CONTENT
+    credentials: list[tuple[str, str | None]] = field(default_factory=list[tuple[str, str | None]])
+    """The path and the credential of each request."""
+    wanted: str = ""
+    """The header that `private` wants to see."""
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"https://{host}:{self.port}/{path}"
@@ -71,11 +75,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         made: BadServer = self.server.made  # type: ignore[attr-defined]
         made.asked.append(self.path)
+        made.credentials.append((self.path.partition("?")[0], self.headers.get("Authorization")))
         self.close_connection = True
         asked = urlsplit(self.path)
         match asked.path.strip("/").split("/")[-1]:
             case "missing":
                 self._answer(404)
+            case "private" if self.headers.get("Authorization") != made.wanted:
+                self._answer(401)
             case "busy":
                 self._answer(503)
             case "moved":

@@ -4,7 +4,14 @@ import pytest
 
 from gleaner.agent.staging.allowed_urls import address_refusal, location, refusal
 
-LIST = ("https://data.example.org/pub/", "https://*.cern.example/", "https://host:8443", "file:///data/public")
+LIST = (
+    "https://data.example.org/pub/",
+    "https://*.cern.example/",
+    "https://host:8443",
+    "file:///data/public",
+    "s3://open-data/",
+    "s3://s3.example.org/atlas/",
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +23,9 @@ LIST = ("https://data.example.org/pub/", "https://*.cern.example/", "https://hos
         "https://eos.cern.example/any/where",
         "https://host:8443/x",
         "file:///data/public/run/1",
+        "s3://open-data/run/1",
+        "s3://s3.amazonaws.com/open-data/run/1",
+        "s3://s3.example.org/atlas/run/1",
     ],
 )
 def test_what_is_below_an_entry_is_allowed(url: str) -> None:
@@ -33,6 +43,11 @@ def test_what_is_below_an_entry_is_allowed(url: str) -> None:
         ("https://evilcern.example/a", "not below"),
         ("https://*.cern.example/a", "a host has no *"),
         ("file:///data/publications/a", "not below"),
+        ("s3://open/data/run/1", "not below"),
+        ("s3://atlas/run/1", "not below"),
+        ("s3://s3.example.org/open-data/run/1", "not below"),
+        ("https://s3.example.org/atlas/run/1", "not below"),
+        ("s3://key:secret@s3.example.org/atlas/a", "leave it out"),
         ("http://data.example.org/pub/a", "must begin with https://"),
         ("ftp://data.example.org/pub/a", "must begin with https://"),
         ("data.example.org/pub/a", "must begin with https://"),

@@ -20,6 +20,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.staging import fetch_child
 from gleaner.agent.staging.child_process import MayNot, MayPass
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
 from gleaner.agent.staging.fetch_child import FetchRequest
 
@@ -111,6 +112,34 @@ def test_controls_own_addresses_are_refused(server: BadServer) -> None:
     fetch_child.AddressGuard(request).check("data.example.org", "192.0.2.1")  # the list names it
 
 
+@pytest.mark.parametrize(("value", "wanted"), [("t0ken", "Bearer t0ken"), ("me:pass word", "Basic bWU6cGFzcyB3b3Jk")])
+def test_a_server_that_asks_who_it_is_sees_the_groups_secret(server: BadServer, value: str, wanted: str) -> None:
+    server.wanted = wanted
+    mine = Credential(server.url("a/"), value)
+    assert fetched(request(server, "a/private", credential=mine)) == CONTENT
+    line = failure(MayNot, request(server, "b/private", credential=mine))
+    assert f"answers 401: the group's secret is only for what is below {mine.url}" in line
+    assert "has no secret for it (`glean secret set`)" in failure(MayNot, request(server, "a/private"))
+    server.wanted = "another"
+    line = failure(MayNot, request(server, "a/private", credential=mine))
+    assert line.endswith(f"it does not take the group's secret for {mine.url}")
+    assert value not in line
+
+
+def test_after_a_redirect_to_another_host_or_folder_no_credential_is_sent(server: BadServer) -> None:
+    mine = Credential(server.url("a/"), "t0ken")
+    elsewhere = server.url("a/good", "localhost")
+    listed = (server.url(""), server.url("", "localhost"), "https://[::1]/")
+    for target in (elsewhere, "/b/good", "/a/good"):
+        asked = request(server, f"a/moved?to={quote(target)}", credential=mine, allowed=listed)
+        assert fetched(asked) == CONTENT
+    here, there = "Bearer t0ken", None
+    assert server.credentials == [
+        ("/a/moved", here), ("/a/good", there), ("/a/moved", here), ("/b/good", there), ("/a/moved", here),
+        ("/a/good", here),
+    ]  # fmt: skip
+
+
 # ── files ──
 
 
@@ -149,8 +178,9 @@ def fetch() -> Fetch:
 
 def call(fetch: Fetch, url: str, into: Path, **more: Any) -> Any:
     stop, sha256 = more.pop("stop", threading.Event()), more.pop("sha256", None)
+    credential = more.pop("credential", None)
     rules = RULES.model_copy(update={"allowed": (url,)} | more)
-    return fetch(url, into, rules=rules, sha256=sha256, stop=stop)
+    return fetch(url, into, rules=rules, sha256=sha256, stop=stop, credential=credential)
 
 
 @pytest.fixture
@@ -214,6 +244,26 @@ def test_a_stop_ends_a_fetch_whose_server_hangs_and_leaves_no_process(
     with pytest.raises(FetchStopped):
         call(fetch, server.url("stuck"), tmp_path / "a", stop=stop)
     assert children() <= before
+
+
+def test_the_process_that_fetches_shows_a_credential_to_nobody_else(
+    server: BadServer, fetch: Fetch, tmp_path: Path
+) -> None:
+    stop, before, seen = threading.Event(), children(), list[bytes]()
+
+    def looking() -> None:
+        assert server.hangs.wait(120)
+        for child in children() - before:
+            seen.extend(Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        stop.set()
+
+    threading.Thread(target=looking).start()
+    with pytest.raises(FetchStopped):
+        call(fetch, server.url("stuck"), tmp_path / "a", stop=stop, credential=Credential(server.url(""), "t0ken"))
+    assert server.credentials == [("/stuck", "Bearer t0ken")]
+    assert len(seen) == 2
+    assert all(seen)
+    assert not any(b"t0ken" in content for content in seen)
 
 
 _PROGRAM = """

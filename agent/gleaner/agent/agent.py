@@ -192,6 +192,7 @@ class Agent:
                 self.clock,
                 Fetch(control_host, reserve_bytes, self.clock),
                 self.client.fix_input,
+                self.client.ask_credential,
             ),
         )
 

@@ -22,6 +22,7 @@ from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import choose_runtime
 from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import AgentSettings
+from gleaner.agent.staging import fetch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
 log = structlog.get_logger()
@@ -109,7 +110,9 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
             end_s = end_s if slurm_facts.end_s is None else min(end_s, slurm_facts.end_s)
         except slurm_job.Unknown as error:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
-    facts = node_facts(runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(settings))
+    facts = node_facts(
+        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(settings), fetches=fetch.schemes()
+    )
     if warning := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
         log.warning(warning)
     return Agent(

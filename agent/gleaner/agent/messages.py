@@ -10,7 +10,7 @@ status 409, and changes nothing.
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.system import keep_patterns
@@ -115,6 +115,9 @@ class NodeFacts(Message):
     """The kernel's names of the processor's features, sorted."""
     mounts: Annotated[tuple[Text, ...], Field(max_length=256)] = ()
     """The folders that jobs may mount here. A job that mounts another one is not offered to this node."""
+    fetches: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
+    """The schemes of the URLs from which this agent can fetch inputs. A job with an input that is still to be fetched
+    from another one is not offered to it."""
 
 
 class Registration(VersionedMessage):
@@ -306,6 +309,21 @@ class InputFixed(VersionedMessage):
     """Control's answer: the input that the job reads from now on. None: control does not find it in the storage."""
 
     input: StoredInput | None = None
+
+
+class CredentialRequest(VersionedMessage):
+    """An attempt is about to fetch one of its inputs. Sent to `/jobs/J/attempts/A/credential`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+
+
+class CredentialGiven(VersionedMessage):
+    """Control's answer: the secret of the job's group for the URL of this input. None: the group has none."""
+
+    url: Text | None = None
+    """The secret is for the URLs below this one only."""
+    value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json-unless-none")] | None = None
+    """Only the JSON on the wire shows it."""
 
 
 class Assignment(Message):

@@ -18,21 +18,38 @@ from typing import Protocol, cast
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.inputs import CONTENT, INPUT_PART, InputBroken, NotStaged, input_key, stopped, until
-from gleaner.agent.messages import Assignment, FetchRules, InputFetched, ReturnReason, StoredInput, UrlInput
+from gleaner.agent.messages import (
+    Assignment,
+    CredentialGiven,
+    FetchRules,
+    InputFetched,
+    ReturnReason,
+    StoredInput,
+    UrlInput,
+)
 from gleaner.agent.reporting.client import CONFLICT, ControlRefused, ControlSilent
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
 
 CONTROL_BACK_S = 120.0
 """Control may be silent for so long before the job is returned."""
 ASK_EVERY_S = 3.0
 _CHUNK_BYTES = 2**20
+_NO_SUCH_ROUTE = frozenset({404, 405})
 
 
 class FetchUrl(Protocol):
     """Fetches a URL into a new file, as `staging.fetch.Fetch` does."""
 
     def __call__(
-        self, url: str, into: Path, *, rules: FetchRules, sha256: str | None, stop: threading.Event
+        self,
+        url: str,
+        into: Path,
+        *,
+        rules: FetchRules,
+        sha256: str | None,
+        stop: threading.Event,
+        credential: Credential | None,
     ) -> Fetched: ...
 
 
@@ -55,6 +72,9 @@ class UrlInputs:
     fetch: FetchUrl
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]
     """Asks control, as `ControlClient.fix_input` does."""
+    ask_credential: Callable[[int, int, str], CredentialGiven]
+    """Asks control for what a server wants to see, as `ControlClient.ask_credential` does. It is asked anew for each
+    fetch, and forgotten after it."""
     _turns: dict[tuple[str, UrlInput], _Turn] = field(default_factory=dict[tuple[str, UrlInput], _Turn])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -104,7 +124,10 @@ class UrlInputs:
         self.place.mkdir(parents=True, mode=0o700, exist_ok=True)
         file = self.place / f"fetch-{next(self._numbers)}"
         try:
-            found = self.fetch(one.url, file, rules=assignment.fetch_rules, sha256=one.sha256, stop=stop)
+            credential = self._credential(one, assignment, stop)
+            found = self.fetch(
+                one.url, file, rules=assignment.fetch_rules, sha256=one.sha256, stop=stop, credential=credential
+            )
             hashed, size_bytes = hashlib.sha256(), 0
             for chunk in until(stop, _packed(file, found.size_bytes)):
                 hashed.update(chunk)
@@ -127,6 +150,27 @@ class UrlInputs:
         finally:
             file.unlink(missing_ok=True)
         return known, fixed
+
+    def _credential(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> Credential | None:
+        """Ask control for the group's secret for this URL. None: there is none. Raises `NotStaged`."""
+        give_up_s = self.clock.monotonic_s() + CONTROL_BACK_S
+        while True:
+            try:
+                given = self.ask_credential(assignment.job, assignment.attempt, one.name)
+            except ControlRefused as error:
+                if error.status in _NO_SUCH_ROUTE:  # control of the version before, which keeps no secrets
+                    return None
+                raise NotStaged(ReturnReason.INPUT_UNREACHABLE, f"the input {one.name}: {error.detail}") from error
+            except ControlSilent as error:
+                why = f"control does not say which secret is for the input {one.name}: {error}"
+            else:
+                if given.url is None or given.value is None:
+                    return None
+                return Credential(given.url, given.value.get_secret_value())
+            if self.clock.monotonic_s() >= give_up_s:
+                raise NotStaged(ReturnReason.INPUT_UNREACHABLE, why)
+            if self.clock.wait(stop, ASK_EVERY_S):
+                raise stopped()
 
     def _ask(self, assignment: Assignment, fetched: InputFetched, stop: threading.Event) -> StoredInput | None:
         """Ask control which input counts. None: it is to be stored first, so never if `fetched` is stored."""

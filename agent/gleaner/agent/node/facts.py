@@ -23,11 +23,17 @@ SOCKETS_SAVED_SINCE = "4.2"
 
 
 def node_facts(
-    runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | None, mounts: Sequence[str] = ()
+    runtime: RuntimeFacts,
+    *,
+    cpus: int | None,
+    memory_mib: int | None,
+    mounts: Sequence[str] = (),
+    fetches: Sequence[str] = (),
 ) -> NodeFacts:
     """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel.
 
-    `mounts` are the folders that jobs may mount; those that are not there are left out.
+    `mounts` are the folders that jobs may mount; those that are not there are left out. `fetches` are the schemes of
+    inputs' URLs.
     """
     return NodeFacts(
         node=os.environ.get("SLURMD_NODENAME") or platform.node().split(".")[0],
@@ -39,6 +45,7 @@ def node_facts(
         architecture=platform.machine(),
         cpu_features=_cpu_features(),
         mounts=_mounts_here(mounts),
+        fetches=tuple(fetches),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-SCHEMES = {"https": 443, "s3": 443, "root": 1094, "file": None}
+SCHEMES = {"https": 443, "s3": 443, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
 TARGET_SCHEMES = ("https", "file")

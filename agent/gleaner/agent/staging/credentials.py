@@ -1,5 +1,6 @@
 """Credentials for servers: for which URLs one is, and its form. Pure. No message has a credential in it."""
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gleaner.agent.staging import allowed_urls
@@ -19,10 +20,26 @@ class CredentialKind(StrEnum):
     """A bearer token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A credential, and the URL below which it may be used."""
+
+    url: str
+    value: str = field(repr=False)
+
+    def is_for(self, url: str) -> bool:
+        """Return True if a server may see the credential with a request for this URL.
+
+        >>> mine = Credential("https://host/private/", "word")
+        >>> [mine.is_for(f"https://{rest}") for rest in ("host/private/a", "host/public/a", "evil/private/a")]
+        [True, False, False]
+        """
+        return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
+
+
 EXPECTED = {
     "s3": "ACCESS_KEY:SECRET_KEY",
     "https": "a bearer token, or USER:PASSWORD",
-    "root": "a bearer token",
 }
 """The form of a credential, for people, by the scheme of its URL."""
 
@@ -33,7 +50,7 @@ def url_fault(url: str) -> str:
     >>> url_fault("https://data.example.org/private/"), url_fault("s3://bucket/")
     ('', '')
     >>> url_fault("file:///data/")
-    'a secret is for a URL that begins with s3:// or https:// or root://'
+    'a secret is for a URL that begins with s3:// or https://'
     """
     try:
         where = allowed_urls.location(url)

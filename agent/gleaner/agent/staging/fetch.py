@@ -1,6 +1,7 @@
 """Fetch a URL into a file of the node, within limits of size and time. The content passes through in blocks."""
 
 import hashlib
+import importlib.util
 import shutil
 import subprocess
 import threading
@@ -22,6 +23,7 @@ from gleaner.agent.staging.child_process import (
     check_end,
     child_process,
 )
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch_child import FetchRequest
 
 
@@ -59,10 +61,17 @@ class Fetch:
     clock: Clock
 
     def __call__(
-        self, url: str, into: Path, *, rules: FetchRules, sha256: str | None, stop: threading.Event
+        self,
+        url: str,
+        into: Path,
+        *,
+        rules: FetchRules,
+        sha256: str | None,
+        stop: threading.Event,
+        credential: Credential | None = None,
     ) -> Fetched:
         """Fetch the URL into a new file. Raises `FetchFailed`, `FetchStopped`, `NodeFull` or `OSError`. Blocks."""
-        request = FetchRequest(url, rules.allowed, self.control_host, rules.silent_s, sha256 is not None)
+        request = FetchRequest(url, rules.allowed, self.control_host, rules.silent_s, sha256 is not None, credential)
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file, child_process(fetch_child) as child:
             for chunk in self._chunks(child, request, rules, stop):
@@ -98,3 +107,12 @@ class Fetch:
             raise FetchFailed(line, may_pass=True) from None
         except (MayNot, MayPass) as error:
             raise FetchFailed(str(error), may_pass=isinstance(error, MayPass)) from None
+
+
+def schemes() -> tuple[str, ...]:
+    """Return the schemes of the URLs that can be fetched here: those whose libraries are installed."""
+    return tuple(
+        scheme
+        for scheme, modules in fetch_child.NEEDS.items()
+        if all(importlib.util.find_spec(module) is not None for module in modules)
+    )

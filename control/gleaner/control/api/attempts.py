@@ -5,13 +5,16 @@ Repeating a report word for word is no error: the answer to the first may have b
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from pydantic import SecretStr
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.agent.messages import (
     Checkpointed,
     Completed,
+    CredentialGiven,
+    CredentialRequest,
     InputFetched,
     InputFixed,
     LogLines,
@@ -25,7 +28,7 @@ from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import is_whole
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import MAX_ID
-from gleaner.control.queue import attempt_reports, queries
+from gleaner.control.queue import attempt_reports, queries, secret_key, secrets
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Invalid, Refused
 
@@ -137,6 +140,23 @@ def _check_broken(caller: Caller, job: int, attempt: int, broken: InputFetched) 
     if "url" not in mine:
         raise Invalid("it is not whole in the storage any more: submit its file again, and release this job")
     return None
+
+
+@router.post("/credential", response_model=CredentialGiven, responses=documented(404, 409, 413, 422))
+def credential(
+    caller: SomeAgent, job: JobPath, attempt: AttemptPath, asked: Annotated[CredentialRequest, examples.AN_INPUT_NAME]
+) -> Response:
+    """Return the group's secret for the URL of an input that this attempt is about to fetch; nulls if there is none."""
+    with caller.writing() as db:
+        group, one = attempt_reports.stored_input(db, job, attempt, asked.name, agent=caller.identity.name)
+        found = None if "digest" in one else secrets.find(db, group, one["url"])
+    given = CredentialGiven()
+    if found is not None:
+        url, sealed = found
+        value = secret_key.opened(caller.state.settings.queue.secret_key_file, sealed)
+        given = CredentialGiven(url=url, value=SecretStr(value))
+        caller.about.append(f"group {group}, a secret for {url}")
+    return Response(given.model_dump_json(), media_type="application/json")
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)

@@ -33,9 +33,7 @@ def set_secret(
     name: Named,
     url: Annotated[
         str,
-        typer.Option(
-            "--for", metavar="URL", help="The secret is for all URLs below this one: s3://, https://, root://."
-        ),
+        typer.Option("--for", metavar="URL", help="The secret is for all URLs below this one: s3:// or https://."),
     ],
     from_file: Annotated[
         str | None,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, insert, select, text, update
 from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node import compatibility
 from gleaner.agent.node.compatibility import NodeKind, lacks
-from gleaner.control.queue.lanes import kept_off
+from gleaner.control.queue.lanes import fetch_of, kept_off, mount_in_words
 from gleaner.control.queue.schema import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
 from gleaner.control.queue.transitions import insert_unless_there
 
@@ -31,7 +31,7 @@ def record_kind(db: Connection, facts: NodeFacts) -> int:
     is_now = update(NODE).where(NODE.c.name == facts.node).values(kind=kind)
     if not db.execute(is_now).rowcount:
         db.execute(insert_unless_there(db, NODE), {"name": facts.node, "kind": kind})
-    _record_mounts(db, facts.node, frozenset(facts.mounts))
+    _record_mounts(db, facts.node, frozenset(facts.mounts) | frozenset(map(fetch_of, facts.fetches)))
     return kind
 
 
@@ -51,7 +51,7 @@ def forget_mount(db: Connection, node: str, folder: str) -> bool:
 
 
 def mounts_of_nodes(db: Connection) -> Mapping[str, frozenset[str]]:
-    """Return the folders that jobs can mount, by node; none of a node that is not known."""
+    """Return the folders that jobs can mount, and ways to fetch inputs, by node; none of a node that is not known."""
     found: dict[str, set[str]] = defaultdict(set)
     for row in db.execute(select(NODE_MOUNT)):
         found[row.node].add(row.folder)
@@ -150,7 +150,7 @@ def obstacles(db: Connection, job: int) -> Obstacles | None:
     for node in db.execute(nodes):
         names.append(node.name)
         folders = sorted(set(lane.mounts.split()) - mounts[node.name])
-        missing = (*_missing(kinds, node.kind, lane.kind), *(f"the folder {folder}" for folder in folders))
+        missing = (*_missing(kinds, node.kind, lane.kind), *map(mount_in_words, folders))
         if missing:
             lacking[node.name] = " and ".join(missing)
     lacking |= dict.fromkeys(kept_off(lane.not_on, names), "")

@@ -5,7 +5,7 @@ is known once an agent has fetched it; then it never changes. An input stays whi
 and for some days after its last use.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -46,6 +46,11 @@ def take_for_spec(
         else:
             found.append(_stored_as(one.name, stored[one.content], into_job=one.into_job).model_dump())
     return found or None
+
+
+def schemes_to_fetch(inputs: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
+    """Return the schemes of those inputs of a spec that an agent is still to fetch."""
+    return frozenset(allowed_urls.location(one["url"]).scheme for one in inputs or () if "digest" not in one)
 
 
 def _stored_as(name: str, row: Any, *, into_job: bool) -> StoredInput:

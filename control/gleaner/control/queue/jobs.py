@@ -96,6 +96,7 @@ def submit(
         allow_whole_campaign(db)
         made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
+    taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
     stored = insert(SPEC).values(
         name=spec.name,
         image=spec.image,
@@ -111,7 +112,7 @@ def submit(
         image_id=images.pushed_id(db, group, spec.image),
         mounts=list(spec.mounts) or None,
         outputs=None if spec.outputs is None else spec.outputs.model_dump(),
-        inputs=inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s),
+        inputs=taken,
     )
     common: dict[str, Any] = {
         "group": group,
@@ -125,7 +126,7 @@ def submit(
             saves_itself=spec.saves_itself is not None,
             submitter=submitter if rules.quotas.limits_running_users(group) else "",
             needs_s=stepped_s(spec.needs_at_least_s or 0, rules.longest_s),
-            mounts=spec.mounts,
+            mounts=(*spec.mounts, *map(lanes.fetch_of, inputs.schemes_to_fetch(taken))),
         ),
         "state": State.NEW,
         "held": submission.hold,

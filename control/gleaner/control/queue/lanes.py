@@ -89,6 +89,24 @@ def _with_one_more(not_on: str, node: str) -> tuple[str, ...]:
     return tuple(sorted({*(words if words[:1] != [_ONLY] else ()), node}))
 
 
+_FETCH = "fetch:"
+
+
+def fetch_of(scheme: str) -> str:
+    """Return what stands among the mounts of jobs with an input that an agent fetches from a URL of this scheme.
+
+    >>> fetch_of("https"), mount_in_words(fetch_of("s3")), mount_in_words("/data")
+    ('fetch:https', 'what fetches s3:// inputs', 'the folder /data')
+    """
+    return f"{_FETCH}{scheme}"
+
+
+def mount_in_words(mount: str) -> str:
+    """Return one of a lane's mounts in words."""
+    scheme = mount.removeprefix(_FETCH)
+    return f"the folder {mount}" if scheme == mount else f"what fetches {scheme}:// inputs"
+
+
 _MINE, _WANTED = LANE.alias("mine"), LANE.alias("wanted")
 _ALIKE = and_(
     _WANTED.c.group == _MINE.c.group,
@@ -162,7 +180,7 @@ def ensure_for_new(
     """Ensure that this group's new jobs of this size have a lane. Return the lane.
 
     It is this user's lane, if one is named, and that of jobs for which an agent must have so much time left, and that
-    mount these folders.
+    mount these folders, or have inputs to fetch (`fetch_of`).
     """
     kind = ANY_KIND if saves_itself else SAVING
     folders = "\n".join(sorted(mounts))

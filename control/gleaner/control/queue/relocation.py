@@ -131,7 +131,7 @@ def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
         )
     ).all()
     if lacking := sorted(set(mine.mounts.split()) - compatibility.mounts_of_nodes(db)[to]):
-        raise Refused(f"job {job} cannot be migrated to {to}: that node lacks the folder {lacking[0]}")
+        raise Refused(f"job {job} cannot be migrated to {to}: that node lacks {lanes.mount_in_words(lacking[0])}")
     used = func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib")
     for agent in found:
         here = select(*used).join_from(JOB, LANE, LANE.c.id == JOB.c.lane).where(JOB.c.agent == agent.name)

@@ -112,7 +112,8 @@ LANE = _table(
     not_null("submitter", String, server_default=""),
     # The time that an agent must have left for the jobs; 0: any will do.
     not_null("needs_s", Integer, server_default="0"),
-    # The folders that the jobs mount, sorted, a line each. `LANE_MOUNT` has a row for each.
+    # The folders that the jobs mount, and the schemes of their inputs' URLs (`lanes.fetch_of`), sorted, a line each.
+    # `LANE_MOUNT` has a row for each.
     not_null("mounts", String, server_default=""),
     CheckConstraint("cpus >= 1", "cpus_positive"),
     CheckConstraint("memory_mib >= 1", "memory_positive"),
@@ -129,7 +130,8 @@ LANE_MOUNT = _table(
     Column("lane", Integer, ForeignKey("lane.id"), primary_key=True),
     Column("folder", String, primary_key=True),
 )
-"""The folders that the jobs of a lane mount. A node that lacks one of them is not offered the jobs."""
+"""Folders that the jobs of a lane mount, and ways to fetch their inputs. A node that lacks one of them is not offered
+the jobs."""
 
 JOB = _table(
     "job",

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from cryptography.fernet import Fernet, MultiFernet
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from gleaner.control.queue.errors import KeyFault
 
@@ -52,3 +52,13 @@ def read(path: Path) -> MultiFernet:
         return MultiFernet([Fernet(line) for line in content.split()])
     except ValueError:  # the library's own line may quote it
         raise KeyFault(f"{path} has no key for secrets: a key is a line of 44 letters and signs") from None
+
+
+def opened(path: Path, sealed: bytes) -> str:
+    """Return a value that was encrypted with a key of the file. Raises `KeyFault`."""
+    try:
+        return read(path).decrypt(sealed).decode()
+    except InvalidToken:
+        raise KeyFault(
+            f"a secret was encrypted with a key that is not in {path}: put that key back, or set it anew"
+        ) from None

@@ -54,5 +54,16 @@ def remove(db: Connection, group: str, name: str) -> None:
     db.execute(delete(SECRET).where(_is(group, name)))
 
 
+def find(db: Connection, group: str, url: str) -> tuple[str, bytes] | None:
+    """Return the URL and the encrypted value of the group's secret for a URL; None if it has none."""
+    where = location(url)
+    mine = db.execute(select(SECRET.c.url, SECRET.c.sealed).where(SECRET.c.group == group)).all()
+    fitting = [row for row in mine if where.is_within(location(row.url))]
+    if not fitting:
+        return None
+    best = max(fitting, key=lambda row: len(location(row.url).folders))
+    return str(best.url), bytes(best.sealed)
+
+
 def _is(group: str, name: str) -> ColumnElement[bool]:
     return and_(SECRET.c.group == group, SECRET.c.name == name)

@@ -1,0 +1,31 @@
+"""A server of S3 with one object, in a process of its own: moto takes much memory."""
+
+import sys
+import threading
+
+import boto3
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from tests.staging.bad_server import CONTENT
+from werkzeug.serving import make_server
+
+BUCKET, KEY = "bucket", "a/b.lhe"
+
+
+def main(certificate: str, key: str) -> None:
+    """Serve until the standard input ends. The port is on the first line of the output."""
+    app = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, app, threaded=True, ssl_context=(certificate, key))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    client = boto3.client(
+        "s3", endpoint_url=f"https://127.0.0.1:{server.server_port}", region_name="us-east-1", verify=certificate,
+        aws_access_key_id="any", aws_secret_access_key="any",
+    )  # fmt: skip
+    client.create_bucket(Bucket=BUCKET)
+    client.put_object(Bucket=BUCKET, Key=KEY, Body=CONTENT)
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Inputs from S3: a real client and a real server, with the certificate of the server that misbehaves."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.staging.bad_server import CONTENT, BadServer
+
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.messages import FetchRules
+from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.fetch import Fetch, Fetched, FetchFailed, schemes
+
+pytestmark = pytest.mark.slow
+KEYS = ("AKIAEXAMPLE", "wJalrXUtnFEMI")
+
+
+@pytest.fixture
+def site(server: BadServer) -> Iterator[str]:
+    """The URL of a server of S3 with the object `a/b.lhe` in `bucket`, which only who has keys may read."""
+    program = [sys.executable, "-m", "tests.staging.s3_server", str(server.certificate)]
+    with subprocess.Popen(
+        [*program, str(server.certificate.with_name("key.pem"))],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        yield f"s3://127.0.0.1:{int(running.stdout.readline())}/"
+        running.stdin.close()
+
+
+def fetched(url: str, into: Path, *allowed: str, keys: str = ":".join(KEYS), has_keys: bool = True) -> Fetched:
+    rules = FetchRules(allowed=allowed, largest_bytes=2**30, total_s=600, silent_s=120)
+    credential = Credential(allowed[0], keys) if has_keys else None
+    fetch = Fetch(control_host="", reserve_bytes=0, clock=SystemClock())
+    return fetch(url, into, rules=rules, sha256=None, stop=threading.Event(), credential=credential)
+
+
+def failure(url: str, into: Path, *allowed: str, has_keys: bool = True, may_pass: bool = False) -> str:
+    with pytest.raises(FetchFailed) as caught:
+        fetched(url, into, *allowed, has_keys=has_keys)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert KEYS[1] not in line
+    assert caught.value.may_pass is may_pass
+    return line
+
+
+def test_an_object_is_fetched_with_the_groups_keys(site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account's own settings and credentials for Amazon are not used."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:1")
+    monkeypatch.setenv("AWS_PROFILE", "none")
+    found = fetched(f"{site}bucket/a/b.lhe", tmp_path / "a", site)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert found.size_bytes == len(CONTENT)
+    assert "s3" in schemes()
+
+
+@pytest.mark.extended
+def test_what_no_other_try_changes_is_one_line(site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS[0])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS[1])
+    line = failure(f"{site}bucket/a/b.lhe", tmp_path / "a", site, has_keys=False)
+    assert line.endswith("the server answers 403: the group has no secret for it (`glean secret set`)")
+    assert "the server answers 404" in failure(f"{site}bucket/none", tmp_path / "b", site)
+    assert "the server answers 404" in failure(f"{site}none/a", tmp_path / "c", site)
+    assert "name a bucket and a key" in failure(f"{site}bucket", tmp_path / "d", site)
+    assert "not below a URL" in failure(f"{site}bucket/a/b.lhe", tmp_path / "e", f"{site}other/")
+
+
+@pytest.mark.extended
+def test_a_servers_name_and_certificate_are_checked(site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = site.replace("127.0.0.1", "localhost")
+    line = failure(f"{by_name}bucket/a/b.lhe", tmp_path / "a", by_name)
+    assert "localhost has the address" in line
+    assert "of the node itself" in line
+    monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+    assert "certificate" in failure(f"{site}bucket/a/b.lhe", tmp_path / "b", site, may_pass=True)
+
+
+@pytest.mark.extended
+def test_a_server_that_misbehaves_is_one_line(server: BadServer, tmp_path: Path) -> None:
+    place = f"s3://127.0.0.1:{server.port}/"
+    assert "the server answers 503" in failure(f"{place}bucket/busy", tmp_path / "a", place, may_pass=True)
+    assert "broke off" in failure(f"{place}bucket/cut", tmp_path / "b", place, may_pass=True)
+    assert len(server.asked) == 2, "each is asked once: the job waits, and is tried again"
+    elsewhere = failure(f"{place}bucket/moved?to=https://localhost/", tmp_path / "c", place)
+    assert "without a ?" in elsewhere
