@@ -50,7 +50,7 @@ rm -rf "$disk/tree" "$disk/tree.tar"
 
 say "the machine runs; see $out/console.log"
 began_s=$SECONDS
-timeout "$limit_s" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -nographic -nic none \
+timeout "$limit_s" qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 2 -m 3072 -nographic -nic none \
     -kernel "$disk/vmlinuz" -initrd "$disk/initrd" \
     -append "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=0 hostname=machine" \
     -drive "file=$disk/disk.img,format=raw,if=virtio,cache=unsafe" </dev/null >"$out/console.log" 2>&1 ||
