@@ -1,11 +1,15 @@
 """Results wait to be delivered once they count, and each try has its own number."""
 
+from typing import Any
+
 import pytest
+from sqlalchemy import event
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
 from gleaner.control.queue import deliveries
+from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
@@ -20,7 +24,7 @@ def site(harness: QueueHarness) -> QueueHarness:
 
 def taken(site: QueueHarness, agent: str = "a") -> tuple[int, int] | None:
     """Let an agent take a delivery; return its job and the number of the try."""
-    row = site.do(deliveries.take, agent, lease_s=LEASE_S, now_s=site.now_s)
+    row = site.do(deliveries.take, agent, lease_s=LEASE_S, most_failures=FAILURES, now_s=site.now_s)
     return None if row is None else (row.job, row.number)
 
 
@@ -51,7 +55,7 @@ def test_a_result_is_offered_when_it_counts_and_shown_when_it_is_there(site: Que
     site.record_completion(job, work.attempt, output=True)
     site.record_completion(job, work.attempt, output=True)  # the report comes twice
     assert found(site, job).to == f"file:///data/physics/1-4-{job}/"
-    row = site.do(deliveries.take, "a", lease_s=LEASE_S, now_s=site.now_s)
+    row = site.do(deliveries.take, "a", lease_s=LEASE_S, most_failures=FAILURES, now_s=site.now_s)
     assert row is not None
     assert (row.job, row.attempt, row.number, row.group, row.run) == (job, work.attempt, 1, "physics", 4)
     assert (found(site, job).phase, taken(site)) == (DeliveryPhase.TAKEN, None)
@@ -109,6 +113,33 @@ def test_an_agent_that_has_ended_loses_it_at_once(site: QueueHarness) -> None:
     with pytest.raises(Refused, match="not live"):
         taken(site, "a")
     assert taken(site, site.agent("b")) == (job, 2)
+
+
+def test_a_delivery_whose_agents_all_end_before_it_is_given_up(site: QueueHarness) -> None:
+    job = done(site)
+    for number in range(1, FAILURES + 1):
+        agent = site.agent(f"agent{number}")
+        assert taken(site, agent) == (job, number)
+        assert found(site, job).problem == ("" if number == 1 else deliveries.AGENT_ENDED)
+        site.record_deregistration(agent)
+    assert site.look(deliveries.is_due, now_s=site.now_s)
+    assert taken(site, site.agent("last")) is None
+    assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.FAILED, deliveries.AGENT_ENDED)
+    assert site.events(job).count(deliveries.NOT_DELIVERED) == 1
+    assert not site.look(deliveries.is_due, now_s=site.now_s)
+
+
+def test_heartbeats_look_through_open_deliveries_only(sqlite_url: str) -> None:
+    site = QueueHarness(connect(sqlite_url))
+    asked: list[tuple[str, Any]] = []
+    event.listen(site.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
+    assert not site.look(deliveries.is_due, now_s=site.now_s)
+    selects = [(sql, values) for sql, values in asked if "FROM delivery" in sql]
+    assert len(selects) == 2
+    with site.engine.connect() as connection:
+        for sql, values in selects:
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
+            assert "USING INDEX delivery_open" in plan[0], plan
 
 
 def test_a_failure_is_tried_again_after_a_pause_and_given_up_after_some(site: QueueHarness) -> None:

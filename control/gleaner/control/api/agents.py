@@ -105,9 +105,9 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
 def take_delivery(caller: OwnAgent, _: Annotated[DeliveryClaim, examples.A_DELIVERY_CLAIM]) -> DeliveryOffer:
     """Take a result that waits to be delivered. Null: none waits."""
     outputs = caller.state.settings.outputs
-    lease_s = outputs.deliver_s + LATE_REPORT_S
+    lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:
-        row = deliveries.take(db, caller.identity.name, lease_s=lease_s, now_s=caller.now_s)
+        row = deliveries.take(db, caller.identity.name, lease_s=lease_s, most_failures=tries, now_s=caller.now_s)
     if row is None:
         return DeliveryOffer()
     return DeliveryOffer(

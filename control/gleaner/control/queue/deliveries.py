@@ -8,7 +8,7 @@ same bytes.
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, insert, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow, filled_target
@@ -19,6 +19,8 @@ from gleaner.control.queue.transitions import record
 
 DELIVERED, NOT_DELIVERED = "delivered", "not delivered"
 """The events of a delivery's end."""
+AGENT_ENDED = "its agent ended before the end"
+NOTHING_HEARD = "its agent has not said in time how it ended"
 
 
 def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
@@ -35,33 +37,47 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
 
 
 def is_due(db: Connection, *, now_s: float) -> bool:
-    """Return True if a delivery waits for an agent."""
-    return bool(db.execute(select(exists().where(_is_due(now_s)))).scalar_one())
+    """Return True if a delivery waits for an agent. Each heartbeat asks: two questions, each answered by the index."""
+    return any(db.execute(select(DELIVERY.c.job).where(one).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT))
+
+
+_IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that the partial index is used
+_IS_LEFT = and_(
+    _IS_OPEN,
+    DELIVERY.c.phase == DeliveryPhase.TAKEN,
+    exists().where(AGENT.c.name == DELIVERY.c.agent, AGENT.c.phase == Phase.ENDED),
+)
+"""The condition: the agent that took it has ended."""
 
 
 def _is_due(now_s: float) -> ColumnElement[bool]:
-    """Return the condition: it waits and its pause is over, or the agent that took it has ended or come to no end."""
-    its_agent_ended = exists().where(AGENT.c.name == DELIVERY.c.agent, AGENT.c.phase == Phase.ENDED)
-    return and_(
-        DELIVERY.c.phase.in_([DeliveryPhase.WAITING, DeliveryPhase.TAKEN]),
-        or_(DELIVERY.c.due_s <= now_s, and_(DELIVERY.c.phase == DeliveryPhase.TAKEN, its_agent_ended)),
-    )
+    """Return the condition: it waits and its pause is over, or the agent that took it has come to no end."""
+    return and_(_IS_OPEN, DELIVERY.c.due_s <= now_s)
 
 
-def take(db: Connection, agent: str, *, lease_s: float, now_s: float) -> Any | None:
+def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
     """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
 
-    The row has the job's group, its result's digest, and what is kept of its folder. Raises `Refused` for an agent that
-    is not live.
+    The row has the job's group, its result's digest, and what is kept of its folder. A try that nobody has ended is one
+    failure: so what fits into no agent's time is given up after `most_failures`. Raises `Refused` for an agent that is
+    not live.
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Refused(f"agent {agent} may not deliver: it is not live")
-    first = select(DELIVERY.c.job).where(_is_due(now_s)).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
-    job = db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).scalar_one_or_none()
-    if job is None:
-        return None
-    taken = {"phase": DeliveryPhase.TAKEN, "number": DELIVERY.c.number + 1, "agent": agent, "due_s": now_s + lease_s}
-    db.execute(update(DELIVERY).where(DELIVERY.c.job == job, _is_due(now_s)).values(taken))
+    for condition, problem in ((_is_due(now_s), NOTHING_HEARD), (_IS_LEFT, AGENT_ENDED)):
+        first = select(DELIVERY).where(condition).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
+        while row := db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
+            lost = {"failures": row.failures + 1, "problem": problem} if row.phase is DeliveryPhase.TAKEN else {}
+            if lost and lost["failures"] >= most_failures:
+                _give_up(db, row, problem, now_s=now_s)
+                continue
+            taken = {"phase": DeliveryPhase.TAKEN, "number": row.number + 1, "agent": agent, "due_s": now_s + lease_s}
+            _change(db, row, taken | lost)
+            return _whole(db, row.job)
+    return None
+
+
+def _whole(db: Connection, job: int) -> Any:
     columns = (DELIVERY, JOB.c.group, JOB.c.index.label("run"), JOB.c.output_digest, SPEC.c.outputs)
     whole = select(*columns).join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job).join(SPEC, SPEC.c.id == JOB.c.spec)
     return db.execute(whole.where(DELIVERY.c.job == job)).one()
@@ -89,9 +105,13 @@ def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failu
         again = {"phase": DeliveryPhase.WAITING, "failures": failures, "due_s": due_s, "problem": report.failed}
         _change(db, row, again)
         return
-    end = {"phase": DeliveryPhase.FAILED, "failures": failures, "problem": report.failed, "ended_s": now_s}
+    _give_up(db, row, report.failed, now_s=now_s)
+
+
+def _give_up(db: Connection, row: Any, problem: str, *, now_s: float) -> None:
+    end = {"phase": DeliveryPhase.FAILED, "failures": row.failures + 1, "problem": problem, "ended_s": now_s}
     _change(db, row, end)
-    record(db, report.job, NOT_DELIVERED, now_s=now_s, detail=report.failed)
+    record(db, row.job, NOT_DELIVERED, now_s=now_s, detail=problem)
 
 
 def try_again(db: Connection, job: int, *, now_s: float) -> None:
