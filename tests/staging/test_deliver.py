@@ -21,6 +21,7 @@ from gleaner.agent.staging import deliver_child
 from gleaner.agent.staging.child_process import child_process
 from gleaner.agent.staging.deliver import Deliver
 from gleaner.agent.staging.deliver_child import DeliverRequest
+from gleaner.agent.staging.stage import SLOWEST_BYTES_PER_S, sync_staged
 
 pytestmark = pytest.mark.slow
 FILES = {"a.root": b"events" * 1000, "hist/b.root": b"hist", "hist/deep/run.sh": b"#!/bin/sh\n", "odd\nname": b"odd"}
@@ -183,6 +184,20 @@ def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_compl
     assert delivered(place, digest, to="7", number=2).failed == ""
     assert list((place / "data/7").glob(".gleaner*")) == []
     assert len(files(place / "data/7")) == 1 + len(FILES)
+
+
+def test_a_long_sync_is_not_silent_and_one_that_hangs_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync ends when so much was said as may be said for the file's size."""
+    says, enough = itertools.count(1), threading.Event()
+
+    def progress() -> None:
+        if next(says) == 3:
+            enough.set()
+
+    monkeypatch.setattr(os, "fsync", lambda _file: enough.wait(60))
+    sync_staged(0, 3 * SLOWEST_BYTES_PER_S // 100, progress, say_every_s=0.01)
+    assert enough.is_set()
+    assert next(says) == 5  # once more at its end, and never beyond what the size allows
 
 
 def hang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,15 @@ from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, outpu
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass, serve
 from gleaner.agent.staging.fetch_child import AddressGuard, FetchRequest
-from gleaner.agent.staging.stage import Names, list_line, list_name, read_staged, stage_folder, staged_files
+from gleaner.agent.staging.stage import (
+    Names,
+    list_line,
+    list_name,
+    read_staged,
+    stage_folder,
+    staged_files,
+    sync_staged,
+)
 from gleaner.agent.staging.webdav import WebDav
 from gleaner.agent.system import openat, tar_unpack
 from gleaner.agent.system.keep_patterns import Keep
@@ -29,6 +37,8 @@ from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimi
 LIST = ".gleaner-list"
 PROGRESS = b"."
 """Written for each piece that was copied: a target that takes nothing for long hangs."""
+SAYS_WHILE_SILENT = 4
+"""So often progress is said in the time in which something must be heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ def deliver_to_folder(request: DeliverRequest, progress: Callable[[], None]) -> 
                 continue
             with openat.closing_fd(openat.open_plain(folder, names[-1])) as file:
                 digest, of_file_bytes = read_staged(file, progress)
-                os.fsync(file)
+                sync_staged(file, of_file_bytes, progress, say_every_s=request.silent_s / SAYS_WHILE_SILENT)
             lines.append(list_line(digest, names))
             size_bytes += of_file_bytes
         folders = {()} | {_move(folder, names, target, request) for folder, names in staged_files(stage)}

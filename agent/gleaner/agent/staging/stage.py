@@ -1,14 +1,18 @@
 """A result that is unpacked in a folder of its own, which nobody else can enter, on its way to its target."""
 
 import hashlib
+import math
 import os
 import stat
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 
 from gleaner.agent.system import openat
 
 Names = tuple[str, ...]
+SLOWEST_BYTES_PER_S = 2**20
+"""A file system that syncs fewer bytes in a second hangs."""
 
 
 @contextmanager
@@ -58,6 +62,26 @@ def read_staged(file: int, progress: Callable[[], None]) -> tuple[str, int]:
         size_bytes += len(chunk)
         progress()
     return hashed.hexdigest(), size_bytes
+
+
+def sync_staged(file: int, size_bytes: int, progress: Callable[[], None], *, say_every_s: float) -> None:
+    """Sync a file. Meanwhile progress is said, for as long as a slow disk may need for its size."""
+    is_synced = threading.Event()
+
+    def say() -> None:
+        for _ in range(math.ceil(size_bytes / SLOWEST_BYTES_PER_S / say_every_s)):
+            if is_synced.wait(say_every_s):
+                return
+            progress()
+
+    saying = threading.Thread(target=say, daemon=True)
+    saying.start()
+    try:
+        os.fsync(file)
+    finally:
+        is_synced.set()
+        saying.join()
+    progress()
 
 
 def list_name(job: int) -> str:
