@@ -103,7 +103,8 @@ def answer(
 
 def check_end(child: "subprocess.Popen[bytes]", where: str) -> None:
     """Raise `MayNot` or `MayPass` unless the child, whose output has ended, says that it has done all."""
-    line = " ".join(cast("IO[bytes]", child.stderr).read(LONGEST_LINE).decode(errors="replace").split())
+    said = " ".join(cast("IO[bytes]", child.stderr).read(LONGEST_LINE).decode(errors="replace").split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in said)  # it may have a name from a job
     try:
         status = child.wait(ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
@@ -123,6 +124,6 @@ def serve(chunks: Iterator[bytes]) -> int:
         for chunk in chunks:
             openat.write_all(1, chunk)
     except (MayNot, MayPass) as error:
-        openat.write_all(said, str(error).encode())
+        openat.write_all(said, str(error).encode(errors="replace"))
         return FINAL if isinstance(error, MayNot) else MAY_PASS
     return 0
