@@ -150,10 +150,27 @@ def test_what_cannot_be_delivered_is_one_line(place: Path) -> None:
     assert missing.may_pass
 
 
+def test_a_message_has_printable_letters_only_whatever_a_file_is_called(place: Path) -> None:
+    name = os.fsdecode(b"\xff\x1b[2Jx")
+    (place / "job" / name).write_bytes(b"")
+    (place / "data/set/7" / name).mkdir(parents=True)
+    report = delivered(place, stored(place))
+    assert "/set/7/: ??[2Jx is a folder there" in report.failed
+    assert not report.may_pass
+
+
 def test_a_delivery_that_takes_too_long_is_given_up(place: Path) -> None:
     digest = usual(place)
     assert "did not take the result within 0 s ([outputs] deliver_s)" in delivered(place, digest, total_s=0).failed
     assert files(place / "data") == {}
+
+
+def test_a_delivery_that_is_killed_leaves_nothing_on_the_node_and_at_the_target(place: Path) -> None:
+    digest = usual(place)
+    for left in ("work/.gleaner-7-1/inner", "data/set/7/.gleaner-7-1/inner", "data/set/7/.gleaner-71-1"):
+        (place / left).mkdir(parents=True)
+    assert delivered(place, digest, total_s=0).may_pass
+    assert [path.name for path in (*(place / "work").iterdir(), *(place / "data/set/7").iterdir())] == [".gleaner-71-1"]
 
 
 def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_completes_it(place: Path) -> None:

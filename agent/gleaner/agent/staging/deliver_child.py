@@ -25,6 +25,7 @@ from gleaner.agent.staging.stage import (
     list_line,
     list_name,
     read_staged,
+    remove_stages,
     stage_folder,
     staged_files,
     sync_staged,
@@ -61,6 +62,8 @@ class DeliverRequest:
     """A folder on the node's disk, for a result on its way to a server."""
     reserve_bytes: int
     """So much of that disk stays free."""
+    only_clears: bool = False
+    """Nothing is delivered: what a killed try has left in the target's folder is removed."""
 
     def to_json(self) -> bytes:
         """Return the request as the child reads it."""
@@ -92,6 +95,10 @@ def unpack_result(
 
 def deliver_to_folder(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
     """Deliver into a folder that every node has."""
+    if request.only_clears:
+        with _open_target(request) as target:
+            remove_stages(target, request.job)
+        return 0, 0
     keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
     with _open_target(request) as target, stage_folder(target, request.job, request.number) as stage:
         unpack_result(request, stage, progress)

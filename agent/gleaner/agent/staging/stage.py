@@ -18,18 +18,22 @@ SLOWEST_BYTES_PER_S = 2**20
 @contextmanager
 def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
     """Make the folder for a try to deliver a job's result, and remove it at the end. Those of older tries go, too."""
-    prefix = f".gleaner-{job}-"
-    for old in openat.entries(parent):
-        if old.startswith(prefix):
-            with suppress(OSError):  # somebody else's folder may stay
-                _remove(parent, old)
-    name = f"{prefix}{number}"
+    remove_stages(parent, job)
+    name = f".gleaner-{job}-{number}"
     os.mkdir(name, 0o700, dir_fd=parent)
     try:
         with openat.walk(parent, (name,)) as folder:
             yield folder
     finally:
         _remove(parent, name)
+
+
+def remove_stages(parent: int, job: int) -> None:
+    """Remove the folders of all tries to deliver a job's result."""
+    for old in openat.entries(parent):
+        if old.startswith(f".gleaner-{job}-"):
+            with suppress(OSError):  # somebody else's folder may stay
+                _remove(parent, old)
 
 
 def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
