@@ -16,6 +16,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.staging.deliver import Deliver
 
+PASSING = f".gleaner-7-1-{hashlib.sha256(b'a.root').hexdigest()[:16]}"
 pytestmark = pytest.mark.slow
 FILES = {"a.root": b"events" * 100_000, "hist/b c?.root": b"hist"}
 LIST = b"".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode() for name, content in sorted(FILES.items()))
@@ -65,15 +66,20 @@ def test_a_server_that_knows_no_move_gets_the_files_under_their_own_names(server
     server.refuses |= {"MOVE": 405}
     assert delivered(tmp_path, server).failed == ""
     assert server.files == WHOLE
-    assert [asked for asked in server.asked if asked.startswith("MOVE")] == ["MOVE /data/set/7/.gleaner-7-1-a.root"]
+    assert [asked for asked in server.asked if asked.startswith("MOVE")] == [f"MOVE /data/set/7/{PASSING}"]
 
 
-def test_delivered_again_it_is_the_same_and_what_a_dead_try_has_left_is_removed(
+def test_delivered_again_it_is_the_same_and_what_dead_tries_have_left_is_removed(
     server: DavServer, tmp_path: Path
 ) -> None:
     server.folders |= {"/data/set", "/data/set/7"}
-    server.files["/data/set/7/.gleaner-7-1-a.root"] = b"half"
-    assert delivered(tmp_path, server, number=2).failed == ""
+    server.refuses |= {"MOVE": 503, "DELETE": 503}
+    for number in (1, 2, 3):
+        (tmp_path / str(number)).mkdir()
+        assert delivered(tmp_path / str(number), server, number=number).may_pass
+    assert len(server.files) == 2
+    server.refuses.clear()
+    assert delivered(tmp_path, server, number=4).failed == ""
     assert server.files == WHOLE
 
 
@@ -86,7 +92,7 @@ def test_a_redirect_is_followed_with_the_whole_file_if_it_is_allowed(server: Dav
 @pytest.mark.parametrize(
     ("moved_to", "said"),
     [
-        ("https://elsewhere.example", "is redirected, and https://elsewhere.example/data/set/7/.gleaner-7-1-a.root?"),
+        ("https://elsewhere.example", f"is redirected, and https://elsewhere.example/data/set/7/{PASSING}?"),
         ("http://127.0.0.1", "must begin with https://"),
         ("file://", "must not lead to a file of the node"),
     ],
@@ -110,7 +116,7 @@ def test_a_server_that_fails_in_the_middle_shows_whole_files_only_and_no_list(
     server: DavServer, tmp_path: Path
 ) -> None:
     server.folders |= {"/data/set", "/data/set/7", "/data/set/7/hist"}
-    server.refuses |= {"PUT /data/set/7/hist/.gleaner-7-1-b c?.root": 500}
+    server.refuses |= {f"PUT /data/set/7/hist/.gleaner-7-1-{hashlib.sha256(b'b c?.root').hexdigest()[:16]}": 500}
     report = delivered(tmp_path, server)
     assert (report.may_pass, server.files) == (True, {"/data/set/7/a.root": FILES["a.root"]})
 

@@ -24,6 +24,7 @@ from gleaner.agent.staging.stage import (
     Names,
     list_line,
     list_name,
+    passing_name,
     read_staged,
     remove_stages,
     stage_folder,
@@ -165,11 +166,10 @@ def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> 
     """Deliver to a server, by way of the node's disk: a server may want a file to be sent twice."""
     keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
     rules = FetchRequest(request.to, request.allowed, request.control_host, request.silent_s, has_digest=False)
-    prefix, before = (f".gleaner-{request.job}-{number}-" for number in (request.number, request.number - 1))
     server = WebDav(
         request.to,
         request.allowed,
-        prefix=prefix,
+        passing_name=lambda name: passing_name(request.job, request.number, name),
         silent_s=request.silent_s,
         check=AddressGuard(rules).check,
         progress=progress,
@@ -186,8 +186,8 @@ def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> 
                 continue
             with os.fdopen(openat.open_plain(folder, names[-1]), "rb") as file:
                 digest, of_file_bytes = read_staged(file.fileno(), progress)
-                if request.number > 1:  # the try before may have died
-                    server.remove((*names[:-1], f"{before}{names[-1]}"))
+                if request.number > 1:  # tries before may have died
+                    server.remove((*names[:-1], passing_name(request.job, request.number - 1, names[-1])))
                 server.put(names, file)
             lines.append(list_line(digest, names))
             size_bytes += of_file_bytes

@@ -88,6 +88,19 @@ def sync_staged(file: int, size_bytes: int, progress: Callable[[], None], *, say
     progress()
 
 
+def passing_name(job: int, number: int, name: str) -> str:
+    """Return the name of a file on a server until it is whole. All tries use two: each removes that of the other.
+
+    So no number of tries leaves more, and an agent that control has given up does not write into the next one's file.
+
+    >>> passing_name(7, 1, "a.root") == passing_name(7, 3, "a.root") != passing_name(7, 2, "a.root")
+    True
+    >>> passing_name(7, 1, "a.root")
+    '.gleaner-7-1-05ac5882be239e64'
+    """
+    return f".gleaner-{job}-{number % 2}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+
+
 def list_name(job: int) -> str:
     """Return the name of the list of a job's files, which comes last.
 

@@ -71,15 +71,15 @@ class WebDav:
         to: str,
         allowed: Sequence[str],
         *,
-        prefix: str,
+        passing_name: Callable[[str], str],
         silent_s: float,
         check: Callable[[str, str], None],
         progress: Callable[[], None],
     ) -> None:
-        """`prefix`: the beginning of passing names. `check` raises for a host and an address that are refused."""
+        """`passing_name` returns that of a file. `check` raises for a host and an address that are refused."""
         self._to = to.rstrip("/") + "/"
         self._allowed = allowed
-        self._prefix = prefix
+        self._passing_name = passing_name
         self._silent_s = silent_s
         self._check = check
         self._progress = progress
@@ -89,7 +89,7 @@ class WebDav:
     def put(self, names: Names, file: IO[bytes]) -> None:
         """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
         if self._knows_move:
-            passing = (*names[:-1], f"{self._prefix}{names[-1]}")
+            passing = (*names[:-1], self._passing_name(names[-1]))
             self._put(passing, file)
             status = self._ask("MOVE", passing, {"Destination": self._url(names), "Overwrite": "T"})
             if status in _DONE:
