@@ -150,6 +150,16 @@ def test_what_cannot_be_delivered_is_one_line(place: Path) -> None:
     assert missing.may_pass
 
 
+def test_files_of_holes_hold_up_nobody(place: Path) -> None:
+    for name in ("holes", "more"):
+        (place / "job" / name).write_bytes(b"x")
+        os.truncate(place / "job" / name, 2**30)
+    digest = stored(place)
+    report = delivered(place, digest)
+    assert "the files are mostly holes (2.0 GiB, of which " in report.failed
+    assert (report.may_pass, files(place / "data")) == (False, {})
+
+
 def test_a_message_has_printable_letters_only_whatever_a_file_is_called(place: Path) -> None:
     name = os.fsdecode(b"\xff\x1b[2Jx")
     (place / "job" / name).write_bytes(b"")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
+from gleaner.agent.common.quantities import size
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass, serve
 from gleaner.agent.staging.fetch_child import AddressGuard, FetchRequest
@@ -41,6 +42,9 @@ PROGRESS = b"."
 """Written for each piece that was copied: a target that takes nothing for long hangs."""
 SAYS_WHILE_SILENT = 4
 """So often progress is said in the time in which something must be heard."""
+
+MOST_TIMES_STORED, MOST_HOLES_BYTES = 16, 2**30
+"""The files of a result are larger than what is stored of them by such a factor and so much at most: by their holes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,13 @@ def unpack_result(
     request: DeliverRequest, stage: int, progress: Callable[[], None], *, most_bytes: float = math.inf
 ) -> None:
     """Unpack the result into an open folder. Symbolic links are left out. Raises `MayNot` or `MayPass`."""
+    stored_bytes = 0
 
     def chunks() -> Iterator[bytes]:
+        nonlocal stored_bytes
         archive = FolderStorage(Path(request.storage)).open(output_key(request.job, request.attempt), request.digest)
-        if archive.parts[FOLDER_PART].size_bytes > most_bytes:
+        stored_bytes = archive.parts[FOLDER_PART].size_bytes
+        if stored_bytes > most_bytes:
             raise MayPass("this node has no room for the result on its way")
         for chunk in archive.read(FOLDER_PART):
             progress()
@@ -92,6 +99,18 @@ def unpack_result(
         raise MayPass(f"the result cannot be read: {error}") from None
     except (Hostile, *MALFORMED) as error:
         raise MayNot(f"the result cannot be unpacked: {error}") from None
+    _refuse_holes(request, stage, stored_bytes)
+
+
+def _refuse_holes(request: DeliverRequest, stage: int, stored_bytes: int) -> None:
+    """Raise `MayNot` if holes make files so large that to read them would hold up all other deliveries."""
+    keep, size_bytes = Keep(request.keep), 0
+    for folder, names in staged_files(stage):
+        if not request.keep or keep(names):
+            size_bytes += os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_size
+    if size_bytes > MOST_TIMES_STORED * stored_bytes + MOST_HOLES_BYTES:
+        sizes = f"{size(size_bytes)}, of which {size(stored_bytes)} are stored"
+        raise MayNot(f"the files are mostly holes ({sizes}): take the result from the storage with glean results")
 
 
 def deliver_to_folder(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
