@@ -99,9 +99,8 @@ def test_control_does_not_start_on_a_backup_that_is_not_safe_yet(
     check_schema(harness.engine)
 
 
-def test_what_is_put_back_belongs_to_who_had_it(harness: QueueHarness, storage: FolderStorage, tmp_path: Path) -> None:
-    if harness.engine.dialect.name != "sqlite":
-        pytest.skip("a server has its own files")
+def test_what_is_put_back_belongs_to_who_had_it(sqlite_url: str, storage: FolderStorage, tmp_path: Path) -> None:
+    harness = QueueHarness(connect(sqlite_url))
     backup.back_up(harness.engine, tmp_path / "backup")
     place = Path(str(harness.engine.url.database))
     if os.geteuid() == 0:
