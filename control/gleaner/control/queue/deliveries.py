@@ -67,12 +67,13 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
     for condition, problem in ((_is_due(now_s), NOTHING_HEARD), (_IS_LEFT, AGENT_ENDED)):
         first = select(DELIVERY).where(condition).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
         while row := db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
-            lost = {"failures": row.failures + 1, "problem": problem} if row.phase is DeliveryPhase.TAKEN else {}
-            if lost and lost["failures"] >= most_failures:
-                _give_up(db, row, problem, now_s=now_s)
-                continue
             taken = {"phase": DeliveryPhase.TAKEN, "number": row.number + 1, "agent": agent, "due_s": now_s + lease_s}
-            _change(db, row, taken | lost)
+            if row.phase is DeliveryPhase.TAKEN:
+                if row.failures + 1 >= most_failures:
+                    _give_up(db, row, problem, now_s=now_s)
+                    continue
+                taken |= {"failures": row.failures + 1, "problem": problem}
+            _change(db, row, taken)
             return _whole(db, row.job)
     return None
 
