@@ -20,7 +20,8 @@ lines = st.sampled_from(
         "AccountingStorageEnforce=associations,safe", "AccountingStorageEnforce=all", "SchedulerType=sched/builtin",
         "PartitionName=DEFAULT MaxTime=1-0 PriorityTier=5", "PartitionName=a Nodes=n[1-4] # big",
         "PartitionName=b Nodes=ALL \\", "    PriorityTier=3", "PartitionName=c priorityTier=1 PreemptMode=REQUEUE",
-        "PartitionName=gleaner Nodes=n1", "Include machine.conf",
+        "PartitionName=gleaner Nodes=n1", "Include machine.conf", "PartitionName=d Nodes=n[1-9] \\",
+        "  PreemptMode=OFF PriorityTier=10", "  State=UP \\", "# a comment \\",
     ]
 )  # fmt: skip
 texts = st.builds(lambda some, end: "\n".join(some) + end, st.lists(lines, max_size=12), st.sampled_from(["", "\n"]))
@@ -29,11 +30,17 @@ texts = st.builds(lambda some, end: "\n".join(some) + end, st.lists(lines, max_s
 def values(text: str) -> dict[str, str]:
     """Return the last value of each key, as Slurm reads it, and each partition's line."""
     found: dict[str, str] = {}
-    for line in text.split("\n"):
-        if match := re.match(r"\s*(\w+)\s*=\s*([^\s#]*)(.*)", line):
+    text = re.sub(r"#.*", "", text)
+    for line in re.sub(r"\\\n", "", text).split("\n"):
+        if match := re.match(r"\s*(\w+)\s*=\s*(\S*)(.*)", line):
             name = match[1].lower()
-            found[f"partition {match[2]}" if name == "partitionname" else name] = match[2] + match[3]
+            found[f"partition {match[2]}" if name == "partitionname" else name] = match[2] + match[3].rstrip()
     return found
+
+
+def continued(text: str) -> list[str]:
+    """Return each group of lines that Slurm reads as one."""
+    return re.findall(r"(?:^[^#\n]*\\\n)+.*$", text, flags=re.MULTILINE)
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -42,6 +49,7 @@ def test_what_agents_need_is_there_all_else_stays_and_all_of_it_is_taken_back(te
     new = CHANGE(text)
     assert text_edits.without(new) == text
     assert CHANGE(text_edits.without(new)) == new
+    assert all(each in new for each in continued(text))
     found = values(new)
     assert found["selecttype"].startswith("select/cons_tres")
     assert "_Memory" in found["selecttypeparameters"]
@@ -54,8 +62,15 @@ def test_what_agents_need_is_there_all_else_stays_and_all_of_it_is_taken_back(te
     assert found.get("partition gleaner")
     before = text.split("\n")
     assert [line for line in before if line.startswith(("ClusterName", "Include", "#"))] == [
-        line for line in new.split("\n") if line.startswith(("ClusterName", "Include", "# Sel"))
+        line for line in new.split("\n") if line.startswith(("ClusterName", "Include", "# Sel", "# a comment"))
     ]
+
+
+def test_a_partition_that_goes_on_in_the_next_line_stays_as_it_is() -> None:
+    text = "PartitionName=a Nodes=ALL \\\n  PreemptMode=OFF PriorityTier=10\n"
+    new = CHANGE(text)
+    assert new.startswith(text + text_edits.BEGIN)
+    assert values(new)["preemptmode"] == "REQUEUE"
 
 
 def test_a_regular_partition_is_above_the_agents_and_nobody_preempts_it() -> None:
