@@ -78,6 +78,16 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert tree(root) == before
 
 
+def test_a_file_beside_slurm_conf_is_read_if_that_includes_it(root: Path) -> None:
+    lay_slurm_conf(root)
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text("Include site.conf\n")
+    (root / "etc/slurm/site.conf").write_text("Epilog=/site.sh\n")
+    assert setup(root, *CONTROL) == 0
+    assert "Epilog=" not in conf.read_text()
+    assert "DefMemPerCPU=" in conf.read_text()
+
+
 def test_the_settings_of_control_are_those_that_control_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gleaner.control.settings import Settings
 

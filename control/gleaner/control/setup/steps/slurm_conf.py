@@ -5,7 +5,7 @@ end.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gleaner.control.setup.steps.text_edits import replaced, with_block
@@ -16,7 +16,13 @@ REGULAR_TIER = 10
 _OWN_TIER = 1
 _LEAST_ENFORCED = ("associations", "limits", "qos")
 _MEMORY_KEYS = ("defmempercpu", "defmempernode")
-_FIRST = re.compile(r"\s*([A-Za-z]\w*)\s*=\s*([^\s]*)")
+_RECORDS = ("nodename", "nodeset", "downnodes", "frontendname")
+"""The first keys of lines whose other keys belong to them. A partition is one, too."""
+_PAIR = re.compile(r"(?<!\S)([A-Za-z]\w*)\s*=\s*(\"[^\"]*\"|\S*)")
+_INCLUDE = re.compile(r"\s*include\s+(\S.*?)\s*$", re.IGNORECASE)
+
+Included = Mapping[str, str]
+"""The texts of included files, by the names that stand in `Include`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,63 +81,118 @@ def _enforced(found: str) -> str:
     return ",".join((*words, *(word for word in _LEAST_ENFORCED if word not in known)))
 
 
-def edit(wanted: Wanted) -> Callable[[str], str]:
-    """Return the edit of a slurm.conf that has none of our lines."""
+def edit(wanted: Wanted, included: Included | None = None) -> Callable[[str], str]:
+    """Return the edit of a slurm.conf that has none of our lines. `included` are the files that it includes."""
 
     def change(text: str) -> str:
-        walk = _Walk(wanted)
-        lines = [line for statement in _statements(text) for line in walk.mended(statement)]
+        walk = _Walk(wanted, included or {})
+        lines = walk.mended_lines(text)
         return with_block("\n".join(lines), walk.missing())
 
     return change
 
 
-def remarks(text: str) -> tuple[str, ...]:
-    """Return what has to be done by hand in a slurm.conf that has none of our lines, a line each."""
-    walk = _Walk(Wanted("", 1))
-    for statement in _statements(text):
-        walk.mended(statement)
-    return tuple(walk.said)
+def remarks(wanted: Wanted, included: Included | None = None) -> Callable[[str], tuple[str, ...]]:
+    """Return what tells the things to do by hand in a slurm.conf that has none of our lines, a line each."""
+
+    def told(text: str) -> tuple[str, ...]:
+        walk = _Walk(wanted, included or {})
+        walk.mended_lines(text)
+        return tuple(walk.said)
+
+    return told
+
+
+def read_included(text: str, read: Callable[[str], str | None]) -> Included:
+    """Return the files that a slurm.conf includes, and those that they include. `read` gives None for no file."""
+    found: dict[str, str] = {}
+    waiting = _included_names(text)
+    while waiting:
+        name = waiting.pop()
+        content = None if name in found else read(name)
+        if content is not None:
+            found[name] = content
+            waiting += _included_names(content)
+    return found
+
+
+def _included_names(text: str) -> list[str]:
+    matches = (_INCLUDE.match(_joined(statement)) for statement in _statements(text))
+    return [match[1] for match in matches if match]
 
 
 class _Walk:
     """A way through a slurm.conf, from its first statement to the last."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, included: Included) -> None:
         self._wanted = wanted
         self._keys = {key.name.lower(): key for key in _keys(wanted)}
+        self._included = included
         self._seen: set[str] = set()
         self._defaults: dict[str, str] = {}
+        self._inside: tuple[str, ...] = ()
         self.said: list[str] = []
 
-    def mended(self, statement: list[str]) -> list[str]:
+    def mended_lines(self, text: str) -> list[str]:
+        """Return the lines that stand for those of a text."""
+        return [line for statement in _statements(text) for line in self._mended(statement)]
+
+    def _mended(self, statement: list[str]) -> list[str]:
         """Return the lines that stand for those of a statement. One of several lines stays as it is."""
         code = _joined(statement)
+        if include := _INCLUDE.match(code):
+            self._include(include[1])
+            return statement
         new = self._mended_code(code)
         if new == code:
             return statement
         line = statement[0]
+        if self._inside:
+            self.said.append(f"{self._inside[-1]}, which slurm.conf includes, needs by hand: {new.strip()}")
+            return statement
         if _goes_on(line):
             self.said.append(f"slurm.conf: look at the line {line[:60]!r} by hand: it goes on in the next")
             return statement
         return replaced(line, new + line[len(code) :])
 
+    def _include(self, name: str) -> None:
+        """Note what an included file sets. One that cannot be read may set what must not stand there twice."""
+        if name in self._inside:
+            return
+        if name not in self._included:
+            self._seen |= {"epilog", *_MEMORY_KEYS}
+            self.said.append(
+                f"slurm.conf includes {name}, which setup cannot read: "
+                f"see by hand that the Epilog calls {EPILOG}, and that DefMemPerCPU is set"
+            )
+            return
+        self._inside = (*self._inside, name)
+        self.mended_lines(self._included[name])
+        self._inside = self._inside[:-1]
+
     def _mended_code(self, code: str) -> str:
-        match = _FIRST.match(code)
-        if match is None:
+        """Return a statement with the values that are needed. All else in it stays."""
+        pairs = list(_PAIR.finditer(code))
+        if not pairs:
             return code
-        name, value = match[1].lower(), match[2]
-        self._seen.add(name)
-        if name == "partitionname":
+        first, value = pairs[0][1].lower(), pairs[0][2]
+        if first == "partitionname":
             self._seen.add(f"partition {value.lower()}")
             return _partition(code, value, self._defaults)
+        if first in _RECORDS:
+            return code
+        new = code
+        for pair in reversed(pairs):
+            right = self._right_value(pair[1].lower(), pair[2])
+            if right.lower() != pair[2].lower():
+                new = f"{new[: pair.start()]}{self._keys[pair[1].lower()].name}={right}{new[pair.end() :]}"
+        return new
+
+    def _right_value(self, name: str, value: str) -> str:
+        self._seen.add(name)
         if name == "epilog" and value != EPILOG:
             self.said.append(f"slurm.conf has the Epilog {value}: let it call {EPILOG}")
-        if name not in self._keys:
-            return code
-        key = self._keys[name]
-        right = key.mended(value)
-        return code if right.lower() == value.lower() else f"{key.name}={right}"
+        return self._keys[name].mended(value) if name in self._keys else value
 
     def missing(self) -> list[str]:
         """Return the lines that no statement until now makes needless."""
