@@ -305,15 +305,24 @@ def test_a_program_that_fails_is_one_line_and_is_repeated(tmp_path: Path) -> Non
             installer(tmp_path).apply([step], ANSWERS)
 
 
-USERS = {"root": ["root", "x", "0"], "bob": ["bob", "x", "4200"]}
+USERS = {"root": ["root", "x", "0"], "bob": ["bob", "x", "4200", "4200"]}
 
 
 def test_the_numbers_of_an_account_must_be_free() -> None:
     assert account_plan(AccountStep("bob", 4200, 4200), USERS, {}, ()) is None
-    for wanted, said in ((AccountStep("bob", 1, 1), "use one everywhere"), (AccountStep("new", 4200, 1), "bob's")):
+    for wanted, said in (
+        (AccountStep("bob", 1, 4200), "the account bob has the number 4200 here, not 1"),
+        (AccountStep("bob", 4200, 1), "the account bob is in the group number 4200 here, not 1"),
+        (AccountStep("new", 4200, 1), "bob's"),
+    ):
         with pytest.raises(SetupRefused, match=said):
             account_plan(wanted, USERS, {}, ())
-    with pytest.raises(SetupRefused, match="group number"):
+    for name in ("bob", "new"):
+        with pytest.raises(SetupRefused, match=f"the group {name} has the number 5 here, not 4200"):
+            account_plan(AccountStep(name, 4200, 4200), USERS, {name: [name, "x", "5", ""]}, ())
+    with pytest.raises(SetupRefused, match="the group 4200 of the account bob is staff here"):
+        account_plan(AccountStep("bob", 4200, 4200), USERS, {"staff": ["staff", "x", "4200", ""]}, ())
+    with pytest.raises(SetupRefused, match="group number 5 is tty's"):
         account_plan(AccountStep("new", 7, 5), USERS, {"tty": ["tty", "x", "5"]}, ())
     plan = account_plan(AccountStep("new", 7, 5), USERS, {}, ())
     assert plan is not None
