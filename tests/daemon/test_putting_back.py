@@ -1,5 +1,6 @@
 """A backup that was taken while control ran, put back on each kind of database, with a real storage."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,8 +95,26 @@ def test_control_does_not_start_on_a_backup_that_is_not_safe_yet(
         assert place is not None
         assert [each.name for each in Path(place).parent.glob(".queue*")] == []
         check_schema(harness.engine)  # the database that was there is still there
-    restore(harness, tmp_path / "backup")
+    restore(harness, tmp_path / "backup", replace=harness.engine.dialect.name == "sqlite")
     check_schema(harness.engine)
+
+
+def test_what_is_put_back_belongs_to_who_had_it(sqlite_url: str, storage: FolderStorage, tmp_path: Path) -> None:
+    harness = QueueHarness(connect(sqlite_url))
+    backup.back_up(harness.engine, tmp_path / "backup")
+    place = Path(str(harness.engine.url.database))
+    if os.geteuid() == 0:
+        os.chown(place, 4321, 4322)
+    before = place.stat()
+    restore(harness, tmp_path / "backup")
+    after = place.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode & 0o777) == (before.st_uid, before.st_gid, 0o600)
+
+
+def test_a_backup_does_not_replace_the_database(sqlite_url: str) -> None:
+    harness = QueueHarness(connect(sqlite_url))
+    with pytest.raises(BackupFailed, match="is the database itself"):
+        backup.back_up(harness.engine, Path(str(harness.engine.url.database)))
 
 
 def test_a_database_with_jobs_is_replaced_only_on_demand(

@@ -14,11 +14,11 @@ from gleaner.control.states import Outcome, State
 AWAY_S = 3600.0
 
 
-def recover(harness: QueueHarness, *found: Found, stored: tuple[int, ...] = ()) -> Recovered:
+def recover(harness: QueueHarness, *found: Found, stored: tuple[int, ...] = (), hold: bool = False) -> Recovered:
     """Put the queue back as it is, an hour later."""
     harness.now_s += AWAY_S
     jobs = {*stored, *(one.job for one in found)}
-    return harness.do(recovery.recover, found, stored_jobs=jobs, now_s=harness.now_s)
+    return harness.do(recovery.recover, found, stored_jobs=jobs, now_s=harness.now_s, hold=hold)
 
 
 def saved(job: int, attempt: int, number: int = 1) -> Found:
@@ -105,6 +105,30 @@ def test_what_an_attempt_left_that_had_ended_before_the_backup_does_not_count(ha
     work = harness.claim_one(harness.agent("a2"))
     assert work.checkpoint is not None
     assert work.checkpoint.number == 1
+
+
+def test_an_archive_that_the_queue_refuses_keeps_no_job_from_being_put_back(harness: QueueHarness) -> None:
+    """Number 2 is known and broken in the storage, so that only number 1 is found there."""
+    harness.agent("a1")
+    first, second = harness.job(), harness.job()
+    attempts = {work.job: work.attempt for work in harness.claim("a1", most=2)}
+    harness.record_checkpoint(first, attempts[first], number=2)
+    harness.hold(first, "by alice")
+
+    done = recover(harness, saved(first, attempts[first], 1), saved(second, attempts[second], 1))
+
+    assert (done.went_on, done.unfinished) == (1, 2)
+    assert harness.row(first).held
+    harness.release(first)
+    known = {work.job: work.checkpoint for work in harness.claim(harness.agent("a2"))}
+    assert {job: None if one is None else one.number for job, one in known.items()} == {first: 2, second: 1}
+
+
+def test_all_jobs_can_be_held(harness: QueueHarness) -> None:
+    job = harness.job()
+    recover(harness, saved(job, 2), hold=True)
+    assert harness.claim(harness.agent("a1")) == ()
+    assert harness.row(job).held
 
 
 def test_a_held_job_stays_held_and_loses_nothing(harness: QueueHarness) -> None:

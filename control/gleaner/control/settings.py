@@ -602,4 +602,6 @@ class Settings(FileSettings):
         targets = [folder for url in self.outputs.urls if (folder := allowed_urls.listed_folder(url))]
         if why := mount_folders.conflict(targets, own):
             raise ValueError(f"[outputs] urls: {why}")
+        if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents are one account
+            raise ValueError(f"[inputs] mounts: {why}, which has the results of other groups")
         return self

@@ -89,6 +89,7 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `glean control backup` has written.")],
     replace: Annotated[bool, typer.Option("--replace", help="Also if the database has jobs.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold all jobs that have not ended.")] = False,
 ) -> Answer:
     """Put a backup of the queue's database back. Stop control before."""
     settings = load_settings()
@@ -97,7 +98,9 @@ def restore(
         from gleaner.control.daemon.putting_back import put_back
 
         try:
-            done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
+            done = put_back(
+                settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time(), hold=hold
+            )
         except OSError as error:
             raise Failure(f"{error.filename or file}: {error.strerror}") from error
         except StorageError as error:
@@ -111,7 +114,8 @@ def _restored(done: "Recovered") -> str:
         f"the queue is as it was at {moment(done.taken_s)}, with what the storage shows of the time since:",
         f"{done.ended} jobs have ended since, {done.went_on} go on from a newer checkpoint, {done.unfinished} in all"
         " are not at their end",
-        "tokens that were revoked since count again: revoke them before you start control",
+        "what was revoked, cancelled, held or removed since is not: see to tokens, jobs and secrets before you start"
+        " control",
     ]
     if done.unknown:
         lines.insert(

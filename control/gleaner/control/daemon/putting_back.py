@@ -16,7 +16,7 @@ from gleaner.control.queue.database import connect, migrate, transaction
 from gleaner.control.queue.recovery import Found, Recovered
 
 
-def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
+def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float, hold: bool = False) -> Recovered:
     """Put a backup back. Raises `QueueError`, `StorageError` or `OSError`; then it can be done again."""
     archives = [one for key in FolderStorage(storage).keys("jobs") if (one := job_archive(key)) is not None]
     engine = connect(url)
@@ -30,6 +30,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
                     _found(storage, archives, latest),
                     stored_jobs={one.job for one in archives},
                     now_s=now_s,
+                    hold=hold,
                 )
                 backup.finish(db)
         return done

@@ -5,6 +5,7 @@ is marked until `recovery` has made it safe (`UNFINISHED`): control does not sta
 """
 
 import os
+import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -37,13 +38,19 @@ def back_up(engine: Engine, file: Path) -> int:
     The copy is of one instant, and control may run. A file of that name is replaced at the end, by a whole copy.
     Raises `BackupFailed`, or `OSError`.
     """
-    new = _beside(file)
+    if engine.dialect.name == "sqlite" and file.exists() and file.samefile(_file_of(engine)):
+        raise BackupFailed(f"{file} is the database itself: name another file")
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if engine.dialect.name == "sqlite":
             _copy_sqlite(_file_of(engine), new)
         else:
-            _run("pg_dump", ["--format=custom", "--no-owner", "--no-privileges", f"--file={new}"], engine)
+            _run(
+                "pg_dump",
+                ["--no-password", "--format=custom", "--no-owner", "--no-privileges", f"--file={new}"],
+                engine,
+            )
         _sync(new)
         new.replace(file)
         atomic.sync_folder(file.parent)
@@ -76,6 +83,10 @@ def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
     new = _beside(place)
     _remove_sqlite(new)
     try:
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        owner = (place if place.exists() else place.parent).stat()
+        if os.geteuid() == 0:
+            os.chown(new, owner.st_uid, owner.st_gid)
         _copy_sqlite(file, new)
         with closing(sqlite3.connect(new)) as db:
             db.execute(_MARK)
@@ -103,7 +114,8 @@ def _check_free(engine: Engine, *, replace: bool) -> None:
         there = set(inspect(db).get_table_names())
         if "leader" in there and (who := leader.leader(db, now=leader.NOW)) is not None:
             raise BackupFailed(f"control runs ({who}): stop all control programs, and try again")
-        if "job" in there and not replace and db.execute(select(JOB.c.id).limit(1)).first() is not None:
+        is_ours = UNFINISHED in there  # what a restore has left that was broken off
+        if "job" in there and not replace and not is_ours and db.execute(select(JOB.c.id).limit(1)).first() is not None:
             raise BackupFailed("the database has jobs, which would be lost: back it up, and give --replace")
 
 
@@ -152,7 +164,7 @@ def _load_postgresql(engine: Engine, file: Path) -> None:
     try:
         os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         _run("pg_restore", ["--no-owner", "--no-privileges", f"--file={script}", str(file)], None)
-        in_one = ["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
+        in_one = ["--no-password", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
         _run("psql", [*in_one, f"--command={drop}{_MARK}", f"--file={script}"], engine)
     finally:
         script.unlink(missing_ok=True)

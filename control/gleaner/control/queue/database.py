@@ -213,13 +213,13 @@ def check_schema(engine: Engine) -> None:
     """Raise `SchemaMismatch` unless the tables are those of this version."""
     with _translated(engine), engine.connect() as connection:
         check_tables(connection)
-        if inspect(connection).has_table(UNFINISHED):
-            raise SchemaMismatch("a backup was put back, and that was broken off: run `glean control restore` again")
 
 
 def check_tables(db: Connection) -> None:
     """Do the same within a transaction: another program may have migrated since this one started."""
     check_revision(MigrationContext.configure(db).get_current_revision())
+    if inspect(db).has_table(UNFINISHED):
+        raise SchemaMismatch("a backup was put back, and that was broken off: run `glean control restore` again")
 
 
 def check_revision(found: str | None) -> None:

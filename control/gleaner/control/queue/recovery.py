@@ -8,15 +8,14 @@ know (`numbers_to_skip`). Everything here works in the caller's transaction.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Saved, Slice
 from gleaner.control.models.jobs import Ending
 from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs, lanes
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.schema import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, Phase
 from gleaner.control.queue.transitions import lock, record, take
 from gleaner.control.states import Outcome, State
@@ -57,6 +56,16 @@ class Recovered:
     """The time at which the backup was taken, or a little before that."""
 
 
+class _Waiting(NamedTuple):
+    """A job that is to be claimed."""
+
+    id: int
+    attempt: int
+    from_attempt: int | None
+    from_number: int | None
+    log_lines: int | None
+
+
 def numbers_to_skip(taken_s: float, now_s: float) -> int:
     """Return more numbers than a job can have had attempts since then. One attempt takes more than a second.
 
@@ -72,10 +81,12 @@ def unfinished(db: Connection) -> Mapping[int, int]:
     return {row.id: row.attempt for row in rows}
 
 
-def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Iterable[int], now_s: float) -> Recovered:
+def recover(
+    db: Connection, found: Iterable[Found], *, stored_jobs: Iterable[int], now_s: float, hold: bool = False
+) -> Recovered:
     """Make a queue that was put back safe: let what was found count, and skip the numbers that may be taken.
 
-    `stored_jobs` are all jobs with an archive in the storage.
+    `stored_jobs` are all jobs with an archive in the storage. `hold`: no job starts before it is released.
     """
     taken_s = db.execute(select(func.max(EVENT.c.at_s))).scalar_one() or now_s
     by_job: dict[int, list[Found]] = {}
@@ -87,14 +98,24 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Iterable[int
     to_skip = numbers_to_skip(taken_s, now_s)
     open_jobs = sorted(unfinished(db))
     for job in open_jobs:
-        ended_now, went_on_now = _let_count(db, lock(db, job), by_job.get(job, []), now_s=now_s)
+        ended_now, went_on_now = _try_to_let_count(db, job, by_job.get(job, []), now_s=now_s)
         ended, went_on = ended + ended_now, went_on + went_on_now
         if not ended_now:
             _skip_attempts(db, lock(db, job), by_job.get(job, []), to_skip=to_skip, now_s=now_s)
-    if known or stored:
-        _skip_ids(db, max(known | stored), now_s=now_s)
+            if hold:
+                jobs.put_on_hold(db, lock(db, job), reason="put back from a backup", now_s=now_s)
+    _skip_ids(db, max(known | stored, default=0), now_s=now_s)
     db.execute(delete(WEB_SESSION))  # those that were closed since must not be open again
     return Recovered(ended, went_on, len(open_jobs) - ended, len(stored - known), taken_s)
+
+
+def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
+    """Do as `_let_count`. What the queue refuses counts for nothing, and keeps no other job from being put back."""
+    try:
+        with db.begin_nested():
+            return _let_count(db, lock(db, job), found, now_s=now_s)
+    except QueueError:
+        return False, False
 
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
@@ -108,17 +129,14 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
     reason, was_held = row.hold_reason, row.held
     if was_held:
         db.execute(update(JOB).where(JOB.c.id == row.id).values(held=False, hold_reason=None))
-    try:
-        if newest.attempt > row.attempt:
-            _claim(db, row, newest, now_s=now_s)
-        if newest.number is None:
-            output = Output(digest=newest.digest, size_bytes=newest.size_bytes)
-            report = Completed(exit_code=0, output=output, slice=spent)
-            return attempt_reports.record_completion(db, row.id, newest.attempt, report, now_s=now_s), False
-        saved = Saved(checkpoint=_checkpoint(db, row, newest, newest.number), slice=spent)
-        attempt_reports.record_save(db, row.id, newest.attempt, saved, now_s=now_s)
-    except Refused:
-        return False, False
+    if newest.attempt > row.attempt:
+        _claim(db, row, newest, now_s=now_s)
+    if newest.number is None:
+        output = Output(digest=newest.digest, size_bytes=newest.size_bytes)
+        report = Completed(exit_code=0, output=output, slice=spent)
+        return attempt_reports.record_completion(db, row.id, newest.attempt, report, now_s=now_s), False
+    saved = Saved(checkpoint=_checkpoint(db, row, newest, newest.number), slice=spent)
+    attempt_reports.record_save(db, row.id, newest.attempt, saved, now_s=now_s)
     if was_held:
         jobs.put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
     return False, True
@@ -144,13 +162,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
         db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
     before = lock(db, row.id)
-    made = SimpleNamespace(
-        id=row.id,
-        attempt=one.attempt - 1,
-        from_attempt=before.from_attempt,
-        from_number=before.from_number,
-        log_lines=_log_lines(db, before),
-    )
+    made = _Waiting(row.id, one.attempt - 1, before.from_attempt, before.from_number, _log_lines(db, before))
     take(db, [made], agent=agent, node=node, now_s=now_s)
 
 
