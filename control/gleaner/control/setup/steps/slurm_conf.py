@@ -196,7 +196,9 @@ class _Walk:
 
     def missing(self) -> list[str]:
         """Return the lines that no statement until now makes needless."""
-        seen = self._seen | ({*_MEMORY_KEYS} if self._seen & {*_MEMORY_KEYS} else set())
+        seen = set(self._seen)
+        if seen & {*_MEMORY_KEYS}:
+            seen |= {*_MEMORY_KEYS}
         missing = [f"{key.name}={key.value}" for name, key in self._keys.items() if name not in seen]
         if f"partition {PARTITION}" not in seen:
             missing.append(
