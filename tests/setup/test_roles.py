@@ -14,8 +14,9 @@ from gleaner.control.cli import app
 from gleaner.control.setup import reading
 from gleaner.control.setup.facts import Certificate
 from gleaner.control.setup.steps import manifest as manifests
-from gleaner.control.setup.steps.answers import ControlAnswers, ServiceAccount, read_join
+from gleaner.control.setup.steps.answers import ControlAnswers, JoinFile, ServiceAccount, read_join
 from gleaner.control.setup.steps.certificates import CERTIFICATE, certificates
+from gleaner.control.setup.steps.changes import SetupRefused
 from gleaner.control.setup.steps.engine import Installer, plan_all
 from gleaner.control.setup.steps.machine import MachineReader
 from gleaner.control.setup.steps.roles import SETTINGS, control_steps
@@ -78,6 +79,16 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert tree(root) == before
 
 
+def test_a_file_beside_slurm_conf_is_read_if_that_includes_it(root: Path) -> None:
+    lay_slurm_conf(root)
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text("Include site.conf\n")
+    (root / "etc/slurm/site.conf").write_text("Epilog=/site.sh\n")
+    assert setup(root, *CONTROL) == 0
+    assert "Epilog=" not in conf.read_text()
+    assert "DefMemPerCPU=" in conf.read_text()
+
+
 def test_the_settings_of_control_are_those_that_control_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gleaner.control.settings import Settings
 
@@ -100,6 +111,15 @@ def test_the_join_file_sets_up_the_other_machines(root: Path, tmp_path: Path) ->
     (other / "etc").mkdir(parents=True)
     assert setup(other, "client", "--from", str(file), "--yes") == 0
     assert (other / "etc/gleaner/tls/ca.pem").read_text() == said.ca
+
+
+def test_the_authority_of_a_join_file_must_be_one() -> None:
+    def read(ca: str) -> str:
+        return read_join("it", JoinFile("https://head:8642", ca, "/data", ACCOUNT).text()).ca
+
+    assert read("") == ""  # the system trusts control's certificate
+    with pytest.raises(SetupRefused, match="the ca of it is no certificate in PEM"):
+        read("no certificate")
 
 
 def test_a_run_of_control_that_ends_at_any_change_is_completed(root: Path, tmp_path: Path) -> None:

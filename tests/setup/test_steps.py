@@ -15,9 +15,16 @@ from tests.effort import IS_WHOLE, examples
 
 from gleaner.control.setup.steps import manifest as manifests
 from gleaner.control.setup.steps import text_edits
-from gleaner.control.setup.steps.changes import Ownership, ProgramCheck, RunProgram, SetupRefused
+from gleaner.control.setup.steps.changes import (
+    MakeFolder,
+    Ownership,
+    ProgramCheck,
+    RemoveFolder,
+    RunProgram,
+    SetupRefused,
+)
 from gleaner.control.setup.steps.engine import Installer, plan_all
-from gleaner.control.setup.steps.machine import MachineReader
+from gleaner.control.setup.steps.machine import MachineReader, MachineWriter
 from gleaner.control.setup.steps.step_types import (
     AccountStep,
     EditStep,
@@ -170,6 +177,32 @@ def test_purge_removes_the_data_too(tmp_path: Path) -> None:
     assert tree(tmp_path).keys() == {"etc"}
 
 
+def test_a_folder_is_not_made_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o750)
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/data").symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path)
+    with pytest.raises(SetupRefused, match="/srv/data is a symbolic link: put a folder there"):
+        installer(tmp_path).apply(STEPS, ANSWERS)
+    assert tree(tmp_path) == before
+    writer = MachineWriter(MachineReader(str(tmp_path)), lambda _: None)
+    for action in (MakeFolder("/srv/data", Ownership(0o777)), RemoveFolder("/srv/data", with_content=True)):
+        with pytest.raises(SetupRefused, match="/srv/data is a symbolic link"):  # made after the plan
+            writer.do(action)
+    assert tree(tmp_path) == before
+
+
+def test_purge_removes_nothing_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    installer(tmp_path).apply(STEPS, ANSWERS)
+    (tmp_path / "srv/data").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/checkpoint").touch()
+    (tmp_path / "srv/data").symlink_to(tmp_path / "elsewhere")
+    assert installer(tmp_path).take_back(purge=True) == ("/srv/data stays: it is a symbolic link now",)
+    assert tree(tmp_path).keys() == {"etc", "elsewhere", "elsewhere/checkpoint", "srv", "srv/data"}
+
+
 def test_a_new_version_of_a_file_of_ours_is_written_over_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     for content in (b"one", b"two"):
@@ -272,15 +305,24 @@ def test_a_program_that_fails_is_one_line_and_is_repeated(tmp_path: Path) -> Non
             installer(tmp_path).apply([step], ANSWERS)
 
 
-USERS = {"root": ["root", "x", "0"], "bob": ["bob", "x", "4200"]}
+USERS = {"root": ["root", "x", "0"], "bob": ["bob", "x", "4200", "4200"]}
 
 
 def test_the_numbers_of_an_account_must_be_free() -> None:
     assert account_plan(AccountStep("bob", 4200, 4200), USERS, {}, ()) is None
-    for wanted, said in ((AccountStep("bob", 1, 1), "use one everywhere"), (AccountStep("new", 4200, 1), "bob's")):
+    for wanted, said in (
+        (AccountStep("bob", 1, 4200), "the account bob has the number 4200 here, not 1"),
+        (AccountStep("bob", 4200, 1), "the account bob is in the group number 4200 here, not 1"),
+        (AccountStep("new", 4200, 1), "bob's"),
+    ):
         with pytest.raises(SetupRefused, match=said):
             account_plan(wanted, USERS, {}, ())
-    with pytest.raises(SetupRefused, match="group number"):
+    for name in ("bob", "new"):
+        with pytest.raises(SetupRefused, match=f"the group {name} has the number 5 here, not 4200"):
+            account_plan(AccountStep(name, 4200, 4200), USERS, {name: [name, "x", "5", ""]}, ())
+    with pytest.raises(SetupRefused, match="the group 4200 of the account bob is staff here"):
+        account_plan(AccountStep("bob", 4200, 4200), USERS, {"staff": ["staff", "x", "4200", ""]}, ())
+    with pytest.raises(SetupRefused, match="group number 5 is tty's"):
         account_plan(AccountStep("new", 7, 5), USERS, {"tty": ["tty", "x", "5"]}, ())
     plan = account_plan(AccountStep("new", 7, 5), USERS, {}, ())
     assert plan is not None

@@ -86,11 +86,14 @@ class JoinFile:
 def read_join(name: str, content: bytes) -> JoinFile:
     """Return what a join file says. Raises `SetupRefused`."""
     try:
-        return TypeAdapter(JoinFile).validate_json(content)
+        found = TypeAdapter(JoinFile).validate_json(content)
     except (ValidationError, ValueError) as error:
         raise SetupRefused(
             f"{name} is no file of glean setup control: copy {JOIN_FILE} from control's machine"
         ) from error
+    if found.ca:
+        check_authority(f"the ca of {name}", found.ca)
+    return found
 
 
 def check_host(host: str) -> str:

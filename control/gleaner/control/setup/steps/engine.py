@@ -218,6 +218,8 @@ def removal_of(entry: Entry, machine: MachineReader, *, purge: bool) -> Removal:
             return _removal_of_file(entry, machine.file(path), backup, purge=purge)
         case EntryKind.EDIT:
             return _removal_of_edit(entry, machine.file(path))
+        case EntryKind.FOLDER if machine.link(path):
+            return Removal(remark=f"{path} stays: it is a symbolic link now")
         case EntryKind.FOLDER if machine.folder(path) is None:
             return Removal()
         case EntryKind.FOLDER:

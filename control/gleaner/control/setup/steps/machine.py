@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from gleaner.agent.privileged.common import system_programs
-from gleaner.agent.system import atomic
+from gleaner.agent.system import atomic, openat
 from gleaner.control.input_errors import one_line
 from gleaner.control.setup import reading
 from gleaner.control.setup.facts import Output, Unread
@@ -77,6 +78,12 @@ class MachineReader:
 
     def folder(self, path: str) -> Ownership | None:
         """Return the mode and owner of a folder; None if there is nothing. Raises `SetupRefused` for all else."""
+        if self.at(path).is_symlink():
+            raise SetupRefused(_no_link(path))
+        return self._folder_behind(path)
+
+    def _folder_behind(self, path: str) -> Ownership | None:
+        """Return the same for the folder to which a name leads: above ours, a system may have links."""
         try:
             facts = self.at(path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -90,7 +97,7 @@ class MachineReader:
     def missing_parents(self, path: str) -> tuple[str, ...]:
         """Return the folders above a path that are not there, the highest first."""
         above = [str(folder) for folder in PurePosixPath(path).parents]
-        return tuple(folder for folder in reversed(above) if self.folder(folder) is None)
+        return tuple(folder for folder in reversed(above) if self._folder_behind(folder) is None)
 
     def link(self, path: str) -> str | None:
         """Return where a symbolic link leads; "" for something else, None for nothing."""
@@ -152,9 +159,12 @@ class MachineWriter:
             case MakeFolder(path, gets):
                 place = self._machine.at(path)
                 self._watch(f"making {path}")
-                place.mkdir(mode=0o700, exist_ok=True)
-                self._own(place, gets)
-                place.chmod(gets.mode)
+                with suppress(FileExistsError):
+                    place.mkdir(mode=0o700)
+                with _opened(place, path) as folder:
+                    if self._machine.is_root:
+                        os.fchown(folder, gets.uid, gets.gid)
+                    os.fchmod(folder, gets.mode)
                 atomic.sync_folder(place.parent)
             case RemoveFolder(path, with_content):
                 self._remove_folder(path, with_content=with_content)
@@ -169,20 +179,22 @@ class MachineWriter:
         place = self._machine.at(path)
         if not place.is_dir():
             return
-        if with_content:
-            self._watch(f"removing all of {path}")
-            for inner in place.iterdir():
-                if inner.is_dir() and not inner.is_symlink():
-                    shutil.rmtree(inner)
-                else:
-                    inner.unlink()
-        if not any(place.iterdir()) and not place.is_mount():
+        with _opened(place, path) as folder:
+            if with_content:
+                self._watch(f"removing all of {path}")
+                for name in openat.entries(folder):
+                    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                        shutil.rmtree(name, dir_fd=folder)
+                    else:
+                        os.unlink(name, dir_fd=folder)
+            is_empty = not openat.entries(folder)
+        if is_empty and not place.is_mount():
             self._watch(f"removing {path}")
             place.rmdir()
 
     def _own(self, place: Path, gets: Ownership) -> None:
         if self._machine.is_root:
-            os.chown(place, gets.uid, gets.gid)
+            os.chown(place, gets.uid, gets.gid, follow_symlinks=False)
 
     def _run(self, words: tuple[str, ...]) -> None:
         try:
@@ -194,3 +206,22 @@ class MachineWriter:
         if done.status != 0:
             said = Output(done.status, done.stdout, done.stderr).complaint
             raise SetupRefused(one_line(f"{' '.join(words)} failed: {said}"))
+
+
+def _no_link(path: str) -> str:
+    return f"{path} is a symbolic link: put a folder there, or leave that step out with --skip {path}"
+
+
+@contextmanager
+def _opened(place: Path, path: str) -> Generator[int]:
+    """Open a folder, and never the one to which a link leads. Raises `SetupRefused` for a link."""
+    try:
+        folder = os.open(place, openat.FOLDER)
+    except OSError as error:
+        if place.is_symlink():
+            raise SetupRefused(_no_link(path)) from error
+        raise
+    try:
+        yield folder
+    finally:
+        os.close(folder)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from gleaner.agent.privileged.install.main import PYTHON, RECORD
 from gleaner.control.setup import shipped
@@ -16,7 +17,7 @@ from gleaner.control.setup.steps.answers import (
     ServiceAccount,
 )
 from gleaner.control.setup.steps.certificates import certificates
-from gleaner.control.setup.steps.changes import Ownership, ProgramCheck
+from gleaner.control.setup.steps.changes import Ownership, ProgramCheck, SetupRefused
 from gleaner.control.setup.steps.machine import MachineReader
 from gleaner.control.setup.steps.step_types import (
     AccountStep,
@@ -179,12 +180,15 @@ def _slurm_steps(answers: ControlAnswers, machine: MachineReader) -> tuple[Setup
     name = answers.account.name
     wanted = slurm_conf.Wanted(name, answers.memory_per_cpu_mib)
     steps: list[SetupStep] = []
-    if machine.file(machine.real_path(answers.slurm_conf)) is None:
+    found = machine.file(machine.real_path(answers.slurm_conf))
+    if found is None:
         text = f"there is no {answers.slurm_conf} here; where it is, setup needs --slurm-conf FILE"
         steps.append(RemarkStep(answers.slurm_conf, text))
     else:
         hint = ("systemctl", "restart", "slurmctld")
-        steps.append(EditStep(answers.slurm_conf, slurm_conf.edit(wanted), slurm_conf.remarks, (hint,)))
+        included = _included(answers.slurm_conf, found.content, machine)
+        edit, remarks = slurm_conf.edit(wanted, included), slurm_conf.remarks(wanted, included)
+        steps.append(EditStep(answers.slurm_conf, edit, remarks, (hint,)))
     show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
     change = ("sacctmgr", "--immediate")
     steps += [
@@ -211,6 +215,19 @@ def _slurm_steps(answers: ControlAnswers, machine: MachineReader) -> tuple[Setup
         ),
     ]
     return tuple(steps)
+
+
+def _included(conf: str, content: bytes, machine: MachineReader) -> slurm_conf.Included:
+    """Return the files that a slurm.conf includes. Slurm looks for them in the folder of slurm.conf."""
+
+    def read(name: str) -> str | None:
+        try:
+            found = machine.file(machine.real_path(str(PurePosixPath(conf).parent / name)))
+        except SetupRefused:  # a folder, or no right to read it: the reader is told so in a remark
+            return None
+        return None if found is None else found.content.decode(errors="replace")
+
+    return slurm_conf.read_included(content.decode(errors="replace"), read)
 
 
 def node_steps(answers: NodeAnswers, prefix: str, machine: MachineReader, packages: str) -> tuple[SetupStep, ...]:

@@ -255,11 +255,20 @@ def account_plan(
 ) -> StepPlan | None:
     """Return the programs that make an account. Pure. Raises `SetupRefused` if its numbers are not free."""
     name, uid, gid = wanted.account, str(wanted.uid), str(wanted.gid)
+    if name in groups and groups[name][2] != gid:
+        raise SetupRefused(f"the group {name} has the number {groups[name][2]} here, not {gid}: use one everywhere")
     if name in users:
+        if users[name][3] != gid:
+            raise SetupRefused(
+                f"the account {name} is in the group number {users[name][3]} here, not {gid}: use one everywhere"
+            )
         if users[name][2] != uid:
             raise SetupRefused(
                 f"the account {name} has the number {users[name][2]} here, not {uid}: use one everywhere"
             )
+        others = [line[0] for line in groups.values() if line[2] == gid and line[0] != name]
+        if others and name not in groups:
+            raise SetupRefused(f"the group {gid} of the account {name} is {others[0]} here: it must be named {name}")
         return None
     for line in users.values():
         if line[2] == uid:
