@@ -101,7 +101,7 @@ def test_a_beat_hears_of_cancelling_holding_and_vacating(harness: ApiHarness) ->
     harness.user.post(f"/v1/jobs/{jobs[0]}/cancel")
     harness.user.post(f"/v1/jobs/{jobs[1]}/hold")
     beat = {"attempts": [{"job": job, "attempt": 1} for job in jobs]}
-    answer = {"version": 1, "now_s": harness.now_s}
+    answer = {"version": 1, "now_s": harness.now_s, "deliveries": False}
     assert agent.ask("beat", beat).json() == answer | {"orders": ["drop", "vacate", "go-on"], "vacate": False}
     with transaction(harness.state.engine) as db:
         agents.vacate(db, agent.name)

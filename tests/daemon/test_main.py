@@ -27,7 +27,9 @@ from gleaner.control.settings import Settings
 pytestmark = pytest.mark.slow
 
 PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 'glean'; sys.exit(main())"
-IDLE_AGENT = '["sh", "-c", "trap \'kill $!; exit 0\' TERM USR1; sleep 300 & wait", "agent"]'
+IDLE_AGENT = '["python3", "-ISc", "import time; time.sleep(300)", "agent"]'
+"""One process, which keeps its arguments: a killed shell would leave its sleep behind, and another program's have no
+name by which control finds its agents."""
 
 
 def until(holds: Callable[[], Any], *, within_s: float = 150) -> Any:
