@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gleaner.control.policy.node_time import Use
 from gleaner.control.queue.node_time import NodeSlice, NodeUses
 
@@ -109,21 +112,22 @@ def _stripes(
     now_s: float,
 ) -> list[bytearray]:
     """Return the letters of each node's points."""
-    stripes = [bytearray(Use.UNKNOWN.value.encode() * points) for _ in names]
-    place_of = {name: place for place, name in enumerate(names)}
     per_s = points / (end_s - begin_s)
     last = int(min(points, max(0.0, (now_s - begin_s) * per_s)))  # nothing is known of what is to come
 
-    def draw(stripe: bytearray, letter: str, from_s: float, until_s: float) -> None:
+    def bounds(from_s: float, until_s: float) -> tuple[int, int]:
         begin = max(0, int((from_s - begin_s) * per_s))
         end = min(last, max(begin + 1, round((until_s - begin_s) * per_s)))
-        if begin < end and until_s > begin_s:
+        return (begin, end) if until_s > begin_s else (0, 0)
+
+    place_of = {name: place for place, name in enumerate(names)}
+    stripes = _looked_at(place_of, looks, [bounds(look.begin_s, look.begin_s + look_s) for look in looks], points)
+
+    def draw(stripe: bytearray, letter: str, from_s: float, until_s: float) -> None:
+        begin, end = bounds(from_s, until_s)
+        if begin < end:
             stripe[begin:end] = letter.encode() * (end - begin)
 
-    for look in looks:
-        for name, letter in zip(look.names, look.letters, strict=True):
-            if name in place_of:
-                draw(stripes[place_of[name]], letter, look.begin_s, look.begin_s + look_s)
     for each in slices:
         if each.node in place_of:
             until_s = now_s if each.ended_s is None else each.ended_s
@@ -136,3 +140,22 @@ def _stripes(
             if each.save_s > 0 and each.ended_s is not None:
                 draw(stripe, SAVE, each.ended_s - each.save_s, each.ended_s)
     return stripes
+
+
+def _looked_at(
+    place_of: Mapping[str, int], looks: Sequence[NodeUses], bounds: Sequence[tuple[int, int]], points: int
+) -> list[bytearray]:
+    """Return the stripes with what was seen at each look, between its bounds; a day has a million of these letters."""
+    picture = np.full((len(place_of), points), ord(Use.UNKNOWN.value), np.uint8)
+    rows: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+    for look, (begin, end) in zip(looks, bounds, strict=True):
+        if begin >= end:
+            continue
+        key = tuple(look.names)
+        if key not in rows:
+            places = np.array([place_of.get(name, -1) for name in key], np.intp)
+            rows[key] = (np.flatnonzero(places >= 0), places[places >= 0])
+        wanted, into = rows[key]
+        letters = np.frombuffer(look.letters.encode("ascii"), np.uint8)
+        picture[into, begin:end] = letters[wanted, None]
+    return [bytearray(row.tobytes()) for row in picture]
