@@ -44,7 +44,8 @@ facts() {
 
 start_slurm() {
     systemctl start munge mariadb
-    mysql -e "CREATE USER IF NOT EXISTS slurm@localhost; GRANT ALL ON slurm_acct_db.* TO slurm@localhost" >/dev/null
+    mysql -e "CREATE DATABASE IF NOT EXISTS slurm_acct_db;
+        CREATE USER IF NOT EXISTS slurm@localhost IDENTIFIED VIA unix_socket; GRANT ALL ON slurm_acct_db.* TO slurm@localhost" >/dev/null
     systemctl enable --now slurmdbd
     until_is 300 sacctmgr --noheader show cluster
     sacctmgr --immediate add cluster one >/dev/null 2>&1 || true
