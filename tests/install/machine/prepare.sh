@@ -1,7 +1,11 @@
 # In the machine's disk, before it runs: what a site has before Gleaner comes, and the packages: prepare.sh WAY
 way=$1
 echo machine >/etc/hostname
-echo "127.0.0.1 localhost machine" >/etc/hosts
+printf '127.0.0.1 localhost\n10.99.0.1 machine\n' >/etc/hosts
+# Slurm resolves no name on a machine that has only the loopback address.
+printf '[NetDev]\nName=lan0\nKind=dummy\n' >/etc/systemd/network/lan0.netdev
+printf '[Match]\nName=lan0\n[Network]\nAddress=10.99.0.1/24\n' >/etc/systemd/network/lan0.network
+systemctl enable systemd-networkd
 echo "/dev/vda / ext4 defaults 0 1" >/etc/fstab
 echo "$way" >/srv/install/way
 useradd -m -s /bin/bash alice
