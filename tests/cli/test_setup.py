@@ -3,16 +3,34 @@
 import os
 import pty
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 from tests.cli.cli_harness import GLEAN
 from tests.setup.test_steps import tree
 
+from gleaner.agent.common.clock import SystemClock
 from gleaner.control.cli import app
+from gleaner.control.cli.setup import LOOK_EVERY_S, STARTS_WITHIN_S, once_it_answers
+from gleaner.control.setup.finding import Finding, State
 
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
 CLIENT = ("client", "--url", "https://head:8642")
+
+
+class WaitingClock(SystemClock):
+    """A clock on which only waiting takes time."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.waited_s
+
+    def wait(self, event: threading.Event, patience_s: float) -> bool:
+        self.waited_s += patience_s
+        return event.is_set()
 
 
 @pytest.fixture
@@ -111,3 +129,18 @@ def test_people_are_asked_and_may_say_no(root: Path) -> None:
     assert asked.returncode == 1
     assert "as you wish: nothing was changed" in said.decode()
     assert tree(root).keys() == {"etc"}
+
+
+def test_setup_waits_for_a_control_program_that_is_slow_to_start() -> None:
+    answers, silent = Finding("control", State.OK, "it answers"), Finding("control", State.FAULT, "connection refused")
+    looks = iter([(silent,), (silent,), (answers,)])
+    clock = WaitingClock()
+    assert once_it_answers((silent,), lambda: next(looks), clock) == (answers,)
+    assert clock.waited_s == 3 * LOOK_EVERY_S
+
+
+def test_setup_does_not_wait_for_ever() -> None:
+    silent = Finding("control", State.FAULT, "connection refused")
+    clock = WaitingClock()
+    assert once_it_answers((silent,), lambda: (silent,), clock) == (silent,)
+    assert STARTS_WITHIN_S <= clock.waited_s < STARTS_WITHIN_S + LOOK_EVERY_S

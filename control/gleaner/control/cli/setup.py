@@ -3,13 +3,15 @@
 import os
 import socket
 import sys
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 
 import typer
 
+from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
@@ -29,6 +31,9 @@ app = typer.Typer(no_args_is_help=True, help="Set up this machine, step by step,
 
 Value = TypeVar("Value", str, int)
 _PATIENCE_S = 5.0
+STARTS_WITHIN_S = 180.0
+"""Control answers within this time after its start, on a slow machine too."""
+LOOK_EVERY_S = 3.0
 _STORAGE = "/srv/gleaner"
 _BEFORE: dict[str, tuple[str, ...]] = {
     "client": ("control", "certificate", "clock", "clock against control", "version"),
@@ -257,6 +262,21 @@ def _authority(asker: _Asker, ca_file: Path | None, join: "JoinFile | None") -> 
     return asker.take("ca", given, "")
 
 
+def once_it_answers(
+    found: "tuple[Finding, ...]", look: Callable[[], "tuple[Finding, ...]"], clock: Clock
+) -> "tuple[Finding, ...]":
+    """Return the findings once control answers, which has just been started; the last ones if it does not in time."""
+    from gleaner.control.setup.finding import State
+
+    give_up_s = clock.monotonic_s() + STARTS_WITHIN_S
+    while any(one.name == "control" and one.state is State.FAULT for one in found):
+        if clock.monotonic_s() >= give_up_s:
+            break
+        clock.wait(threading.Event(), LOOK_EVERY_S)
+        found = look()
+    return found
+
+
 class _Run:
     """One call of `glean setup`: what all roles have in common. Refusals become one line."""
 
@@ -359,6 +379,8 @@ class _Run:
         from gleaner.control.setup.finding import State, summary
 
         found = self._findings(_settings_now())
+        if many and self._role == "control":
+            found = once_it_answers(found, lambda: self._findings(_settings_now()), SystemClock())
         remarks += [_line(one) for one in found if one.state is State.FAULT]
         has_fault = any(one.state is State.FAULT for one in found)
         return Answer(
