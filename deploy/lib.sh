@@ -40,3 +40,8 @@ wait_for() {
         sleep 0.3
     done
 }
+
+# Debian's own mirror as this machine's apt knows it (not its security archive, nor anybody else's packages).
+mirror() {
+    apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | awk '$1 == "Debian" { print $2; exit }'
+}

@@ -20,11 +20,6 @@ images_dir=$repo_dir/images
 log=$work/build.log
 umask 022 # modes go into the images
 
-# Debian's own mirror as this machine's apt knows it (not its security archive, nor anybody else's packages).
-mirror() {
-    apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | awk '$1 == "Debian" { print $2; exit }'
-}
-
 build_base() {
     if docker image inspect $base >/dev/null 2>&1; then
         say "image base: present"

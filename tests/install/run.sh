@@ -34,12 +34,11 @@ say "the machine's disk"
 included=linux-image-amd64,systemd-sysv,dbus,udev,iproute2,kmod,procps,openssl,munge,slurmctld,slurmd,slurm-client,criu,runc,tar,gzip
 included+=,slurm-wlm-basic-plugins,slurm-wlm-jwt-plugin,slurmdbd,mariadb-server,python3
 [ "$way" = helper ] || included+=,docker.io,docker-cli,iptables
-mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | awk '$1 == "Debian" { print $2; exit }')
 mmdebstrap --quiet --variant=minbase --mode=root --include="$included" --dpkgopt=force-unsafe-io \
     --customize-hook='mkdir -p "$1/srv/install"' \
     --customize-hook="copy-in $disk/packages $disk/pi.tar $disk/twin $here/machine /srv/install" \
     --customize-hook="chroot \"\$1\" sh -e /srv/install/machine/prepare.sh $way" \
-    trixie "$disk/tree.tar" "$mirror" >>"$out/build.log" 2>&1 || { tail -n 25 "$out/build.log" >&2; die "the machine could not be made"; }
+    trixie "$disk/tree.tar" "$(mirror)" >>"$out/build.log" 2>&1 || { tail -n 25 "$out/build.log" >&2; die "the machine could not be made"; }
 mkdir "$disk/tree"
 tar -C "$disk/tree" --numeric-owner -xf "$disk/tree.tar"
 truncate -s 8G "$disk/disk.img"

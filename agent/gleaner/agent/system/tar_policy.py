@@ -79,7 +79,7 @@ class Policy(NamedTuple):
     links: Links | None = None
     """A list that symbolic links are added to; they are not made then."""
     keeps: Callable[[Sequence[str]], bool] | None = None
-    """Which files are packed, by the names that lead to them. Folders without such a file are left out."""
+    """The choice of the files that are packed, by the names that lead to them. Folders without one are left out."""
     is_live: bool = False
     """Others may change the folder while it is packed: what they remove is left out, what they cut is filled up."""
 

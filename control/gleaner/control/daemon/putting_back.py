@@ -18,7 +18,8 @@ from gleaner.control.queue.recovery import Found, Recovered
 
 def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float, hold: bool = False) -> Recovered:
     """Put a backup back. Raises `QueueError`, `StorageError` or `OSError`; then it can be done again."""
-    archives = [one for key in FolderStorage(storage).keys("jobs") if (one := job_archive(key)) is not None]
+    place = FolderStorage(storage)
+    archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
     engine = connect(url)
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
@@ -27,7 +28,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
                 latest = recovery.unfinished(db)
                 done = recovery.recover(
                     db,
-                    _found(storage, archives, latest),
+                    _found(storage, place, archives, latest),
                     stored_jobs={one.job for one in archives},
                     now_s=now_s,
                     hold=hold,
@@ -38,14 +39,16 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
         engine.dispose()
 
 
-def _found(storage: Path, archives: list[JobArchive], latest: Mapping[int, int]) -> Iterator[Found]:
+def _found(
+    root: Path, storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]
+) -> Iterator[Found]:
     """Yield what the unfinished jobs' attempts have left since. What is broken is left out."""
     for one in archives:
         if one.job not in latest or one.attempt < latest[one.job]:
             continue
         try:
-            digest = stored_digest(storage, one.key)
-            archive = FolderStorage(storage).open(one.key, digest)
+            digest = stored_digest(root, one.key)
+            archive = storage.open(one.key, digest)
         except ArchiveBroken:
             continue
         yield found_archive(one, digest, archive)
