@@ -26,7 +26,6 @@ from gleaner.agent.staging.allowed_urls import for_group
 from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
-from gleaner.control.api.secrets import opened
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, jobs, node_rates, queries, secrets
@@ -145,7 +144,10 @@ def give_delivery_credential(
     with caller.writing() as db:
         group, to = deliveries.place_of(db, asked.job, asked.number, agent=caller.identity.name)
         found = secrets.find(db, group, to)
-    return _answer(opened(caller, group, found))
+    given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
+    if given.url is not None:
+        caller.about.append(f"group {group}, a secret for {given.url}")
+    return _answer(given)
 
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))

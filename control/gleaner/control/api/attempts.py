@@ -26,7 +26,6 @@ from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import is_whole
 from gleaner.control.api.problems import documented
-from gleaner.control.api.secrets import opened
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.queue import attempt_reports, queries, secrets
 from gleaner.control.queue.attempt_reports import AttemptReport
@@ -150,7 +149,10 @@ def credential(
     with caller.writing() as db:
         group, one = attempt_reports.stored_input(db, job, attempt, asked.name, agent=caller.identity.name)
         found = None if "digest" in one else secrets.find(db, group, one["url"])
-    return Response(opened(caller, group, found).model_dump_json(), media_type="application/json")
+    given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
+    if given.url is not None:
+        caller.about.append(f"group {group}, a secret for {given.url}")
+    return Response(given.model_dump_json(), media_type="application/json")
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)

@@ -7,9 +7,7 @@ has set it, a manager of the group, or an admin.
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import SecretStr
 
-from gleaner.agent.messages import CredentialGiven
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.images import Group, group_of
@@ -55,16 +53,6 @@ def remove_secret(caller: User, secret: SecretPath, group: Group = None) -> Secr
         secrets.remove(db, whose, secret)
     caller.about.append(f"group {whose}")
     return found
-
-
-def opened(caller: Caller, group: str, found: tuple[str, bytes] | None) -> CredentialGiven:
-    """Return a secret that `secrets.find` has found, for the agent that is about to use it. Raises `KeyFault`."""
-    if found is None:
-        return CredentialGiven()
-    url, sealed = found
-    value = secret_key.opened(caller.state.settings.queue.secret_key_file, sealed)
-    caller.about.append(f"group {group}, a secret for {url}")
-    return CredentialGiven(url=url, value=SecretStr(value))
 
 
 def _check_may_change(caller: Caller, there: SecretRow) -> None:
