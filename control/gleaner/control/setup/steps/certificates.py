@@ -3,15 +3,15 @@
 The authority's key stays on control's machine, root's alone: so a new certificate needs no change on other machines.
 """
 
-import ipaddress
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gleaner.agent.privileged.common import system_programs
 from gleaner.control.input_errors import one_line
 from gleaner.control.setup.facts import Output
 from gleaner.control.setup.reading import environment
-from gleaner.control.setup.steps.answers import CA_FILE, ServiceAccount
+from gleaner.control.setup.steps.answers import CA_FILE, ServiceAccount, address_in
 from gleaner.control.setup.steps.changes import Ownership, SetupRefused
 from gleaner.control.setup.steps.machine import MachineReader
 from gleaner.control.setup.steps.step_types import FileStep, MadeStep, SetupStep
@@ -27,20 +27,20 @@ _WITHIN_S = 60.0
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
-def certificates(host: str, account: ServiceAccount) -> tuple[SetupStep, ...]:
-    """Return the steps for an authority, and for a certificate of this host that it has signed."""
+def certificates(hosts: Sequence[str], account: ServiceAccount) -> tuple[SetupStep, ...]:
+    """Return the steps for an authority, and for a certificate of these names and addresses that it has signed."""
     return (
         MadeStep(
             CA_FILE,
             f"make a certificate authority: {CA_FILE}, and its key {CA_KEY}, which stays here",
-            lambda machine: _has_authority(machine) or _has_certificate(machine, host),
+            lambda machine: _has_authority(machine) or _has_certificate(machine, hosts),
             lambda _machine: _new_authority(),
         ),
         MadeStep(
             CERTIFICATE,
-            f"make a certificate for {host}, good for {CERTIFICATE_DAYS} days: {CERTIFICATE}, {KEY}",
-            lambda machine: _has_certificate(machine, host),
-            lambda machine: _new_certificate(machine, host, account),
+            f"make a certificate for {', '.join(hosts)}, good for {CERTIFICATE_DAYS} days: {CERTIFICATE}, {KEY}",
+            lambda machine: _has_certificate(machine, hosts),
+            lambda machine: _new_certificate(machine, hosts, account),
         ),
     )
 
@@ -56,8 +56,8 @@ def _has_authority(machine: MachineReader) -> bool:
         return at_work.is_pair("ca.key", "ca.pem")
 
 
-def _has_certificate(machine: MachineReader, host: str) -> bool:
-    """Return True if the certificate is the authority's, the key's and the host's, and does not end soon."""
+def _has_certificate(machine: MachineReader, hosts: Sequence[str]) -> bool:
+    """Return True if the certificate is the authority's, the key's and that of all hosts, and does not end soon."""
     names = {"ca.pem": CA_FILE, "cert.pem": CERTIFICATE, "key.pem": KEY}
     found = {name: machine.file(path) for name, path in names.items()}
     with _Workshop() as at_work:
@@ -65,12 +65,16 @@ def _has_certificate(machine: MachineReader, host: str) -> bool:
             if file is None:
                 return False
             at_work.put(name, file.content)
-        kind = "-verify_ip" if _is_address(host) else "-verify_hostname"
         return (
             at_work.is_pair("key.pem", "cert.pem")
-            and at_work.succeeds("verify", "-CAfile", "ca.pem", kind, host, "cert.pem")
+            and all(at_work.succeeds("verify", "-CAfile", "ca.pem", *_must_name(host), "cert.pem") for host in hosts)
             and at_work.succeeds("x509", "-checkend", str(RENEW_DAYS * _DAY_S), "-noout", "-in", "cert.pem")
         )
+
+
+def _must_name(host: str) -> tuple[str, str]:
+    """Return openssl's words for: the certificate must be one of this host."""
+    return "-verify_ip" if address_in(host) else "-verify_hostname", host
 
 
 def _new_authority() -> tuple[FileStep, ...]:
@@ -85,8 +89,8 @@ def _new_authority() -> tuple[FileStep, ...]:
         )
 
 
-def _new_certificate(machine: MachineReader, host: str, account: ServiceAccount) -> tuple[FileStep, ...]:
-    names = [f"IP:{host}" if _is_address(host) else f"DNS:{host}", "DNS:localhost", "IP:127.0.0.1"]
+def _new_certificate(machine: MachineReader, hosts: Sequence[str], account: ServiceAccount) -> tuple[FileStep, ...]:
+    names = [f"IP:{host}" if address_in(host) else f"DNS:{host}" for host in (*hosts, "localhost", "127.0.0.1")]
     extensions = (
         f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth\n"
         "basicConstraints=CA:FALSE\nauthorityKeyIdentifier=keyid\n"
@@ -107,14 +111,6 @@ def _new_certificate(machine: MachineReader, host: str, account: ServiceAccount)
             FileStep(KEY, at_work.get("key.pem"), Ownership(0o600, account.uid, account.gid)),
             FileStep(CERTIFICATE, at_work.get("cert.pem"), restarts=("gleaner-control",)),
         )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class _Workshop:
