@@ -1,9 +1,12 @@
 """The overview's band and the timeline, of a made past: all is shown, nothing is too large, and a click leads on."""
 
+import pytest
 from tests.api.api_harness import ApiHarness
 from tests.slurm.records import seen
 from tests.web.made_history import MadeHistory
 from tests.web.web_harness import browser_of
+
+from gleaner.control.web import timeline
 
 LARGEST_BYTES = 1_000_000
 
@@ -50,6 +53,18 @@ def test_a_thousand_nodes_are_less_than_a_megabyte(harness: ApiHarness) -> None:
     browser = browser_of(harness, harness.user)
     for length in ("10m", "1h", "1w"):
         assert len(browser.good(f"/web/timeline?length={length}").answer.content) < LARGEST_BYTES, length
+
+
+def test_of_too_many_slices_only_the_use_of_the_nodes_is_drawn(
+    harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _past(harness, 12, 8)
+    browser = browser_of(harness, harness.user)
+    assert "too many slices" not in browser.good("/web/timeline?length=1d").text
+    monkeypatch.setattr(timeline, "SLICES_AT_MOST", 5)
+    shown = browser.good("/web/timeline?length=1d")
+    assert "too many slices" in shown.text
+    assert {attrs.get("class") for tag, attrs in shown.elements if tag == "path"} >= {"regular", "harvested"}
 
 
 def test_a_place_leads_to_the_job_that_was_there_or_to_the_node(harness: ApiHarness) -> None:
