@@ -3,14 +3,16 @@
 The authority's key stays on control's machine, root's alone: so a new certificate needs no change on other machines.
 """
 
+import ssl
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from gleaner.agent.privileged.common import system_programs
 from gleaner.control.input_errors import one_line
-from gleaner.control.setup.facts import Output
-from gleaner.control.setup.reading import environment
+from gleaner.control.setup import reading
+from gleaner.control.setup.facts import Certificate, Output
 from gleaner.control.setup.steps.answers import CA_FILE, ServiceAccount, address_in
 from gleaner.control.setup.steps.changes import Ownership, SetupRefused
 from gleaner.control.setup.steps.machine import MachineReader
@@ -65,16 +67,10 @@ def _has_certificate(machine: MachineReader, hosts: Sequence[str]) -> bool:
             if file is None:
                 return False
             at_work.put(name, file.content)
-        return (
-            at_work.is_pair("key.pem", "cert.pem")
-            and all(at_work.succeeds("verify", "-CAfile", "ca.pem", *_must_name(host), "cert.pem") for host in hosts)
-            and at_work.succeeds("x509", "-checkend", str(RENEW_DAYS * _DAY_S), "-noout", "-in", "cert.pem")
-        )
-
-
-def _must_name(host: str) -> tuple[str, str]:
-    """Return openssl's words for: the certificate must be one of this host."""
-    return "-verify_ip" if address_in(host) else "-verify_hostname", host
+        certificate, key, ca = (at_work.at(name) for name in ("cert.pem", "key.pem", "ca.pem"))
+        shown = [reading.certificate_file(certificate, key, ca_file=ca, host=host) for host in hosts]
+    least_s = time.time() + RENEW_DAYS * _DAY_S
+    return all(isinstance(one, Certificate) and one.ends_s > least_s for one in shown)
 
 
 def _new_authority() -> tuple[FileStep, ...]:
@@ -123,17 +119,17 @@ class _Workshop:
     def __exit__(self, *_error: object) -> None:
         self._folder.cleanup()
 
+    def at(self, name: str) -> Path:
+        """Return where a file lies."""
+        return Path(self._folder.name, name)
+
     def put(self, name: str, content: bytes) -> None:
         """Write a file."""
-        Path(self._folder.name, name).write_bytes(content)
+        self.at(name).write_bytes(content)
 
     def get(self, name: str) -> bytes:
         """Return a file."""
-        return Path(self._folder.name, name).read_bytes()
-
-    def succeeds(self, *words: str) -> bool:
-        """Run openssl, and return True if it says yes."""
-        return self._openssl(words).status == 0
+        return self.at(name).read_bytes()
 
     def run(self, *words: str) -> str:
         """Run openssl, and return what it has printed. Raises `SetupRefused`."""
@@ -144,14 +140,17 @@ class _Workshop:
 
     def is_pair(self, key: str, certificate: str) -> bool:
         """Return True if a key is that of a certificate."""
-        ours = self._openssl(("pkey", "-in", key, "-pubout"))
-        theirs = self._openssl(("x509", "-in", certificate, "-pubkey", "-noout"))
-        return ours.status == theirs.status == 0 and ours.stdout == theirs.stdout
+        try:
+            # With no password at all, a key that needs one would be asked for at the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.at(certificate), self.at(key), password="")
+        except OSError:  # ssl's own errors, too
+            return False
+        return True
 
     def _openssl(self, words: tuple[str, ...]) -> Output:
         try:
             done = system_programs.run(
-                ("openssl", *words), within_s=_WITHIN_S, environment=environment(), folder=self._folder.name
+                ("openssl", *words), within_s=_WITHIN_S, environment=reading.environment(), folder=self._folder.name
             )
         except FileNotFoundError:
             raise SetupRefused(

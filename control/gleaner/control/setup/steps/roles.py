@@ -285,7 +285,7 @@ def _privileged_step(account: ServiceAccount, machine: MachineReader, packages: 
         ((*call, *root, "--remove"),),
         restarts=() if is_docker else ("gleaner-helper",),
         undo_check=ProgramCheck(("test", "-e", str(machine.at(RECORD)))),
-        shows=(*install, "--dry-run"),
+        check_shows=True,
         works_in_root=True,
     )
 
