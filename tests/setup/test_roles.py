@@ -60,7 +60,8 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert setup(root, *CONTROL, "--dry-run") == 0
     assert tree(root) == before
     assert setup(root, *CONTROL) == 0
-    assert "systemctl restart slurmctld" in capsys.readouterr().err  # and never done silently
+    said = capsys.readouterr().err  # and never done silently: without the second, nodes would know of no Epilog
+    assert said.index("systemctl restart slurmctld") < said.index("scontrol reconfigure")
     tls = root / "etc/gleaner/tls"
     shown = reading.certificate_file(tls / "cert.pem", tls / "key.pem", ca_file=tls / "ca.pem", host="head.site")
     assert isinstance(shown, Certificate)
@@ -73,7 +74,9 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert setup(root, "control", "--yes") == 0
     assert tree(root) == made
     (root / "data/gleaner/checkpoint").touch()
+    capsys.readouterr()
     assert setup(root, "control", "--remove", "--yes") == 0
+    assert "before you take the nodes back: systemctl restart slurmctld" in capsys.readouterr().err
     assert tree(root).keys() - before.keys() == {"data", "data/gleaner", "data/gleaner/checkpoint"}
     shutil.rmtree(root / "data")
     assert tree(root) == before
