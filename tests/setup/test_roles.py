@@ -82,6 +82,18 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert tree(root) == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes accounts")
+def test_the_account_is_taken_back_where_userdel_takes_its_group_along(root: Path) -> None:
+    """Debian and Red Hat have `USERGROUPS_ENAB yes`."""
+    (root / "etc/login.defs").write_text("USERGROUPS_ENAB yes\n")
+    for table in ("passwd", "group", "shadow"):
+        (root / "etc" / table).write_text("")
+    assert setup(root, *CONTROL) == 0
+    assert "us:x:" in (root / "etc/group").read_text()
+    assert setup(root, "control", "--remove", "--yes") == 0
+    assert [(root / "etc" / table).read_text() for table in ("passwd", "group", "shadow")] == ["", "", ""]
+
+
 def test_a_file_beside_slurm_conf_is_read_if_that_includes_it(root: Path) -> None:
     lay_slurm_conf(root)
     conf = root / "etc/slurm/slurm.conf"
