@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 from urllib.parse import urljoin
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging import allowed_urls, fetch_xrootd
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
 from gleaner.agent.system import openat
@@ -195,6 +195,18 @@ def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
         raise MayPass(f"{shown}: {_one_line(error)}") from None
 
 
+def open_xrootd(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of a file of XRootD."""
+    rules = fetch_xrootd.XrootdRules(
+        request.allowed,
+        request.silent_s,
+        request.credential,
+        AddressGuard(request).check,
+        lambda place: _advice(place, HTTPStatus.FORBIDDEN, request),
+    )
+    return fetch_xrootd.read_xrootd(url, rules)
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -257,8 +269,8 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset()  # the agent does not reach it either
 
 
-OPENERS = {"https": open_https, "file": open_file, "s3": open_s3}
-NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",)}
+OPENERS = {"https": open_https, "file": open_file, "s3": open_s3, "root": open_xrootd, "roots": open_xrootd}
+NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",), "root": ("XRootD",), "roots": ("XRootD",)}
 """The libraries that each scheme needs."""
 
 
