@@ -1,8 +1,10 @@
 """Inputs from XRootD: a real client and real servers, and a relay between them that breaks off or hangs."""
 
 import hashlib
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,11 +16,16 @@ from tests.staging.xrootd_server import Issuer, Relay, relay_to, xrootd
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
+from gleaner.agent.staging.child_process import FINAL
 from gleaner.agent.staging.credentials import Credential
-from gleaner.agent.staging.fetch import Fetch, Fetched, FetchFailed, schemes
+from gleaner.agent.staging.fetch import Fetch, Fetched, FetchFailed, FetchStopped, schemes
 
 pytestmark = pytest.mark.slow
 CONTENT = hashlib.shake_128(b"events").digest(5 * 2**20 + 7)
+
+METALINK = """<?xml version="1.0"?><metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="a">
+<url>root://localhost:1//pub/a.root</url></file></metalink>"""
+"""A list of places, which the library would follow by itself."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ def site() -> Iterator[Site]:
     (place / "files" / "pub" / "mine.root").write_bytes(b"mine")
     (place / "files" / "pub" / "mine.root").chmod(0)
     (place / "files" / "pub" / "two words.root").write_bytes(b"two words")
+    (place / "files" / "pub" / "list.meta4").write_text(METALINK)
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
          "-subj", "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", place / "key.pem",
@@ -79,12 +87,18 @@ def relay(site: Site) -> Iterator[Relay]:
 
 
 def fetched(
-    url: str, into: Path, *allowed: str, token: str = "", silent_s: float = 120, largest_bytes: int = 2**30
+    url: str,
+    into: Path,
+    *allowed: str,
+    token: str = "",
+    silent_s: float = 120,
+    largest_bytes: int = 2**30,
+    stop: threading.Event | None = None,
 ) -> Fetched:
     rules = FetchRules(allowed=allowed, largest_bytes=largest_bytes, total_s=600, silent_s=silent_s)
     credential = Credential(allowed[0], token) if token else None
     fetch = Fetch(control_host="", reserve_bytes=0, clock=SystemClock())
-    return fetch(url, into, rules=rules, sha256=None, stop=threading.Event(), credential=credential)
+    return fetch(url, into, rules=rules, sha256=None, stop=stop or threading.Event(), credential=credential)
 
 
 def failure(url: str, into: Path, *allowed: str, token: str = "", silent_s: float = 120, may_pass: bool = False) -> str:
@@ -156,6 +170,8 @@ def test_what_no_other_try_changes_is_one_line(site: Site, tmp_path: Path) -> No
     assert "not below a URL" in failure(f"{own}/away/a.root", tmp_path / "f", f"{own}/pub/")
     fetched(f"{own}/pub/two%20words.root", tmp_path / "g", own)
     assert (tmp_path / "g").read_bytes() == b"two words"
+    fetched(f"{own}/pub/list.meta4", tmp_path / "h", own)
+    assert (tmp_path / "h").read_text() == METALINK
 
 
 @pytest.mark.extended
@@ -173,6 +189,62 @@ def test_a_server_that_breaks_off_hangs_or_is_away_is_one_line(site: Site, relay
         assert "the server sent nothing for 1 s" in line
     gone = "root://127.0.0.1:1/"
     assert failure(f"{gone}/a", tmp_path / "c", gone, may_pass=True).startswith(f"{gone}/a: ")
+
+
+_PROGRAM = """
+import os, socket, sys
+from gleaner.agent.staging.child_process import serve
+from gleaner.agent.staging.fetch_child import FetchRequest, fetch
+def elsewhere(host, port=None, *more, **options):
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))]
+socket.getaddrinfo = elsewhere
+os._exit(serve(fetch(FetchRequest(sys.argv[1], (sys.argv[1],), "", 60, False))))
+"""
+"""A name that has another address as soon as it was checked."""
+
+
+@pytest.mark.extended
+def test_an_address_is_checked_before_it_is_connected_to_and_afterwards(
+    site: Site, relay: Relay, tmp_path: Path
+) -> None:
+    own = f"root://localhost:{relay.port}/"
+    assert failure(f"{own}/pub/a.root", tmp_path / "a", own).startswith("localhost has the address ")
+    assert relay.held == [], "nothing has connected"
+    url = f"root://localhost:{site.data.rpartition(':')[2]}//pub/a.root"
+    program = [sys.executable, "-c", _PROGRAM, url]
+    ended = subprocess.run(program, check=False, capture_output=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (FINAL, b"")
+    assert ended.stderr.startswith(b"localhost has the address ")
+
+
+@pytest.mark.extended
+def test_the_process_that_fetches_shows_a_token_to_nobody_else(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(site.place / "cert.pem"))
+    token, stop, before, seen = site.issuer.token("read:/"), threading.Event(), children(), list[bytes]()
+    with relay_to(int(site.secure.rpartition(":")[2])) as relay:
+        relay.passes_bytes, relay.hangs = 2**21, True
+        own = f"roots://127.0.0.1:{relay.port}/"
+
+        def looking() -> None:
+            assert relay.has_passed.wait(120)
+            for child in children() - before:
+                seen.extend(Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "environ"))
+            stop.set()
+
+        threading.Thread(target=looking).start()
+        with pytest.raises(FetchStopped):
+            fetched(f"{own}/pub/a.root", tmp_path / "a", own, token=token, stop=stop)
+    assert len(seen) == 2
+    assert all(seen)
+    assert not any(token.encode() in content for content in seen)
+
+
+def children() -> set[str]:
+    """The processes that this one has started and that have not ended."""
+    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+    return {child for task in tasks for child in (task / "children").read_text().split()}
 
 
 @pytest.mark.extended

@@ -64,6 +64,8 @@ class Relay:
     port: int
     passes_bytes: int = 0
     hangs: bool = False
+    has_passed: threading.Event = field(default_factory=threading.Event)
+    """Set when it has passed them."""
     held: list[socket.socket] = field(default_factory=list[socket.socket])
 
 
@@ -83,6 +85,7 @@ def relay_to(port: int) -> Iterator[Relay]:
 
         def answering(server: socket.socket, client: socket.socket) -> None:
             _pass(server, client, made.passes_bytes)
+            made.has_passed.set()
             if not made.hangs:
                 with suppress(OSError):
                     client.shutdown(socket.SHUT_RDWR)

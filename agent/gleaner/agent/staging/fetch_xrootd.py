@@ -36,7 +36,7 @@ _BROKE_OFF = "the server broke off before the end of the file"
 
 @dataclass(frozen=True, slots=True)
 class XrootdRules:
-    """What holds for a file of an XRootD server, whatever servers it leads to."""
+    """The rules for a file of an XRootD server, and for all servers to which that one leads."""
 
     allowed: Sequence[str]
     silent_s: float
@@ -44,7 +44,7 @@ class XrootdRules:
     check_address: Callable[[str, str], None]
     """Raises `MayNot` for a host and an address to which an agent does not connect."""
     advice: Callable[[str], str]
-    """What the group can do about a server that does not let it read this URL, after a colon."""
+    """Returns the end of a line: how the group can be let in by a server that refuses this URL."""
 
 
 def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
