@@ -14,6 +14,7 @@ from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
 LEASE_S, FAILURES = 100.0, 3
+TAKING: dict[str, Any] = {"delivers": ("file",), "lease_s": LEASE_S, "most_failures": FAILURES}
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def site(harness: QueueHarness) -> QueueHarness:
 
 def taken(site: QueueHarness, agent: str = "a") -> tuple[int, int] | None:
     """Let an agent take a delivery; return its job and the number of the try."""
-    row = site.do(deliveries.take, agent, lease_s=LEASE_S, most_failures=FAILURES, now_s=site.now_s)
+    row = site.do(deliveries.take, agent, **TAKING, now_s=site.now_s)
     return None if row is None else (row.job, row.number)
 
 
@@ -55,7 +56,7 @@ def test_a_result_is_offered_when_it_counts_and_shown_when_it_is_there(site: Que
     site.record_completion(job, work.attempt, output=True)
     site.record_completion(job, work.attempt, output=True)  # the report comes twice
     assert found(site, job).to == f"file:///data/physics/1-4-{job}/"
-    row = site.do(deliveries.take, "a", lease_s=LEASE_S, most_failures=FAILURES, now_s=site.now_s)
+    row = site.do(deliveries.take, "a", **TAKING, now_s=site.now_s)
     assert row is not None
     assert (row.job, row.attempt, row.number, row.group, row.run) == (job, work.attempt, 1, "physics", 4)
     assert (found(site, job).phase, taken(site)) == (DeliveryPhase.TAKEN, None)

@@ -41,6 +41,7 @@ class _DavHandler(BaseHTTPRequestHandler):
         made: DavServer = self.server.made  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         made.asked.append(f"{self.command} {path}")
+        made.credentials.append((self.path, self.headers.get("Authorization")))
         if self.command == "PUT" and "hang" in made.refuses:
             made.hangs.set()
             made.ends.wait(120)
@@ -48,8 +49,8 @@ class _DavHandler(BaseHTTPRequestHandler):
         content = self.rfile.read(size_bytes)
         status = made.refuses.pop(f"{self.command} {path}", 0) or made.refuses.get(self.command, 0)
         parent = path.rstrip("/").rpartition("/")[0]
-        if status:
-            self._answer(status)
+        if status or (made.wanted and self.headers.get("Authorization") != made.wanted):
+            self._answer(status or 401)
         elif self.command == "PUT" and made.moved_to and "elsewhere" not in self.path:
             self._answer(307, made.moved_to + self.path + "?elsewhere")
         elif self.command == "MKCOL":

@@ -35,9 +35,11 @@ class Site:
     data: str
     """Everybody may read `/pub`."""
     redirector: str
-    """It leads from /pub, /away, /secret, /loop and /host to other servers."""
+    """It leads from /pub and /away to another server, and from /loop to itself."""
     secure: str
     """It speaks TLS, and wants a token."""
+    loop: int
+    """The port by which the redirector leads to itself."""
     issuer: Issuer
     place: Path
 
@@ -46,7 +48,7 @@ class Site:
 def site() -> Iterator[Site]:
     place = Path(tempfile.mkdtemp(dir="/var/tmp"))  # the server's own account reaches it
     place.chmod(0o755)
-    for folder in ("pub", "away", "moved"):
+    for folder in ("pub", "away", "moved", "loop"):
         (place / "files" / folder).mkdir(parents=True)
         (place / "files" / folder / "a.root").write_bytes(CONTENT)
     (place / "files" / "pub" / "mine.root").write_bytes(b"mine")
@@ -60,9 +62,10 @@ def site() -> Iterator[Site]:
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     issuer = Issuer(place)
-    export = ("all.export /pub r/o", "all.export /away r/o", "all.export /moved r/o")
+    export = tuple(f"all.export /{folder} r/o" for folder in ("pub", "away", "moved", "loop"))
     try:
         with (
+            relay_to(0, 2**60) as loop,
             xrootd(place, "data", *export) as data,
             xrootd(
                 place, "secure", *export, f"xrd.tls {place}/cert.pem {place}/key.pem",
@@ -72,10 +75,11 @@ def site() -> Iterator[Site]:
             ) as secure,
             xrootd(
                 place, "redirector", *export, f"xrootd.redirect 127.0.0.1:{data} /pub",
-                f"xrootd.redirect localhost:{data} /away",
+                f"xrootd.redirect localhost:{data} /away", f"xrootd.redirect 127.0.0.1:{loop.port} /loop",
             ) as redirector,
         ):  # fmt: skip
-            yield Site(f"127.0.0.1:{data}", f"127.0.0.1:{redirector}", f"127.0.0.1:{secure}", issuer, place)
+            loop.to = redirector
+            yield Site(f"127.0.0.1:{data}", f"127.0.0.1:{redirector}", f"127.0.0.1:{secure}", loop.port, issuer, place)
     finally:
         shutil.rmtree(place)
 
@@ -167,6 +171,9 @@ def test_what_no_other_try_changes_is_one_line(site: Site, tmp_path: Path) -> No
     assert "is no file: name each file of a folder" in failure(f"{own}/pub", tmp_path / "c", own)
     assert "name a file, without a ?" in failure(f"{own}/pub/a.root?xrd.wantprot=gsi", tmp_path / "d", own)
     assert "name a file, without a ?" in failure(f"{own}/pub/a%3Fxrdcl.unzip=b", tmp_path / "e", own)
+    own_redirector = f"root://{site.redirector}/"
+    line = failure(f"{own_redirector}/loop/a.root", tmp_path / "i", own_redirector, f"root://127.0.0.1:{site.loop}/")
+    assert "is redirected more than 10 times" in line
     assert "not below a URL" in failure(f"{own}/away/a.root", tmp_path / "f", f"{own}/pub/")
     fetched(f"{own}/pub/two%20words.root", tmp_path / "g", own)
     assert (tmp_path / "g").read_bytes() == b"two words"

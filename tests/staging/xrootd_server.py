@@ -62,6 +62,8 @@ class Relay:
     """Passes bytes on to a server until it has passed so many of the answer; then it breaks off, or hangs."""
 
     port: int
+    to: int
+    """The port of the server."""
     passes_bytes: int = 0
     hangs: bool = False
     has_passed: threading.Event = field(default_factory=threading.Event)
@@ -70,15 +72,15 @@ class Relay:
 
 
 @contextmanager
-def relay_to(port: int) -> Iterator[Relay]:
+def relay_to(port: int, passes_bytes: int = 0) -> Iterator[Relay]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        made = Relay(listening.getsockname()[1])
+        made = Relay(listening.getsockname()[1], port, passes_bytes)
 
         def accepting() -> None:
             with suppress(OSError):  # the end
                 while True:
                     client, _ = listening.accept()
-                    server = socket.create_connection(("127.0.0.1", port))
+                    server = socket.create_connection(("127.0.0.1", made.to))
                     made.held.extend((client, server))
                     threading.Thread(target=_pass, args=(client, server, 2**60), daemon=True).start()
                     threading.Thread(target=answering, args=(server, client), daemon=True).start()

@@ -1,5 +1,6 @@
 """Credentials for servers: for which URLs one is, and its form. Pure. No message has a credential in it."""
 
+from base64 import b64encode
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -7,6 +8,7 @@ from gleaner.agent.staging import allowed_urls
 
 LONGEST = 8192
 """The longest credential: a token with many claims has some thousand letters."""
+_SHORTEST_HIDDEN = 4
 
 
 class CredentialKind(StrEnum):
@@ -35,6 +37,17 @@ class Credential:
         [True, False, False]
         """
         return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
+
+    def hidden_in(self, line: str) -> str:
+        """Return a line for people without the credential: a server may send it back to us, as a part of an address.
+
+        >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
+        '…, … and …'
+        """
+        encoded = b64encode(self.value.encode()).decode()
+        for word in (self.value, encoded, self.value.partition(":")[2]):
+            line = line.replace(word, "…") if len(word) >= _SHORTEST_HIDDEN else line
+        return line
 
 
 EXPECTED = {

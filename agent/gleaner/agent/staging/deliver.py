@@ -21,6 +21,7 @@ from gleaner.agent.staging.child_process import (
     check_end,
     child_process,
 )
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.deliver_child import DeliverRequest
 from gleaner.agent.staging.stage import remove_stages
 from gleaner.agent.system import openat
@@ -41,10 +42,12 @@ class Deliver:
     control_host: str
     clock: Clock
 
-    def __call__(self, delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
+    def __call__(
+        self, delivery: Delivery, stop: threading.Event, credential: Credential | None = None
+    ) -> DeliveryReport | None:
         """Deliver a result, and return what is to be reported; None if the agent has no more time for it. Blocks."""
         try:
-            files, size_bytes = self._deliver(delivery, stop)
+            files, size_bytes = self._deliver(delivery, stop, credential)
         except ChildStopped:
             return None
         except MayNot as error:
@@ -53,7 +56,7 @@ class Deliver:
             return _failed(delivery, str(error), may_pass=True)
         return DeliveryReport(job=delivery.job, number=delivery.number, files=files, size_bytes=size_bytes)
 
-    def _deliver(self, delivery: Delivery, stop: threading.Event) -> tuple[int, int]:
+    def _deliver(self, delivery: Delivery, stop: threading.Event, credential: Credential | None) -> tuple[int, int]:
         request = DeliverRequest(
             storage=str(self.storage),
             job=delivery.job,
@@ -67,6 +70,7 @@ class Deliver:
             silent_s=delivery.silent_s,
             spool=str(self.spool),
             reserve_bytes=self.reserve_bytes,
+            credential=credential,
         )
         self.spool.mkdir(parents=True, mode=0o700, exist_ok=True)
         where = allowed_urls.shown(delivery.to)

@@ -20,7 +20,8 @@ from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, outpu
 from gleaner.agent.common.quantities import size
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass, serve
-from gleaner.agent.staging.fetch_child import AddressGuard, FetchRequest
+from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.servers import AddressGuard
 from gleaner.agent.staging.stage import (
     Names,
     list_line,
@@ -69,10 +70,19 @@ class DeliverRequest:
     """So much of that disk stays free."""
     only_clears: bool = False
     """Nothing is delivered: what a killed try has left in the target's folder is removed."""
+    credential: Credential | None = None
+    """It comes by this process's standard input: others see neither its arguments nor its environment with it."""
 
     def to_json(self) -> bytes:
         """Return the request as the child reads it."""
         return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "DeliverRequest":
+        """Return the request that was sent."""
+        fields = json.loads(text)
+        credential = fields.pop("credential")
+        return cls(**fields, credential=None if credential is None else Credential(**credential))
 
 
 def unpack_result(
@@ -184,14 +194,14 @@ def _move(folder: int, names: Names, target: int, request: DeliverRequest) -> Na
 def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
     """Deliver to a server, by way of the node's disk: a server may want a file to be sent twice."""
     keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
-    rules = FetchRequest(request.to, request.allowed, request.control_host, request.silent_s, has_digest=False)
     server = WebDav(
         request.to,
         request.allowed,
         passing_name=lambda name: passing_name(request.job, request.number, name),
         silent_s=request.silent_s,
-        check=AddressGuard(rules).check,
+        check=AddressGuard(request.allowed, request.control_host).check,
         progress=progress,
+        credential=request.credential,
     )
     room_bytes = shutil.disk_usage(request.spool).free - request.reserve_bytes
     with (
@@ -241,7 +251,8 @@ def main() -> int:
     os.umask(0o022)  # who may read is decided by the folder that the admin allows
     os.nice(19)  # jobs go first
     os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, whatever threads the storage uses
-    return serve(deliver(DeliverRequest(**json.load(sys.stdin))))
+    request = DeliverRequest.from_json(sys.stdin.read())
+    return serve(deliver(request), request.credential)
 
 
 if __name__ == "__main__":

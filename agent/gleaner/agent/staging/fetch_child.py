@@ -6,21 +6,20 @@ import socket
 import ssl
 import stat
 import sys
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 from urllib.parse import urljoin
 
-from gleaner.agent.staging import allowed_urls, fetch_xrootd
+from gleaner.agent.staging import allowed_urls, fetch_xrootd, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
-from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
+from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.servers import AddressGuard
 from gleaner.agent.system import openat
 
 MOST_REDIRECTS = 10
-_ASK_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     import aiohttp  # slow to load, and not needed for a file
     from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
-    resolver = _resolver(AddressGuard(request))
+    resolver = _resolver(AddressGuard(request.allowed, request.control_host))
 
     async def get_client(**_: object) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=request.silent_s, sock_read=request.silent_s)
@@ -93,13 +92,15 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
     for _ in range(1 + MOST_REDIRECTS):
         try:
-            file = server.open(url, block_size=0, size=1, allow_redirects=False, headers=_sign_in(url, request))
+            file = server.open(
+                url, block_size=0, size=1, allow_redirects=False, headers=servers.sign_in(url, request.credential)
+            )
         except FileNotFoundError:
             raise MayNot(f"{allowed_urls.shown(url)}: the server has no such file (404)") from None
         except TimeoutError:  # also one of aiohttp's
             raise
         except aiohttp.ClientResponseError as error:
-            _raise_status(url, error.status, request)
+            servers.raise_status(url, error.status, request.credential)
         except aiohttp.InvalidURL as error:
             raise MayNot(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
         except aiohttp.ClientError as error:
@@ -115,7 +116,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
             url = target
             continue
         if answer.status != HTTPStatus.OK:
-            _raise_status(url, answer.status, request)
+            servers.raise_status(url, answer.status, request.credential)
         is_chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
         if not (request.has_digest or is_chunked or "Content-Length" in answer.headers):
             raise MayNot(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
@@ -123,7 +124,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
 
 
-def _resolver(guard: "AddressGuard") -> Any:
+def _resolver(guard: AddressGuard) -> Any:
     """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
     import aiohttp
 
@@ -162,7 +163,9 @@ def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
     access_key, _, secret_key = credential.value.partition(":") if credential else (None, "", None)
     client = {"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True}
     config = {
-        "connector_args": {"resolver": _resolver(AddressGuard(request))(loop=loops.get_loop())},
+        "connector_args": {
+            "resolver": _resolver(AddressGuard(request.allowed, request.control_host))(loop=loops.get_loop())
+        },
         "connect_timeout": request.silent_s,
         "read_timeout": request.silent_s,
         "proxies": {},
@@ -187,7 +190,7 @@ def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
                 raise cause from None
             if isinstance(cause, ClientError):
                 answered = cast("Any", cause).response
-                _raise_status(url, answered["ResponseMetadata"]["HTTPStatusCode"], request)
+                servers.raise_status(url, answered["ResponseMetadata"]["HTTPStatusCode"], request.credential)
         if any(isinstance(cause, ReadTimeoutError | TimeoutError) for cause in causes):
             raise TimeoutError from None
         if any(isinstance(cause, aiohttp.ClientPayloadError | IncompleteReadError) for cause in causes):
@@ -197,13 +200,7 @@ def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
 
 def open_xrootd(url: str, request: FetchRequest) -> Iterator[bytes]:
     """Yield the content of a file of XRootD."""
-    rules = fetch_xrootd.XrootdRules(
-        request.allowed,
-        request.silent_s,
-        request.credential,
-        AddressGuard(request).check,
-        lambda place: _advice(place, HTTPStatus.FORBIDDEN, request),
-    )
+    rules = fetch_xrootd.XrootdRules(request.allowed, request.control_host, request.silent_s, request.credential)
     return fetch_xrootd.read_xrootd(url, rules)
 
 
@@ -211,32 +208,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _sign_in(url: str, request: FetchRequest) -> dict[str, str]:
-    """Return the header with the credential. After a redirect to another place the server gets none."""
-    credential = request.credential
-    if credential is None or not credential.is_for(url):
-        return {}
-    if kind(credential.url, credential.value) is CredentialKind.TOKEN:
-        return {"Authorization": f"Bearer {credential.value}"}
-    return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
-
-
-def _raise_status(url: str, status: int, request: FetchRequest) -> NoReturn:
-    line = f"{allowed_urls.shown(url)}: the server answers {status}{_advice(url, status, request)}"
-    raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else MayNot)(line)
-
-
-def _advice(url: str, status: int, request: FetchRequest) -> str:
-    """Return what the group can do if the server wants to know who asks, after a colon; "" if it does not."""
-    if status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return ""
-    if request.credential is None:
-        return ": the group has no secret for it (`glean secret set`)"
-    if not request.credential.is_for(url):
-        return f": the group's secret is only for what is below {request.credential.url}"
-    return f": it does not take the group's secret for {request.credential.url}"
 
 
 def _read(file: Any, url: str) -> Iterator[bytes]:
@@ -247,26 +218,6 @@ def _read(file: Any, url: str) -> Iterator[bytes]:
             yield chunk
     except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError):
         raise MayPass(f"{allowed_urls.shown(url)}: the server broke off before the end of the file") from None
-
-
-class AddressGuard:
-    """Refuses the addresses to which an agent does not connect. A host that is an address itself is on the list."""
-
-    def __init__(self, request: FetchRequest) -> None:
-        self._named = allowed_urls.named_addresses(request.allowed)
-        self._of_control = _addresses(request.control_host)
-
-    def check(self, host: str, address: str) -> None:
-        """Raise `MayNot` if an agent does not connect to this address of the host."""
-        if reason := allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control):
-            raise MayNot(reason)
-
-
-def _addresses(host: str) -> frozenset[str]:
-    try:
-        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None)) if host else frozenset()
-    except OSError:
-        return frozenset()  # the agent does not reach it either
 
 
 OPENERS = {"https": open_https, "file": open_file, "s3": open_s3, "root": open_xrootd, "roots": open_xrootd}
@@ -293,7 +244,8 @@ def _one_line(error: Exception) -> str:
 
 def main() -> int:
     """Answer one request; return the exit status."""
-    return serve(fetch(FetchRequest.from_json(sys.stdin.read())))
+    request = FetchRequest.from_json(sys.stdin.read())
+    return serve(fetch(request), request.credential)
 
 
 if __name__ == "__main__":

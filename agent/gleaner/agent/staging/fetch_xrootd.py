@@ -10,14 +10,14 @@ import re
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging import allowed_urls, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential
 
@@ -39,12 +39,9 @@ class XrootdRules:
     """The rules for a file of an XRootD server, and for all servers to which that one leads."""
 
     allowed: Sequence[str]
+    control_host: str
     silent_s: float
     credential: Credential | None
-    check_address: Callable[[str, str], None]
-    """Raises `MayNot` for a host and an address to which an agent does not connect."""
-    advice: Callable[[str], str]
-    """Returns the end of a line: how the group can be let in by a server that refuses this URL."""
 
 
 def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
@@ -53,7 +50,7 @@ def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
     A bearer token is shown to the servers of its URL alone, and only over TLS: its URL begins with `roots`.
     """
     shown = allowed_urls.shown(url)
-    if "?" in url or "?" in unquote(url) or not allowed_urls.location(url).folders:
+    if "?" in unquote(url) or not allowed_urls.location(url).folders:
         raise MayNot(f"{shown}: name a file, without a ?")
     credential = rules.credential if rules.credential is not None and rules.credential.is_for(url) else None
     for name in [name for name in os.environ if name.startswith(_OWN_SETTINGS)]:
@@ -66,12 +63,13 @@ def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
 
     library: Any = client
     flags: Any = OpenFlags
+    guard = servers.AddressGuard(rules.allowed, rules.control_host)
     limit_s = _seconds(rules.silent_s)
     place = url
     for _ in range(1 + MOST_REDIRECTS):
         where = allowed_urls.location(place)
         for found in socket.getaddrinfo(where.host.strip("[]"), where.port, type=socket.SOCK_STREAM):
-            rules.check_address(where.host, str(found[4][0]))
+            guard.check(where.host, str(found[4][0]))
         file = library.File()
         for name in ("FollowRedirects", "ReadRecovery"):  # the second would read on at another server
             if not file.set_property(name, "false"):
@@ -79,7 +77,7 @@ def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
         status, _ = file.open(library_url(place), flags.READ, 0, limit_s)
         # The library has resolved the name once more: only where it has really connected counts.
         for address in _peers():
-            rules.check_address(where.host, address)
+            guard.check(where.host, address)
         if status.code == _REDIRECTED:
             place = redirect_target(place, str(status.message))
             if reason := allowed_urls.refusal(place, rules.allowed):
@@ -197,7 +195,8 @@ def _raise(place: str, status: Any, rules: XrootdRules) -> NoReturn:
     # The library's words begin with the class of the error and the protocol's number.
     said = " ".join(re.sub(r"^\[\w+\] (Server responded with an error: )?", "", str(status.message)).split())[:300]
     if status.code == _LOGIN_REFUSED or status.errno in {_NOT_ALLOWED, _NOT_KNOWN}:
-        raise MayNot(f"{shown}: the server refuses it ({said}){rules.advice(place)}")
+        advice = servers.advice(place, rules.credential) if place.startswith(f"{_TLS}:") else ""
+        raise MayNot(f"{shown}: the server refuses it ({said}){advice}")
     if status.errno == _NOT_FOUND:
         raise MayNot(f"{shown}: the server has no such file")
     if status.errno in {_NO_FILE, _FOLDER}:

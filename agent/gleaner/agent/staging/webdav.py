@@ -14,8 +14,9 @@ from http import HTTPStatus
 from typing import IO
 from urllib.parse import quote, urljoin, urlsplit
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging import allowed_urls, servers
 from gleaner.agent.staging.child_process import MayNot, MayPass
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.stage import Names
 
 BLOCK_BYTES = 2**18
@@ -24,7 +25,6 @@ _DONE = frozenset({HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED, HTTPS
 _MOVED = frozenset({301, 302, 307, 308})
 _NO_FOLDER = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 _UNKNOWN = frozenset({HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
-_MAY_PASS = frozenset({408, 423, 425, 429})
 
 
 class _Connection(http.client.HTTPSConnection):
@@ -75,6 +75,7 @@ class WebDav:
         silent_s: float,
         check: Callable[[str, str], None],
         progress: Callable[[], None],
+        credential: Credential | None = None,
     ) -> None:
         """`passing_name` returns that of a file. `check` raises for a host and an address that are refused."""
         self._to = to.rstrip("/") + "/"
@@ -83,6 +84,7 @@ class WebDav:
         self._silent_s = silent_s
         self._check = check
         self._progress = progress
+        self._credential = credential
         self._knows_move = True
         self._connections: dict[tuple[str, int], _Connection] = {}
 
@@ -95,7 +97,7 @@ class WebDav:
             if status in _DONE:
                 return
             if status not in _UNKNOWN:
-                self._fail(names, status)
+                servers.raise_status(self._url(names), status, self._credential)
             self._knows_move = False
             self.remove(passing)
         self._put(names, file)
@@ -110,12 +112,12 @@ class WebDav:
             one.close()
 
     def _put(self, names: Names, file: IO[bytes]) -> None:
-        status = self._send(names, file)
+        status, url = self._send(names, file)
         if status in _NO_FOLDER:
             self._make_folders(names[:-1])
-            status = self._send(names, file)
+            status, url = self._send(names, file)
         if status not in _DONE:
-            self._fail(names, status)
+            servers.raise_status(url, status, self._credential)
 
     def _make_folders(self, names: Names) -> None:
         """Make the folders that are missing below what the site allows. One that is there answers 405."""
@@ -126,15 +128,15 @@ class WebDav:
         for end in range(known + 1, len(path) + 1):
             self._ask("MKCOL", (), {}, url=urljoin(self._to, "/" + "/".join(map(_quoted, path[:end])) + "/"))
 
-    def _send(self, names: Names, file: IO[bytes]) -> int:
-        """Send a file by PUT, and follow the redirects that are allowed; return the server's answer."""
+    def _send(self, names: Names, file: IO[bytes]) -> tuple[int, str]:
+        """Send a file by PUT, and follow the redirects that are allowed; return the last answer and its URL."""
         url, size_bytes = self._url(names), os.fstat(file.fileno()).st_size
         for _ in range(1 + MOST_REDIRECTS):
             file.seek(0)
             body = _Watched(file, self._progress)
             status, location = self._request("PUT", url, {"Content-Length": str(size_bytes)}, body)
             if status not in _MOVED:
-                return status
+                return status, url
             target = urljoin(url, location)
             reason = allowed_urls.refusal(target, self._allowed, allowed_urls.DELIVER)
             if not reason and allowed_urls.location(target).scheme != "https":
@@ -157,9 +159,10 @@ class WebDav:
             connection = _Connection(*where, timeout_s=self._silent_s, check=self._check)
             self._connections[where] = connection
         path = parts.path + (f"?{parts.query}" if parts.query else "")
+        headers = {"User-Agent": "gleaner"} | servers.sign_in(url, self._credential) | headers
         try:
             with suppress(BrokenPipeError, ConnectionResetError):  # perhaps it has answered before it took all
-                connection.request(method, path, body=body, headers={"User-Agent": "gleaner"} | headers)
+                connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             answer.read(BLOCK_BYTES)
             if not answer.isclosed() or answer.status in _MOVED:  # a long answer, or a body that was not taken
@@ -175,10 +178,6 @@ class WebDav:
 
     def _url(self, names: Names) -> str:
         return self._to + "/".join(map(_quoted, names))
-
-    def _fail(self, names: Names, status: int) -> None:
-        line = f"{allowed_urls.shown(self._url(names))}: the server answers {status}"
-        raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _MAY_PASS else MayNot)(line)
 
 
 def _quoted(name: str) -> str:

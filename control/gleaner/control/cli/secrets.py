@@ -1,4 +1,4 @@
-"""`glean secret`: credentials of one's group for the servers of inputs. A value is never an argument, nor shown."""
+"""`glean secret`: credentials of one's group for servers. A value is never an argument, nor shown."""
 
 import getpass
 import sys
@@ -20,7 +20,7 @@ from gleaner.control.models.base import Name
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.simulation.metrics.tables import Table
 
-app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for the servers of inputs.")
+app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for servers.")
 
 _STDIN = "-"
 
