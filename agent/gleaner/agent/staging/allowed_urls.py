@@ -4,7 +4,7 @@ An entry of the list is a URL: it allows all URLs with its scheme, host and port
 `https://*.example.org/` allows all hosts of a domain. An address is named by an entry whose host is this address.
 
 In a URL of S3, a first name with a dot or a port is the server: `s3://s3.example.org/bucket/key`. Any other first name
-is a bucket of Amazon's, as in `s3://bucket/key`.
+is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's protocol, over TLS.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-SCHEMES = {"https": 443, "s3": 443, "file": None}
+SCHEMES = {"https": 443, "s3": 443, "root": 1094, "roots": 1094, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
 TARGET_SCHEMES = ("https", "file")
@@ -49,6 +49,8 @@ def location(url: str) -> Location:
     >>> location("https://data.example.org/pub/a%2Fb?version=2")
     Location(scheme='https', host='data.example.org', port=443, folders=('pub', 'a', 'b'))
     >>> location("s3://bucket/a") == location("s3://s3.amazonaws.com/bucket/a")
+    True
+    >>> location("root://host//pub/a") == location("root://host:1094/pub/a")
     True
     """
     if not _PLAIN.fullmatch(url) or "\\" in url or len(url) > LONGEST_URL:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from gleaner.agent.staging import allowed_urls, servers
+from gleaner.agent.staging import allowed_urls, fetch_xrootd, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.servers import AddressGuard
@@ -198,6 +198,12 @@ def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
         raise MayPass(f"{shown}: {_one_line(error)}") from None
 
 
+def open_xrootd(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of a file of XRootD."""
+    rules = fetch_xrootd.XrootdRules(request.allowed, request.control_host, request.silent_s, request.credential)
+    return fetch_xrootd.read_xrootd(url, rules)
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -214,8 +220,8 @@ def _read(file: Any, url: str) -> Iterator[bytes]:
         raise MayPass(f"{allowed_urls.shown(url)}: the server broke off before the end of the file") from None
 
 
-OPENERS = {"https": open_https, "file": open_file, "s3": open_s3}
-NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",)}
+OPENERS = {"https": open_https, "file": open_file, "s3": open_s3, "root": open_xrootd, "roots": open_xrootd}
+NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",), "root": ("XRootD",), "roots": ("XRootD",)}
 """The libraries that each scheme needs."""
 
 

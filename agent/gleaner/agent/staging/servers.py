@@ -46,14 +46,13 @@ def sign_in(url: str, credential: Credential | None) -> dict[str, str]:
 
 def raise_status(url: str, status: int, credential: Credential | None) -> NoReturn:
     """Raise `MayPass` or `MayNot` for a server's answer that is no success."""
-    line = f"{allowed_urls.shown(url)}: the server answers {status}{_advice(url, status, credential)}"
+    wants_to_know = status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+    line = f"{allowed_urls.shown(url)}: the server answers {status}{advice(url, credential) if wants_to_know else ''}"
     raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else MayNot)(line)
 
 
-def _advice(url: str, status: int, credential: Credential | None) -> str:
-    """Return what the group can do if the server wants to know who asks, after a colon; "" if it does not."""
-    if status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return ""
+def advice(url: str, credential: Credential | None) -> str:
+    """Return what the group can do about a server that does not let it in, after a colon."""
     if credential is None:
         return ": the group has no secret for it (`glean secret set`)"
     if not credential.is_for(url):
