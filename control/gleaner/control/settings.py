@@ -489,8 +489,8 @@ class OutputSettings(_Table):
     """`[outputs]`: the targets to which agents deliver results."""
 
     urls: tuple[str, ...] = ()
-    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/` or
-    `https://dav.example.org/{group}/`. `{group}` is the name of the job's group: so no group overwrites what another
+    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`,
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. `{group}` is the name of the job's group: so no group overwrites what another
     one has. A folder is there on all nodes, and the agents' user may write to it. Empty: nothing is delivered."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""

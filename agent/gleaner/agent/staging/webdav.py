@@ -71,13 +71,16 @@ class WebDav:
         to: str,
         allowed: Sequence[str],
         *,
-        passing_name: Callable[[str], str],
+        passing_name: Callable[[str, int], str],
         silent_s: float,
         check: Callable[[str, str], None],
         progress: Callable[[], None],
         credential: Credential | None = None,
     ) -> None:
-        """`passing_name` returns that of a file. `check` raises for a host and an address that are refused."""
+        """`passing_name` returns that of a file, in this try or so many tries before.
+
+        `check` raises for a host and an address that are refused.
+        """
         self._to = to.rstrip("/") + "/"
         self._allowed = allowed
         self._passing_name = passing_name
@@ -91,7 +94,7 @@ class WebDav:
     def put(self, names: Names, file: IO[bytes]) -> None:
         """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
         if self._knows_move:
-            passing = (*names[:-1], self._passing_name(names[-1]))
+            passing = (*names[:-1], self._passing_name(names[-1], 0))
             self._put(passing, file)
             status = self._ask("MOVE", passing, {"Destination": self._url(names), "Overwrite": "T"})
             if status in _DONE:
@@ -101,6 +104,10 @@ class WebDav:
             self._knows_move = False
             self.remove(passing)
         self._put(names, file)
+
+    def remove_left(self, names: Names) -> None:
+        """Remove what the try before has left of a file."""
+        self.remove((*names[:-1], self._passing_name(names[-1], 1)))
 
     def remove(self, names: Names) -> None:
         """Remove a file. That it is not there, or cannot be removed, is no error."""
@@ -172,8 +179,7 @@ class WebDav:
             raise MayPass(f"{allowed_urls.shown(url)}: the server took nothing for {self._silent_s:.0f} s") from None
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             connection.close()
-            line = " ".join(str(error).split())[:300] or type(error).__name__
-            raise MayPass(f"{allowed_urls.shown(url)}: {line}") from None
+            raise MayPass(f"{allowed_urls.shown(url)}: {servers.one_line(error)}") from None
         return answer.status, answer.headers.get("Location", "")
 
     def _url(self, names: Names) -> str:
