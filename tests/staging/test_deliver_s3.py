@@ -26,7 +26,7 @@ from gleaner.agent.staging.s3 import PART_BYTES
 
 pytestmark = pytest.mark.slow
 KEYS = "AKIAEXAMPLE:wJalrXUtnFEMI"
-LARGE_BYTES = PART_BYTES + 5
+LARGE_BYTES, END = PART_BYTES + 5, b"the end"
 
 
 @dataclass
@@ -110,7 +110,8 @@ class Node:
         (self.place / "job/big").mkdir(parents=True, exist_ok=True)
         (self.place / "job/a b?.root").write_bytes(b"events" * 1000)
         with (self.place / "job/big" / large).open("wb") as file:
-            file.truncate(LARGE_BYTES)
+            file.seek(LARGE_BYTES - len(END))
+            file.write(END)
         FolderStorage(self.place / "storage").prepare()
         with FolderStorage(self.place / "storage").draft(output_key(7, 2)) as draft:
             draft.add(FOLDER_PART, workdir_tar.pack(self.place / "job"))
@@ -137,7 +138,7 @@ def node(tmp_path: Path, site: S3Site) -> Node:
 
 
 def whole(large: str) -> dict[str, bytes]:
-    files = {"a b?.root": b"events" * 1000, f"big/{large}": bytes(LARGE_BYTES)}
+    files = {"a b?.root": b"events" * 1000, f"big/{large}": bytes(LARGE_BYTES - len(END)) + END}
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())]
     return files | {"job-7.sha256": "".join(lines).encode()}
 

@@ -12,7 +12,7 @@ from gleaner.agent.system import openat
 
 Names = tuple[str, ...]
 SLOWEST_BYTES_PER_S = 2**20
-"""A file system that syncs fewer bytes in a second hangs."""
+"""A file system that syncs fewer bytes in a second, or a server that moves fewer, hangs."""
 SAYS_WHILE_SILENT = 4
 """So often progress is said in the time in which something must be heard."""
 
