@@ -262,6 +262,7 @@ def _rendered(name: str, **facts: object) -> str:
         "form_token": "t",
         "path": "/web/x",
         "query": {},
+        "done": "",
         "version": "1",
     }
     return rendering.environment().get_template(name).render(given | facts)
@@ -321,7 +322,7 @@ def _cluster_pages(word: str) -> str:
     return (
         _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, **common)
         + _rendered("agents.html", found=Found(agent), **common)
-        + _rendered("drains.html", found=Found(drain), **common)
+        + _rendered("drains.html", found=Found(drain), may_drain=True, **common)
         + _rendered("problem.html", detail=word)
         + _rendered("confirm.html", question=word, fields={f"f{word}": word}, back="/web")
     )
