@@ -208,14 +208,20 @@ def test_a_server_that_moves_a_large_file_slowly_is_waited_for_and_progress_is_s
     server: DavServer, tmp_path: Path
 ) -> None:
     """Longer than a server may be silent, and as long as a slow disk may need for the file."""
-    server.moves, said = threading.Event(), itertools.count()
+    server.moves, said = (may_move := threading.Event()), itertools.count()
 
     def progress() -> None:
         if server.hangs.is_set() and next(said) == 2 * SAYS_WHILE_SILENT:
-            server.moves.set()
+            may_move.set()
 
-    more = {"silent_s": 1.0, "check": lambda *_: None, "progress": progress}
-    target = WebDav(server.url("data/"), server.allowed, passing_name=lambda name, _: f".{name}", **more)
+    target = WebDav(
+        server.url("data/"),
+        server.allowed,
+        passing_name=lambda name, _: f".{name}",
+        silent_s=1.0,
+        check=lambda _host, _address: None,
+        progress=progress,
+    )
     with (tmp_path / "a").open("w+b") as file, closing(target):
         file.truncate(20 * SLOWEST_BYTES_PER_S)
         target.put(("a",), file)
