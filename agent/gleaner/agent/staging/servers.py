@@ -4,7 +4,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass
@@ -33,6 +33,25 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None)) if host else frozenset()
     except OSError:
         return frozenset()  # the agent does not reach it either
+
+
+def resolver(guard: AddressGuard) -> Any:
+    """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
+    import aiohttp  # slow to load, and not needed for a file
+
+    class Resolver(aiohttp.ThreadedResolver):
+        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
+            found = await super().resolve(host, port, family)
+            for each in found:
+                guard.check(host, each["host"])
+            return found
+
+    return Resolver
+
+
+def one_line(error: Exception) -> str:
+    """Return an error of a library in one line, or its name if it says nothing."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def sign_in(url: str, credential: Credential | None) -> dict[str, str]:
