@@ -17,7 +17,7 @@ def probe(path: Path, storage: Path) -> dict[str, object]:
         found = path.stat()
     except FileNotFoundError:
         return {"uid": 0, "mode": 0, "is_missing": True, "is_on_storage": False, "trouble": ""}
-    facts = {"uid": found.st_uid, "mode": stat.S_IMODE(found.st_mode), "is_missing": False}
+    facts: dict[str, object] = {"uid": found.st_uid, "mode": stat.S_IMODE(found.st_mode), "is_missing": False}
     is_on_storage = is_shared(path, storage)
     become_owner(storage, 0)
     try:
