@@ -48,6 +48,7 @@ def _saw(state: ControlState, *names: str, now_s: float) -> None:
     state.cluster = seen(now_s, *(node(name, 8, 16384) for name in names))
 
 
+@pytest.mark.slow
 def test_every_page_is_there_with_an_empty_queue_and_all_links_of_it_lead_somewhere(harness: ApiHarness) -> None:
     for caller, more in ((harness.user, ()), (harness.admin, ("/web/drains",))):
         browser = browser_of(harness, caller)

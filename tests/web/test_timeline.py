@@ -23,6 +23,7 @@ def _past(harness: ApiHarness, nodes: int, hours: int, jobs: int = 60) -> MadeHi
     return made
 
 
+@pytest.mark.slow
 def test_the_overview_shows_the_band_over_hours_days_and_weeks(harness: ApiHarness) -> None:
     _past(harness, 4, 30)
     browser = browser_of(harness, harness.user)

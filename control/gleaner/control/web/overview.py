@@ -43,7 +43,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class DayHarvest:
-    """What was harvested on a day (of UTC), in core hours, and its share of all time of the nodes, from 0 to 1."""
+    """The harvest of a day (of UTC), in core hours, and its share of all time of the nodes, from 0 to 1."""
 
     day: str
     harvested_core_h: float

@@ -37,7 +37,7 @@ DONE: Mapping[str, str] = {
     "trust": "The node is trusted again.",
     "out": "You are signed out.",
 }
-"""What was done, for the page that follows; its address has the first word only."""
+"""The words for an act that is done, on the page that follows; its address has the key only."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
