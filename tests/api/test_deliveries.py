@@ -141,6 +141,45 @@ def test_a_target_that_may_not_be_is_refused_in_one_line(harness: ApiHarness, to
     assert said in detail(answer, answer.status_code)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "whose"),
+    [
+        ("file:///data/{group}/", "file:///data/shared/results/", "the group shared"),
+        ("file:///data/{group}/", "file:///data/", "each group"),
+        ("file:///data/{group}/", "file:///data/x-{group}/", "each group"),
+        ("file:///data/{group}/one/", "file:///data/two/{group}/", "the group one"),
+        ("file:///data/{group}/", "file:///data/x/{group}/", "the group x"),
+        ("https://{group}.example.org/", "https://dav.example.org/data/", "the group dav"),
+        ("https://*.example.org/{group}/", "https://dav.example.org/a/", "the group a"),
+        ("s3://{group}/", "s3://results/{group}/", "the group results"),
+    ],
+)
+def test_entries_that_give_a_groups_place_to_others_are_refused(one: str, other: str, whose: str) -> None:
+    for urls in ((one, other), (other, one)):
+        with pytest.raises(ValidationError) as refused:
+            OutputSettings(urls=urls)
+        (only,) = refused.value.errors()
+        assert f"others could write over the results of {whose}" in only["msg"]
+        assert "\n" not in only["msg"]
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ("file:///data/{group}/", "https://dav.example.org/{group}/", "s3://s3.example.org/results/{group}/"),
+        ("file:///data/{group}/a/", "file:///data/{group}/a/b/", "file:///data/{group}/c/"),
+        ("file:///data/a-{group}/", "file:///data/b-{group}/"),
+        ("file:///data/{group}.d/", "file:///data/{group}.e/", "file:///data/a/"),
+        ("file:///data/{group}/{group}/", "file:///data/one/two/"),
+        ("file:///data/{group}/one/", "file:///data/one/{group}/", "file:///data/_/"),
+        ("file:///data/", "file:///data/shared/"),
+        ("https://a.example.org/{group}/", "https://a.example.org:444/x/", "https://b.example.org/x/"),
+    ],
+)
+def test_entries_that_keep_groups_apart_are_taken(urls: tuple[str, ...]) -> None:
+    assert OutputSettings(urls=urls).urls == urls
+
+
 @pytest.mark.parametrize("url", ["file:///data/storage/x/", "file:///data/", "file:///data/{group}/", "ftp://host/"])
 def test_a_folder_that_could_overwrite_the_storage_is_no_target(url: str) -> None:
     with pytest.raises(ValidationError, match=r"which is Gleaner|must begin with"):

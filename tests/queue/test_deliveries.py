@@ -130,17 +130,22 @@ def test_a_delivery_whose_agents_all_end_before_it_is_given_up(site: QueueHarnes
     assert not site.look(deliveries.is_due, now_s=site.now_s)
 
 
-def test_heartbeats_look_through_open_deliveries_only(sqlite_url: str) -> None:
+def test_heartbeats_and_claims_look_through_the_deliveries_in_question_only(sqlite_url: str) -> None:
     site = QueueHarness(connect(sqlite_url))
     asked: list[tuple[str, Any]] = []
     event.listen(site.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
     assert not site.look(deliveries.is_due, now_s=site.now_s)
     selects = [(sql, values) for sql, values in asked if "FROM delivery" in sql]
     assert len(selects) == 2
+    agent = site.agent("a")
+    asked.clear()
+    assert taken(site, agent) is None
+    selects += [(sql, values) for sql, values in asked if "FROM delivery" in sql]
+    assert len(selects) == 4
     with site.engine.connect() as connection:
-        for sql, values in selects:
+        for (sql, values), index in zip(selects, ("delivery_open", "delivery_taken") * 2, strict=True):
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
-            assert "USING INDEX delivery_open" in plan[0], plan
+            assert f"USING INDEX {index}" in plan[0], plan
 
 
 def test_a_failure_is_tried_again_after_a_pause_and_given_up_after_some(site: QueueHarness) -> None:

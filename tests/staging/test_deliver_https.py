@@ -1,8 +1,10 @@
 """Results delivered to a real HTTPS server that takes files, with WebDAV and without, and that misbehaves."""
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.deliver import Deliver
+from gleaner.agent.staging.stage import SAYS_WHILE_SILENT, SLOWEST_BYTES_PER_S
+from gleaner.agent.staging.webdav import WebDav
 
 PASSING = f".gleaner-7-1-{hashlib.sha256(b'a.root').hexdigest()[:16]}"
 pytestmark = pytest.mark.slow
@@ -198,6 +202,38 @@ def test_a_server_that_hangs_is_given_up(server: DavServer, tmp_path: Path) -> N
     report = delivered(tmp_path, server, silent_s=1.0)
     assert "nothing for 1 s" in report.failed
     assert report.may_pass
+
+
+def test_a_server_that_moves_a_large_file_slowly_is_waited_for_and_progress_is_said(
+    server: DavServer, tmp_path: Path
+) -> None:
+    """Longer than a server may be silent, and as long as a slow disk may need for the file."""
+    server.moves, said = (may_move := threading.Event()), itertools.count()
+
+    def progress() -> None:
+        if server.hangs.is_set() and next(said) == 2 * SAYS_WHILE_SILENT:
+            may_move.set()
+
+    target = WebDav(
+        server.url("data/"),
+        server.allowed,
+        passing_name=lambda name, _: f".{name}",
+        silent_s=1.0,
+        check=lambda _host, _address: None,
+        progress=progress,
+    )
+    with (tmp_path / "a").open("w+b") as file, closing(target):
+        file.truncate(20 * SLOWEST_BYTES_PER_S)
+        target.put(("a",), file)
+    assert set(server.files) == {"/data/a"}
+
+
+def test_a_server_that_hangs_when_it_moves_a_file_is_given_up(server: DavServer, tmp_path: Path) -> None:
+    server.moves = threading.Event()
+    report = delivered(tmp_path, server, silent_s=1.0)
+    server.moves.set()
+    assert "taken nothing for" in report.failed or "took nothing for" in report.failed
+    assert (report.may_pass, [name for name in server.files if ".gleaner-" not in name]) == (True, [])
 
 
 def test_a_name_is_checked_after_it_is_resolved(server: DavServer, tmp_path: Path) -> None:

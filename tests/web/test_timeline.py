@@ -6,6 +6,9 @@ from tests.slurm.records import seen
 from tests.web.made_history import MadeHistory
 from tests.web.web_harness import browser_of
 
+from gleaner.control.policy.node_time import DAY_S
+from gleaner.control.queue import node_time
+from gleaner.control.queue.database import transaction
 from gleaner.control.web import timeline
 
 LARGEST_BYTES = 1_000_000
@@ -20,6 +23,7 @@ def _past(harness: ApiHarness, nodes: int, hours: int, jobs: int = 60) -> MadeHi
     return made
 
 
+@pytest.mark.slow
 def test_the_overview_shows_the_band_over_hours_days_and_weeks(harness: ApiHarness) -> None:
     _past(harness, 4, 30)
     browser = browser_of(harness, harness.user)
@@ -29,6 +33,13 @@ def test_the_overview_shows_the_band_over_hours_days_and_weeks(harness: ApiHarne
         assert drawn >= {"regular", "harvested", "saving", "restoring", "idle"}, which
         assert "Core hours" in shown.text
     assert browser.get("/web?band=years").status == 422
+    begin_s = (harness.now_s // DAY_S - 1) * DAY_S
+    with transaction(harness.state.engine) as db:
+        times = node_time.times(db, begin_s=begin_s, end_s=begin_s + DAY_S, step_s=3600).values()
+    harvested_core_h = sum(each.harvested_core_s for each in times) / 3600
+    assert f"{harvested_core_h:,.1f} core hours were harvested" in shown.text
+    harness.now_s -= 3 * DAY_S
+    assert "were harvested" not in browser.good("/web").text  # nothing is known of the day before
 
 
 def test_the_timeline_shows_every_node_and_finds_some(harness: ApiHarness) -> None:

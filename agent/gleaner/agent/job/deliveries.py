@@ -16,6 +16,7 @@ from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.deliver import schemes
 
 log = structlog.get_logger()
 
@@ -57,7 +58,7 @@ class Deliveries:
 
     def _deliver_one(self) -> bool:
         """Deliver a result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
-        delivery = self.client.take_delivery(allowed_urls.TARGET_SCHEMES)
+        delivery = self.client.take_delivery(schemes())
         if delivery is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}

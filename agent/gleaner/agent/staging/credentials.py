@@ -53,6 +53,7 @@ class Credential:
 EXPECTED = {
     "s3": "ACCESS_KEY:SECRET_KEY",
     "https": "a bearer token, or USER:PASSWORD",
+    "roots": "a bearer token",
 }
 """The form of a credential, for people, by the scheme of its URL."""
 
@@ -63,12 +64,16 @@ def url_fault(url: str) -> str:
     >>> url_fault("https://data.example.org/private/"), url_fault("s3://bucket/")
     ('', '')
     >>> url_fault("file:///data/")
-    'a secret is for a URL that begins with s3:// or https://'
+    'a secret is for a URL that begins with s3:// or https:// or roots://'
+    >>> url_fault("root://eos.example.org//eos/")
+    'a token is shown to an XRootD server only over TLS: write roots://'
     """
     try:
         where = allowed_urls.location(url)
     except ValueError as error:
         return str(error)
+    if where.scheme == "root":
+        return "a token is shown to an XRootD server only over TLS: write roots://"
     if where.scheme not in EXPECTED:
         return f"a secret is for a URL that begins with {' or '.join(f'{each}://' for each in EXPECTED)}"
     if "*" in where.host:

@@ -1,5 +1,6 @@
 """Deliver a job's result to its target, within limits of time, in a process that can be ended at once."""
 
+import importlib.util
 import json
 import os
 import threading
@@ -100,9 +101,15 @@ class Deliver:
 
     def _clear_target(self, request: DeliverRequest, stop: threading.Event) -> None:
         """Remove what a killed try has left at the target. If it hangs, the next try does so."""
-        if allowed_urls.location(request.to).scheme == "file":
+        if allowed_urls.location(request.to).scheme in deliver_child.CLEARERS:
             with suppress(MayNot, MayPass, ChildTooSlow, ChildSilent):
                 self._run(replace(request, only_clears=True), total_s=CLEARS_WITHIN_S, stop=stop)
+
+
+def schemes() -> tuple[str, ...]:
+    """Return the schemes of the targets to which results can be delivered here: their libraries are installed."""
+    there = allowed_urls.TARGET_SCHEMES
+    return tuple(scheme for scheme in there if scheme != "s3" or importlib.util.find_spec("s3fs") is not None)
 
 
 def _failed(delivery: Delivery, line: str, *, may_pass: bool) -> DeliveryReport:

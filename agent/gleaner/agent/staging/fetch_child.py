@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import ssl
 import stat
 import sys
@@ -10,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urljoin
 
-from gleaner.agent.staging import allowed_urls, servers
+from gleaner.agent.staging import allowed_urls, fetch_xrootd, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.servers import AddressGuard
@@ -81,7 +80,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     import aiohttp  # slow to load, and not needed for a file
     from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
-    resolver = _resolver(AddressGuard(request.allowed, request.control_host))
+    resolver = servers.resolver(AddressGuard(request.allowed, request.control_host))
 
     async def get_client(**_: object) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=request.silent_s, sock_read=request.silent_s)
@@ -102,9 +101,9 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
         except aiohttp.ClientResponseError as error:
             servers.raise_status(url, error.status, request.credential)
         except aiohttp.InvalidURL as error:
-            raise MayNot(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+            raise MayNot(f"{allowed_urls.shown(url)}: {servers.one_line(error)}") from None
         except aiohttp.ClientError as error:
-            raise MayPass(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+            raise MayPass(f"{allowed_urls.shown(url)}: {servers.one_line(error)}") from None
         answer = file.r
         if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
             target = urljoin(url, answer.headers.get("Location", ""))
@@ -124,84 +123,25 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
 
 
-def _resolver(guard: AddressGuard) -> Any:
-    """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
-    import aiohttp
-
-    class Resolver(aiohttp.ThreadedResolver):
-        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
-            found = await super().resolve(host, port, family)
-            for each in found:
-                guard.check(host, each["host"])
-            return found
-
-    return Resolver
-
-
 def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
     """Yield the content of an object of S3, in one request: it is the same object from the first byte to the last."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        del os.environ[name]
-    # Of this account's own credentials and settings nothing may be used, and no server of the cloud is asked for some.
-    os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    os.environ |= {"AWS_EC2_METADATA_DISABLED": "true"}
-    import aiohttp
-    from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
-        BotoCoreError,
-        ClientError,
-        IncompleteReadError,
-        ReadTimeoutError,
-    )
-    from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
-    from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
+    from gleaner.agent.staging.s3 import S3Server
 
-    loops: Any = asyn
-    where, shown = allowed_urls.location(url), allowed_urls.shown(url)
-    if len(where.folders) < 2 or "?" in url:
-        raise MayNot(f"{shown}: name a bucket and a key, without a ?")
-    credential = request.credential if request.credential is not None and request.credential.is_for(url) else None
-    access_key, _, secret_key = credential.value.partition(":") if credential else (None, "", None)
-    client = {"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True}
-    config = {
-        "connector_args": {
-            "resolver": _resolver(AddressGuard(request.allowed, request.control_host))(loop=loops.get_loop())
-        },
-        "connect_timeout": request.silent_s,
-        "read_timeout": request.silent_s,
-        "proxies": {},
-        "retries": {"total_max_attempts": 1},
-        "s3": {"addressing_style": "path"},
-    }
-    # Amazon's servers differ by region, and its library knows them.
-    endpoint = None if where.host == allowed_urls.AMAZON else f"https://{where.host}:{where.port}"
-    server: Any = S3FileSystem(
-        anon=credential is None, key=access_key, secret=secret_key, endpoint_url=endpoint,
-        client_kwargs=client, config_kwargs=config, skip_instance_cache=True,
-    )  # fmt: skip
-    server.retries = 1
-    try:
-        answer = server.call_s3("get_object", Bucket=where.folders[0], Key="/".join(where.folders[1:]))
-        while chunk := loops.sync(server.loop, answer["Body"].read, CHUNK_BYTES):
+    folders = allowed_urls.location(url).folders
+    if len(folders) < 2 or "?" in url:
+        raise MayNot(f"{allowed_urls.shown(url)}: name a bucket and a key, without a ?")
+    guard = AddressGuard(request.allowed, request.control_host)
+    server = S3Server(url, guard, silent_s=request.silent_s, credential=request.credential)
+    with server.translating():
+        answer = server.call("get_object", Bucket=folders[0], Key="/".join(folders[1:]))
+        while chunk := server.read(answer["Body"], CHUNK_BYTES):
             yield chunk
-    except (BotoCoreError, ClientError, aiohttp.ClientError, OSError) as error:
-        causes = tuple(_causes(error))
-        for cause in causes:
-            if isinstance(cause, MayNot):
-                raise cause from None
-            if isinstance(cause, ClientError):
-                answered = cast("Any", cause).response
-                servers.raise_status(url, answered["ResponseMetadata"]["HTTPStatusCode"], request.credential)
-        if any(isinstance(cause, ReadTimeoutError | TimeoutError) for cause in causes):
-            raise TimeoutError from None
-        if any(isinstance(cause, aiohttp.ClientPayloadError | IncompleteReadError) for cause in causes):
-            raise MayPass(f"{shown}: the server broke off before the end of the file") from None
-        raise MayPass(f"{shown}: {_one_line(error)}") from None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+def open_xrootd(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of a file of XRootD."""
+    rules = fetch_xrootd.XrootdRules(request.allowed, request.control_host, request.silent_s, request.credential)
+    return fetch_xrootd.read_xrootd(url, rules)
 
 
 def _read(file: Any, url: str) -> Iterator[bytes]:
@@ -214,8 +154,8 @@ def _read(file: Any, url: str) -> Iterator[bytes]:
         raise MayPass(f"{allowed_urls.shown(url)}: the server broke off before the end of the file") from None
 
 
-OPENERS = {"https": open_https, "file": open_file, "s3": open_s3}
-NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",)}
+OPENERS = {"https": open_https, "file": open_file, "s3": open_s3, "root": open_xrootd, "roots": open_xrootd}
+NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",), "root": ("XRootD",), "roots": ("XRootD",)}
 """The libraries that each scheme needs."""
 
 
@@ -229,11 +169,7 @@ def fetch(request: FetchRequest) -> Iterator[bytes]:
     except TimeoutError:
         raise MayPass(f"{where}: the server sent nothing for {request.silent_s:.0f} s") from None
     except OSError as error:
-        raise MayPass(f"{where}: {_one_line(error)}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        raise MayPass(f"{where}: {servers.one_line(error)}") from None
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass
@@ -35,6 +35,25 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset()  # the agent does not reach it either
 
 
+def resolver(guard: AddressGuard) -> Any:
+    """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
+    import aiohttp  # slow to load, and not needed for a file
+
+    class Resolver(aiohttp.ThreadedResolver):
+        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
+            found = await super().resolve(host, port, family)
+            for each in found:
+                guard.check(host, each["host"])
+            return found
+
+    return Resolver
+
+
+def one_line(error: Exception) -> str:
+    """Return an error of a library in one line, or its name if it says nothing."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def sign_in(url: str, credential: Credential | None) -> dict[str, str]:
     """Return the header with the credential. After a redirect to another place the server gets none."""
     if credential is None or not credential.is_for(url):
@@ -46,14 +65,13 @@ def sign_in(url: str, credential: Credential | None) -> dict[str, str]:
 
 def raise_status(url: str, status: int, credential: Credential | None) -> NoReturn:
     """Raise `MayPass` or `MayNot` for a server's answer that is no success."""
-    line = f"{allowed_urls.shown(url)}: the server answers {status}{_advice(url, status, credential)}"
+    wants_to_know = status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+    line = f"{allowed_urls.shown(url)}: the server answers {status}{advice(url, credential) if wants_to_know else ''}"
     raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else MayNot)(line)
 
 
-def _advice(url: str, status: int, credential: Credential | None) -> str:
-    """Return what the group can do if the server wants to know who asks, after a colon; "" if it does not."""
-    if status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return ""
+def advice(url: str, credential: Credential | None) -> str:
+    """Return what the group can do about a server that does not let it in, after a colon."""
     if credential is None:
         return ": the group has no secret for it (`glean secret set`)"
     if not credential.is_for(url):

@@ -33,7 +33,9 @@ def set_secret(
     name: Named,
     url: Annotated[
         str,
-        typer.Option("--for", metavar="URL", help="The secret is for all URLs below this one: s3:// or https://."),
+        typer.Option(
+            "--for", metavar="URL", help="The secret is for all URLs below this: s3://, https:// or roots://."
+        ),
     ],
     from_file: Annotated[
         str | None,

@@ -42,10 +42,10 @@ def is_due(db: Connection, *, now_s: float) -> bool:
     return any(db.execute(select(DELIVERY.c.job).where(one).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT))
 
 
-_IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that the partial index is used
+_IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that its partial index is used
+_IS_TAKEN = text("delivery.phase = 'taken'")
 _IS_LEFT = and_(
-    _IS_OPEN,
-    DELIVERY.c.phase == DeliveryPhase.TAKEN,
+    _IS_TAKEN,
     exists().where(AGENT.c.name == DELIVERY.c.agent, AGENT.c.phase == Phase.ENDED),
 )
 """The condition: the agent that took it has ended."""

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.control.api import agents, drains, nodes
-from gleaner.control.api.access import Admin, User
+from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import DAY_S
@@ -46,7 +46,7 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
         since_s = caller.now_s - DAY_S
         with caller.reading() as db:
             lost = node_losses.latest_lost(db, node, since_s=since_s, group=caller.group, at_most=LOST_AT_MOST)
-    facts = {"node": row, "use": use_of(row), "agents": mine[:ROWS_A_PAGE]}
+    facts = {"node": row, "use": use_of(row), "agents": mine[:ROWS_A_PAGE], "may_drain": _may_drain(caller)}
     return page(request, "node.html", **facts, lost=lost, lost_at_most=LOST_AT_MOST)
 
 
@@ -61,4 +61,15 @@ def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
 def drain_list(request: Request, caller: Admin, wanted: Wanted) -> Response:
     """Return the last requests to drain nodes or to use them again."""
     found = listing(drains.list_drains(caller, DRAINS), wanted)
-    return page(request, "drains.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+    return page(
+        request,
+        "drains.html",
+        found=found,
+        wanted=wanted,
+        rows_a_page=ROWS_A_PAGE,
+        may_drain=_may_drain(caller),
+    )
+
+
+def _may_drain(caller: Caller) -> bool:
+    return caller.state.settings.cluster.backend != "local"
