@@ -46,8 +46,16 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
         since_s = caller.now_s - DAY_S
         with caller.reading() as db:
             lost = node_losses.latest_lost(db, node, since_s=since_s, group=caller.group, at_most=LOST_AT_MOST)
-    facts = {"node": row, "use": use_of(row), "agents": mine[:ROWS_A_PAGE], "may_drain": _may_drain(caller)}
-    return page(request, "node.html", **facts, lost=lost, lost_at_most=LOST_AT_MOST)
+    return page(
+        request,
+        "node.html",
+        node=row,
+        use=use_of(row),
+        agents=mine[:ROWS_A_PAGE],
+        may_drain=_may_drain(caller),
+        lost=lost,
+        lost_at_most=LOST_AT_MOST,
+    )
 
 
 @router.get("/agents")
