@@ -24,7 +24,7 @@ if [ -z "$disk" ]; then
     trap 'rm -rf "$disk"' EXIT
 fi
 mkdir -p "$disk"
-samples=60000000
+samples=150000000
 
 make_disk() {
     say "packages"

@@ -65,9 +65,9 @@ start_slurm() {
 
 bring_image() { # the way of an admin on a node
     if [ "$way" = docker ]; then
-        docker load -i pi.tar && docker tag gleaner/pi:demo gleaner/pi
+        docker load -i pi.tar
     else
-        gleaner-helper import gleaner/pi pi.tar
+        gleaner-helper import gleaner/pi:demo pi.tar
     fi
 }
 
@@ -91,7 +91,7 @@ if [ "$stage" = 1 ]; then
     told glean token create --role user --name alice --group physics --to "$alice/token"
     install -d -o alice -g alice -m 700 "$alice/.config/gleaner"
     install -o alice -g alice -m 600 "$alice/token" "$alice/.config/gleaner/token"
-    told as_alice glean submit --image gleaner/pi --memory-mib 256 -- --samples "$(cat twin/samples)" --seed 1 --out /job
+    told as_alice glean submit --image gleaner/pi:demo --memory-mib 256 -- --samples "$(cat twin/samples)" --seed 1 --out /job
     until_is 1500 has_printed "progress 20"
     told as_alice glean hold 1
     until_is 600 state_is Saved
