@@ -65,6 +65,7 @@ if [ "${1:-}" = --tests ]; then
     need "Chromium" "command -v chromium" chromium
     need "a registry of images" "command -v docker-registry && command -v skopeo" docker-registry skopeo
     need "munge" "command -v munged && command -v munge && command -v unmunge" munge
+    need "XRootD, with tokens" "command -v xrootd && ls /usr/lib/*/libXrdAccSciTokens-*.so" xrootd-server xrootd-scitokens-plugins
     [ "${GLEANER_TESTS:-}" != all ] || need "promtool" "command -v promtool" prometheus
 fi
 install_wanted

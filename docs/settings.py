@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -74,6 +75,7 @@ where settings come from.
 """
 
 
+@cache  # to read a class's source takes Python long
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the text that stands below each field, also of those that the model has from another one."""
     found: dict[str, str] = {}

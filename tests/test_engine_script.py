@@ -29,6 +29,7 @@ start
 LISTEN = "import socket, time; socket.socket(socket.AF_UNIX).bind('containerd.sock'); time.sleep(60)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_dead", [False, True])
 def test_an_engine_that_begins_slowly_is_waited_for_and_a_dead_one_is_not(tmp_path: Path, is_dead: bool) -> None:
     environment = os.environ | {"PWD_OF_TEST": str(tmp_path), "IS_DEAD": str(int(is_dead)), "LISTEN": LISTEN}

@@ -3,12 +3,16 @@
 import threading
 from pathlib import Path
 
+import pytest
+from pydantic import SecretStr
 from tests.agent.control_harness import Control, job_spec
 
 from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.staging.credentials import Credential
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.models.outputs import DeliveryPhase, OutputSpec
-from gleaner.control.queue import deliveries, jobs
+from gleaner.control.models.secrets import SecretPut
+from gleaner.control.queue import deliveries, jobs, secret_key, secrets
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import OutputSettings
 
@@ -23,10 +27,14 @@ def site(control: Control) -> Path:
 
 
 def submit(control: Control, folder: Path, *command: str) -> int:
+    return submit_to(control, f"file://{folder}/", *command)
+
+
+def submit_to(control: Control, url: str, *command: str) -> int:
     wanted = job_spec(*command)
-    outputs = OutputSpec(to=f"file://{folder}/{{job}}/")
+    outputs = OutputSpec(to=f"{url}{{job}}/")
     wanted = wanted.model_copy(update={"job": wanted.job.model_copy(update={"outputs": outputs})})
-    rules = jobs.SubmissionRules(0, targets=(f"file://{folder}/",))
+    rules = jobs.SubmissionRules(0, targets=(url,))
     with transaction(control.state.engine) as db:
         return jobs.submit(db, wanted, group="physics", rules=rules, now_s=control.now_s).jobs[0]
 
@@ -54,7 +62,7 @@ def test_an_agent_that_ends_gives_a_delivery_up_at_once_and_the_next_one_deliver
     first = control.agent("a", lives_s=60, idle_s=2.0)
     begun = threading.Event()
 
-    def hang(_delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
+    def hang(_delivery: Delivery, stop: threading.Event, _: Credential | None) -> DeliveryReport | None:
         begun.set()
         while not control.clock.wait(stop, 1.0):
             pass
@@ -75,7 +83,7 @@ def test_the_end_of_a_delivery_is_reported_when_control_is_back(control: Control
     job = submit(control, folder, "5")
     agent = control.agent("a", lives_s=100, idle_s=2.0)
 
-    def deliver(delivery: Delivery, _stop: threading.Event) -> DeliveryReport:
+    def deliver(delivery: Delivery, _stop: threading.Event, _: Credential | None) -> DeliveryReport:
         control.go_away()
         control.once(lambda: True, control.serve)
         return DeliveryReport(job=delivery.job, number=delivery.number, failed="full", may_pass=False)
@@ -86,3 +94,49 @@ def test_the_end_of_a_delivery_is_reported_when_control_is_back(control: Control
     assert detail.delivery is not None
     assert (detail.delivery.phase, detail.delivery.problem) == (DeliveryPhase.FAILED, "full")
     assert [event.detail for event in detail.events if event.what == deliveries.NOT_DELIVERED] == ["full"]
+
+
+def with_secret(control: Control) -> Path:
+    """Let the group have a secret for `https://dav/`; return the file of the key."""
+    key_file = control.folder / "secrets.key"
+    secret_key.make(key_file)
+    queue = control.state.settings.queue.model_copy(update={"secret_key_file": key_file})
+    outputs = OutputSettings(urls=("https://dav/",))
+    control.state.settings = control.state.settings.model_copy(update={"queue": queue, "outputs": outputs})
+    given = SecretPut(name="dav", url="https://dav/", value=SecretStr("t0ken"))
+    keys = secret_key.read(key_file)
+    with transaction(control.state.engine) as db:
+        secrets.put(db, given, group="physics", setter="ada", keys=keys, now_s=control.now_s)
+    return key_file
+
+
+def test_each_try_asks_anew_for_the_groups_secret(control: Control) -> None:
+    with_secret(control)
+    job = submit_to(control, "https://dav/", "5")
+    agent = control.agent("a", lives_s=200, idle_s=30.0)
+    seen: list[Credential | None] = []
+
+    def deliver(delivery: Delivery, _stop: threading.Event, credential: Credential | None) -> DeliveryReport:
+        seen.append(credential)
+        if len(seen) == 1:
+            with transaction(control.state.engine) as db:
+                secrets.remove(db, "physics", "dav")
+            return DeliveryReport(job=delivery.job, number=delivery.number, failed="busy")
+        return DeliveryReport(job=delivery.job, number=delivery.number)
+
+    agent.deliveries.deliver = deliver
+    assert control.live(agent) == 0
+    assert seen == [Credential("https://dav/", "t0ken"), None]
+    assert phase(control.job(job)) is DeliveryPhase.DELIVERED
+
+
+def test_a_secret_that_control_cannot_open_is_a_failure_that_may_pass(control: Control) -> None:
+    with_secret(control).unlink()
+    job = submit_to(control, "https://dav/", "5")
+    agent = control.agent("a", lives_s=300, idle_s=2.0)
+    agent.deliveries.deliver = lambda *_: pytest.fail("nothing is sent without the secret")
+    assert control.live(agent) == 0
+    delivery = control.job(job).delivery
+    assert delivery is not None
+    assert delivery.problem.startswith(f"control does not say which secret is for https://dav/{job}/: 503: this site")
+    assert delivery.phase is DeliveryPhase.WAITING

@@ -67,6 +67,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "LogLines": {"first": 0, "lines": []},
     "Deregistration": {"ended_s": SECOND},
     "DeliveryClaim": {},
+    "DeliveryCredentialRequest": {"job": 1, "number": 1},
     "Delivery": DELIVERY,
     "DeliveryOffer": {},
     "DeliveryReport": {"job": 1, "number": 1},

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from tests.api.api_harness import ApiHarness, detail
+from tests.api.api_harness import Agent, ApiHarness, detail
 
+from gleaner.control.queue import secret_key
 from gleaner.control.settings import OutputSettings, Settings, StorageSettings
 
 
@@ -29,6 +30,7 @@ def test_a_heartbeat_says_that_a_result_waits_and_the_agent_gets_it_with_the_rul
     assert agent.ask("deliver", {}).json()["delivery"] == {
         "job": job, "attempt": 1, "number": 1, "digest": published.digest, "to": f"file:///data/atlas/{job}/",
         "keep": ["*.root"], "allowed": ["file:///data/atlas/"], "total_s": 3600, "silent_s": 60,
+        "has_secret": False,
     }  # fmt: skip
     assert agent.ask("beat", {}).json()["deliveries"] is False
     assert agent.ask("delivered", {"job": job, "number": 2}).status_code == 409
@@ -53,6 +55,75 @@ def test_a_delivery_is_tried_again_for_those_who_may_change_the_job(harness: Api
     assert "has no result that is to be delivered" in detail(harness.user.post(f"/v1/jobs/{other}/deliver", {}), 404)
 
 
+NEW = {"delivers": ["https", "file"]}
+
+
+def put_secret(harness: ApiHarness, url: str, group: str) -> None:
+    key_file = harness.state.settings.queue.secret_key_file
+    secret_key.make(key_file)
+    given = {"name": "dav", "url": url, "value": f"{group}-t0ken", "group": group}
+    assert harness.admin.post("/v1/secrets", given).status_code == 201
+
+
+def done(harness: ApiHarness, agent: Agent, to: str = "https://dav.example.org/atlas/{job}/") -> int:
+    """Let a job with this target succeed; return its id."""
+    job = harness.user.submit(spec={"outputs": {"to": to}})
+    agent.claim()
+    agent.completed(job, 1, harness.publish_output(job, 1))
+    return job
+
+
+@pytest.fixture
+def dav(harness: ApiHarness) -> ApiHarness:
+    """Control at a site that allows a server, too."""
+    outputs = OutputSettings(urls=("file:///data/{group}/", "https://dav.example.org/{group}/"))
+    harness.state.settings = harness.state.settings.model_copy(update={"outputs": outputs})
+    return harness
+
+
+def test_a_targets_secret_goes_to_the_agent_that_delivers_and_to_nobody_else(dav: ApiHarness) -> None:
+    put_secret(dav, "https://dav.example.org/", "atlas")
+    put_secret(dav, "https://dav.example.org/atlas/", "cms")
+    agent, other = dav.agent(), dav.agent("n2")
+    job = done(dav, agent)
+    asked = {"job": job, "number": 1}
+    assert "try 0 to deliver" in detail(agent.ask("delivery-credential", asked), 409)
+    offered = agent.ask("deliver", NEW)
+    assert offered.json()["delivery"]["has_secret"] is True
+    assert "t0ken" not in offered.text
+    given = {"version": 1, "url": "https://dav.example.org/", "value": "atlas-t0ken"}
+    assert agent.ask("delivery-credential", asked).json() == given
+    assert "try 1 to deliver" in detail(other.ask("delivery-credential", asked), 409)
+    assert "try 1 to deliver" in detail(agent.ask("delivery-credential", asked | {"number": 2}), 409)
+    detail(dav.admin.post(f"/v1/agents/{agent.name}/delivery-credential", asked), 403)
+    detail(other.post(f"/v1/agents/{agent.name}/delivery-credential", asked), 403)
+    assert "t0ken" not in dav.user.get(f"/v1/jobs/{job}").text
+    agent.ask("delivered", asked | {"failed": "busy"})
+    assert "try 1 to deliver" in detail(agent.ask("delivery-credential", asked), 409)
+    dav.now_s += 60
+    assert agent.ask("deliver", NEW).json()["delivery"]["number"] == 2
+    assert "try 2 to deliver" in detail(agent.ask("delivery-credential", asked), 409)
+    agent.ask("farewell", {"ended_s": dav.now_s})
+    assert agent.ask("delivery-credential", asked | {"number": 2}).status_code in {401, 403, 409}
+
+
+def test_an_agent_of_before_delivers_to_folders_and_to_servers_of_groups_without_secrets(dav: ApiHarness) -> None:
+    """It would send no secret, and the server's refusal would end the delivery."""
+    older, newer = dav.agent(), dav.agent("n2")
+    server = done(dav, older)
+    folder = done(dav, older, "file:///data/atlas/{job}/")
+    put_secret(dav, "https://dav.example.org/atlas/", "atlas")
+    assert older.ask("deliver", {}).json()["delivery"]["job"] == folder
+    assert older.ask("deliver", {}).json()["delivery"] is None
+    assert newer.ask("deliver", {"delivers": ["file"]}).json()["delivery"] is None
+    assert newer.ask("deliver", NEW).json()["delivery"]["job"] == server
+    plain = done(dav, older)
+    dav.client.delete("/v1/secrets/dav?group=atlas", headers=dav.admin.headers)
+    put_secret(dav, "https://dav.example.org/", "cms")
+    taken = older.ask("deliver", {}).json()["delivery"]
+    assert (taken["job"], taken["has_secret"]) == (plain, False)
+
+
 @pytest.mark.parametrize(
     ("to", "said"),
     [
@@ -68,6 +139,45 @@ def test_a_target_that_may_not_be_is_refused_in_one_line(harness: ApiHarness, to
     answer = harness.user.post("/v1/jobs", {"job": {"name": "a", "image": "i", "outputs": {"to": to}}})
     assert answer.status_code in {409, 422}
     assert said in detail(answer, answer.status_code)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "whose"),
+    [
+        ("file:///data/{group}/", "file:///data/shared/results/", "the group shared"),
+        ("file:///data/{group}/", "file:///data/", "each group"),
+        ("file:///data/{group}/", "file:///data/x-{group}/", "each group"),
+        ("file:///data/{group}/one/", "file:///data/two/{group}/", "the group one"),
+        ("file:///data/{group}/", "file:///data/x/{group}/", "the group x"),
+        ("https://{group}.example.org/", "https://dav.example.org/data/", "the group dav"),
+        ("https://*.example.org/{group}/", "https://dav.example.org/a/", "the group a"),
+        ("s3://{group}/", "s3://results/{group}/", "the group results"),
+    ],
+)
+def test_entries_that_give_a_groups_place_to_others_are_refused(one: str, other: str, whose: str) -> None:
+    for urls in ((one, other), (other, one)):
+        with pytest.raises(ValidationError) as refused:
+            OutputSettings(urls=urls)
+        (only,) = refused.value.errors()
+        assert f"others could write over the results of {whose}" in only["msg"]
+        assert "\n" not in only["msg"]
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ("file:///data/{group}/", "https://dav.example.org/{group}/", "s3://s3.example.org/results/{group}/"),
+        ("file:///data/{group}/a/", "file:///data/{group}/a/b/", "file:///data/{group}/c/"),
+        ("file:///data/a-{group}/", "file:///data/b-{group}/"),
+        ("file:///data/{group}.d/", "file:///data/{group}.e/", "file:///data/a/"),
+        ("file:///data/{group}/{group}/", "file:///data/one/two/"),
+        ("file:///data/{group}/one/", "file:///data/one/{group}/", "file:///data/_/"),
+        ("file:///data/", "file:///data/shared/"),
+        ("https://a.example.org/{group}/", "https://a.example.org:444/x/", "https://b.example.org/x/"),
+    ],
+)
+def test_entries_that_keep_groups_apart_are_taken(urls: tuple[str, ...]) -> None:
+    assert OutputSettings(urls=urls).urls == urls
 
 
 @pytest.mark.parametrize("url", ["file:///data/storage/x/", "file:///data/", "file:///data/{group}/", "ftp://host/"])

@@ -185,6 +185,7 @@ def answer(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
     return process.returncode, json.loads(out)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_saved_restored_and_saved_again_can_be_saved(harness: CliHarness) -> None:
     process = begun(harness)
     first = claimed(harness)
@@ -198,6 +199,7 @@ def test_a_program_that_is_saved_restored_and_saved_again_can_be_saved(harness: 
     assert seen(harness, first.job).job.outcome is Outcome.CANCELLED
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_be_saved_is_a_no_while_its_slice_goes_on(harness: CliHarness) -> None:
     process = begun(harness)
     job = claimed(harness).job
@@ -209,6 +211,7 @@ def test_a_program_that_cannot_be_saved_is_a_no_while_its_slice_goes_on(harness:
     assert seen(harness, job).job.outcome is Outcome.CANCELLED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whatever_ends_a_check_cancels_its_job(harness: CliHarness, number: signal.Signals) -> None:
     process = begun(harness)

@@ -274,7 +274,7 @@ def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
         assert leader.leader(db, now=literal(1000.0)) is None
     (line,) = capfd.readouterr().err.splitlines()
     assert "does not lead" in line
-    assert "(9999): install a newer Gleaner" in line
+    assert "of a newer Gleaner (tables 9999): install that one again" in line
 
 
 def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import logging, sys
 import structlog
@@ -28,6 +30,7 @@ def _said(form: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_each_line_is_an_object_with_the_id_of_its_request() -> None:
     ours, library, audited, failed = (json.loads(line) for line in _said("json").splitlines())
     assert (ours["event"], ours["level"], ours["request"], ours["address"]) == (
@@ -43,6 +46,7 @@ def test_each_line_is_an_object_with_the_id_of_its_request() -> None:
     assert {"timestamp"} <= ours.keys() & library.keys() & failed.keys()
 
 
+@pytest.mark.slow
 def test_people_read_plain_lines() -> None:
     said = _said("text")
     assert "listening" in said

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, inspect, select
 from tests.queue.queue_harness import FACTS, QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -126,6 +126,22 @@ def test_a_database_with_jobs_is_replaced_only_on_demand(
     with pytest.raises(BackupFailed, match="--replace"):
         restore(harness, tmp_path / "backup", replace=False)
     assert harness.everything() == before
+
+
+def test_a_database_that_a_newer_version_has_migrated_is_as_before_once_its_backup_is_put_back(
+    harness: QueueHarness, storage: FolderStorage, tmp_path: Path
+) -> None:
+    job = harness.job()
+    backup.back_up(harness.engine, tmp_path / "backup")
+    with harness.engine.begin() as db:
+        db.exec_driver_sql("CREATE TABLE added_later (job BIGINT REFERENCES job (id))")
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaMismatch, match="a newer Gleaner"):
+        check_schema(harness.engine)
+    restore(harness, tmp_path / "backup")
+    check_schema(harness.engine)
+    assert harness.row(job).state is State.NEW
+    assert not inspect(harness.engine).has_table("added_later")  # it would be in the way of the next upgrade
 
 
 def test_nothing_is_put_back_while_control_runs(harness: QueueHarness, storage: FolderStorage, tmp_path: Path) -> None:

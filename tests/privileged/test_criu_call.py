@@ -164,12 +164,14 @@ except criu.NotUnderstood as error:
     return said.stdout.strip()
 
 
+@pytest.mark.slow
 def test_criu_goes_when_the_process_that_it_restores_has_ended(tmp_path: Path) -> None:
     """CRIU hears nothing of its end, and waits: the process is a child of ours, as runc wants it."""
     fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\ntime.sleep(60)"
     assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
 
 
+@pytest.mark.slow
 def test_criu_goes_when_the_process_that_it_traces_has_ended(tmp_path: Path) -> None:
     """To nobody but CRIU the kernel says so, and in the last step CRIU does not listen."""
     wait = "while not os.path.exists('traced'): time.sleep(0.02)"
@@ -240,6 +242,7 @@ os.kill(os.getpid(), 9)
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
     """It knows of that end then, and says better why."""
     prepare = (

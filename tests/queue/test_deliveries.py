@@ -14,6 +14,7 @@ from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
 LEASE_S, FAILURES = 100.0, 3
+TAKING: dict[str, Any] = {"delivers": ("file",), "lease_s": LEASE_S, "most_failures": FAILURES}
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def site(harness: QueueHarness) -> QueueHarness:
 
 def taken(site: QueueHarness, agent: str = "a") -> tuple[int, int] | None:
     """Let an agent take a delivery; return its job and the number of the try."""
-    row = site.do(deliveries.take, agent, lease_s=LEASE_S, most_failures=FAILURES, now_s=site.now_s)
+    row = site.do(deliveries.take, agent, **TAKING, now_s=site.now_s)
     return None if row is None else (row.job, row.number)
 
 
@@ -55,7 +56,7 @@ def test_a_result_is_offered_when_it_counts_and_shown_when_it_is_there(site: Que
     site.record_completion(job, work.attempt, output=True)
     site.record_completion(job, work.attempt, output=True)  # the report comes twice
     assert found(site, job).to == f"file:///data/physics/1-4-{job}/"
-    row = site.do(deliveries.take, "a", lease_s=LEASE_S, most_failures=FAILURES, now_s=site.now_s)
+    row = site.do(deliveries.take, "a", **TAKING, now_s=site.now_s)
     assert row is not None
     assert (row.job, row.attempt, row.number, row.group, row.run) == (job, work.attempt, 1, "physics", 4)
     assert (found(site, job).phase, taken(site)) == (DeliveryPhase.TAKEN, None)
@@ -129,17 +130,22 @@ def test_a_delivery_whose_agents_all_end_before_it_is_given_up(site: QueueHarnes
     assert not site.look(deliveries.is_due, now_s=site.now_s)
 
 
-def test_heartbeats_look_through_open_deliveries_only(sqlite_url: str) -> None:
+def test_heartbeats_and_claims_look_through_the_deliveries_in_question_only(sqlite_url: str) -> None:
     site = QueueHarness(connect(sqlite_url))
     asked: list[tuple[str, Any]] = []
     event.listen(site.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
     assert not site.look(deliveries.is_due, now_s=site.now_s)
     selects = [(sql, values) for sql, values in asked if "FROM delivery" in sql]
     assert len(selects) == 2
+    agent = site.agent("a")
+    asked.clear()
+    assert taken(site, agent) is None
+    selects += [(sql, values) for sql, values in asked if "FROM delivery" in sql]
+    assert len(selects) == 4
     with site.engine.connect() as connection:
-        for sql, values in selects:
+        for (sql, values), index in zip(selects, ("delivery_open", "delivery_taken") * 2, strict=True):
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
-            assert "USING INDEX delivery_open" in plan[0], plan
+            assert f"USING INDEX {index}" in plan[0], plan
 
 
 def test_a_failure_is_tried_again_after_a_pause_and_given_up_after_some(site: QueueHarness) -> None:

@@ -55,6 +55,16 @@ def test_a_cancelled_slice_is_lost(harness: QueueHarness) -> None:
     assert (row.harvested_core_s, row.lost_core_s) == (0, 50)
 
 
+def test_slices_are_read_only_if_they_are_not_too_many(harness: QueueHarness) -> None:
+    _ended(harness)
+    harness.job()
+    harness.claim_one(harness.agent("b"))
+    at_most_four = harness.look(node_time.slices, begin_s=0, end_s=9e9, at_most=4)
+    assert at_most_four is not None
+    assert [each.ended_s is None for each in at_most_four] == [False, False, False, True]
+    assert harness.look(node_time.slices, begin_s=0, end_s=9e9, at_most=3) is None
+
+
 def test_sums_grow_and_are_read_by_their_step(harness: QueueHarness) -> None:
     harness.do(node_time.add, 60, {120: NodeTime(idle_core_s=5), 180: NodeTime(seen_s=60)})
     harness.do(node_time.add, 60, {120: NodeTime(idle_core_s=2, lost_core_s=1), 240: NodeTime()})

@@ -101,6 +101,29 @@ def test_the_settings_of_control_are_those_that_control_reads(root: Path, monkey
     assert str(found.api.certificate) == CERTIFICATE
 
 
+def test_the_certificate_is_of_each_host_and_the_first_is_in_the_address(root: Path) -> None:
+    """`--host` is repeated: names, and addresses of IPv4 and IPv6."""
+    tls = root / "etc/gleaner/tls"
+    assert setup(root, *CONTROL, "--host", "10.1.2.3", "--host", "FD00::0001") == 0
+    for host in ("head.site", "10.1.2.3", "fd00::1"):
+        shown = reading.certificate_file(tls / "cert.pem", tls / "key.pem", ca_file=tls / "ca.pem", host=host)
+        assert isinstance(shown, Certificate)
+    made = tree(root)
+    assert setup(root, "control", "--yes") == 0  # all of them are known
+    assert tree(root) == made
+    assert setup(root, "control", "--host", "fd00::1", "--yes") == 0
+    assert read_join("it", (root / "etc/gleaner/join.json").read_bytes()).url == "https://[fd00::1]:8642"
+    assert 'host = "::"' in (root / SETTINGS.lstrip("/")).read_text()
+
+
+def test_the_grace_time_stays_as_it_was_asked_for(root: Path) -> None:
+    lay_slurm_conf(root)
+    conf = root / "etc/slurm/slurm.conf"
+    for words in ((*CONTROL, "--grace-time", "300"), ("control", "--yes")):
+        assert setup(root, *words) == 0
+        assert "GraceTime=300 " in conf.read_text()
+
+
 def test_the_join_file_sets_up_the_other_machines(root: Path, tmp_path: Path) -> None:
     assert setup(root, *CONTROL) == 0
     file = root / "etc/gleaner/join.json"
@@ -148,8 +171,8 @@ def test_a_run_of_control_that_ends_at_any_change_is_completed(root: Path, tmp_p
 def test_a_certificate_that_does_not_fit_is_made_anew(root: Path) -> None:
     machine = MachineReader(str(root))
 
-    def make(host: str) -> list[str]:
-        steps = certificates(host, ACCOUNT)
+    def make(*hosts: str) -> list[str]:
+        steps = certificates(hosts, ACCOUNT)
         titles = [plan.title for plan in plan_all(steps, machine, manifests.load(machine), "control").plans]
         Installer(machine, "control", lambda _: None).apply(steps, {})
         return [title.partition(":")[0].partition(",")[0] for title in titles]
@@ -157,6 +180,8 @@ def test_a_certificate_that_does_not_fit_is_made_anew(root: Path) -> None:
     assert make("head") == ["make a certificate authority", "make a certificate for head"]
     assert make("head") == []
     assert make("other") == ["make a certificate for other"]
+    assert make("other", "10.1.2.3", "fd00::1") == ["make a certificate for other"]
+    assert make("10.1.2.3") == make("fd00::1") == []
     (root / "etc/gleaner/tls/ca.key").unlink()  # an admin may keep it elsewhere
     assert make("other") == []
 
@@ -225,7 +250,8 @@ def test_broken_settings_of_docker_are_one_line_and_nothing_is_changed(
     ("arguments", "said"),
     [
         ((*CONTROL, "--storage", "data"), "must be an absolute path"),
-        ((*CONTROL, "--host", "head site"), "no name of a machine"),
+        ((*CONTROL, "--host", "head site"), "no name or address of a machine"),
+        ((*CONTROL, "--host", "fe80::1%eth0"), "no name or address of a machine"),
         ((*CONTROL, "--uid", "0"), "cannot be root"),
         ((*CONTROL, "--uid", "1"), "use one everywhere"),
         ((*CONTROL, "--certificate", "/c.pem"), "go together"),

@@ -64,6 +64,7 @@ def test_synchronised_agents_end_together_and_regular_jobs_wait_for_them() -> No
     assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_replay_goes_on_where_it_was_when_its_log_of_agents_has_outgrown_its_room(kind: str) -> None:
     schedule = scheduled(kind, workload_of([(0, 5000, 5000, 1)]), 2, length(1, synchronised=False))

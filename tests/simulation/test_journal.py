@@ -28,6 +28,7 @@ def test_what_was_added_is_there_again(tmp_path: Path) -> None:
         assert journal.outcomes == {"a": {"value": [0.1, 1e-300, 1 / 3]}}
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_all_it_said_was_kept(tmp_path: Path) -> None:
     path = tmp_path / "sweep.jsonl"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.model import of_processors
@@ -29,6 +30,7 @@ def example(folder: Path) -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_the_page_s_own_discipline_is_the_shortest_job_first(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     limit_s = random.integers(1, 60, 300)

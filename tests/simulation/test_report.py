@@ -49,6 +49,7 @@ def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+@pytest.mark.slow
 def test_nothing_comes_from_outside() -> None:
     for page in (everything("plain"), *pages(of_processors(16))):
         text = html(page)
@@ -69,6 +70,7 @@ def test_what_a_trace_says_is_text_and_nothing_else() -> None:
     assert text.count("<img") == len(images(text)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [of_processors(16), of_nodes(8, 2)], ids=["pool", "nodes"])
 def test_every_picture_is_well_formed_and_named(machine: Machine) -> None:
     for page in pages(machine):

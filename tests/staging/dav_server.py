@@ -1,5 +1,6 @@
 """An HTTPS server that takes files, as WebDAV servers do, and misbehaves where a test says so."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ class DavServer(BadServer):
     """The answers to methods that it refuses, and to `PUT PATH` once."""
     moved_to: str = ""
     """A host and port to which each PUT is redirected once, or a whole URL."""
+    moves: threading.Event | None = None
+    """A MOVE waits for it."""
     shown: list[set[str]] = field(default_factory=list[set[str]])
     """The names that readers saw after each request, without passing ones."""
 
@@ -41,15 +44,19 @@ class _DavHandler(BaseHTTPRequestHandler):
         made: DavServer = self.server.made  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         made.asked.append(f"{self.command} {path}")
+        made.credentials.append((self.path, self.headers.get("Authorization")))
         if self.command == "PUT" and "hang" in made.refuses:
             made.hangs.set()
             made.ends.wait(120)
+        if self.command == "MOVE" and made.moves is not None:
+            made.hangs.set()
+            made.moves.wait(120)
         size_bytes = int(self.headers.get("Content-Length") or 0)
         content = self.rfile.read(size_bytes)
         status = made.refuses.pop(f"{self.command} {path}", 0) or made.refuses.get(self.command, 0)
         parent = path.rstrip("/").rpartition("/")[0]
-        if status:
-            self._answer(status)
+        if status or (made.wanted and self.headers.get("Authorization") != made.wanted):
+            self._answer(status or 401)
         elif self.command == "PUT" and made.moved_to and "elsewhere" not in self.path:
             self._answer(307, made.moved_to + self.path + "?elsewhere")
         elif self.command == "MKCOL":

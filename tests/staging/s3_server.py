@@ -2,6 +2,8 @@
 
 import sys
 import threading
+from collections.abc import Iterable
+from typing import Any
 
 import boto3
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -11,9 +13,36 @@ from werkzeug.serving import make_server
 BUCKET, KEY = "bucket", "a/b.lhe"
 
 
+class Misbehaving:
+    """The application, but that nobody may write without keys, and that a second part of `busy` and `hang` files fails.
+
+    That of a `hang` file hangs once.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.hung = set[str]()
+
+    def __call__(self, environ: Any, start: Any) -> Iterable[bytes]:
+        name = environ["PATH_INFO"].rpartition("/")[2]
+        if environ["REQUEST_METHOD"] != "GET" and "HTTP_AUTHORIZATION" not in environ:
+            start("403 Forbidden", [("Content-Length", "0")])
+            return []
+        if "partNumber=2" in environ["QUERY_STRING"] and name.startswith("busy"):
+            start("503 Service Unavailable", [("Content-Length", "0")])
+            return []
+        if "partNumber=2" in environ["QUERY_STRING"] and name.startswith("hang") and name not in self.hung:
+            self.hung.add(name)
+            sys.stdout.write("hangs\n")
+            sys.stdout.flush()
+            threading.Event().wait(600)
+        answer: Iterable[bytes] = self.app(environ, start)
+        return answer
+
+
 def main(certificate: str, key: str) -> None:
     """Serve until the standard input ends. The port is on the first line of the output."""
-    app = DomainDispatcherApplication(create_backend_app)
+    app = Misbehaving(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True, ssl_context=(certificate, key))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     client = boto3.client(

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.staging.bad_server import CONTENT, BadServer
+from tests.staging.processes import children, shown_to_others
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
@@ -23,6 +24,7 @@ from gleaner.agent.staging.child_process import MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
 from gleaner.agent.staging.fetch_child import FetchRequest
+from gleaner.agent.staging.servers import AddressGuard
 
 pytestmark = pytest.mark.slow
 RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
@@ -105,11 +107,10 @@ def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
 
 def test_controls_own_addresses_are_refused(server: BadServer) -> None:
     listed = ("https://*.example.org/",)
-    request = FetchRequest("https://192.0.2.1/a", ("https://192.0.2.1/",), "192.0.2.1", 300, False)
-    guard = fetch_child.AddressGuard(dataclasses.replace(request, allowed=listed))
+    guard = AddressGuard(listed, "192.0.2.1")
     with pytest.raises(MayNot, match="control's"):
         guard.check("data.example.org", "192.0.2.1")
-    fetch_child.AddressGuard(request).check("data.example.org", "192.0.2.1")  # the list names it
+    AddressGuard(("https://192.0.2.1/",), "192.0.2.1").check("data.example.org", "192.0.2.1")  # the list names it
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("t0ken", "Bearer t0ken"), ("me:pass word", "Basic bWU6cGFzcyB3b3Jk")])
@@ -194,12 +195,6 @@ def source(tmp_path: Path) -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-def children() -> set[str]:
-    """The processes that this one has started and that have not ended, those of tests before included."""
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    return {child for task in tasks for child in (task / "children").read_text().split()}
-
-
 def test_a_file_is_fetched_whole_and_its_digest_is_checked(source: str, fetch: Fetch, tmp_path: Path) -> None:
     found = call(fetch, source, tmp_path / "a", sha256=SHA256)
     assert (found.size_bytes, found.sha256) == (len(CONTENT), SHA256)
@@ -254,7 +249,7 @@ def test_the_process_that_fetches_shows_a_credential_to_nobody_else(
     def looking() -> None:
         assert server.hangs.wait(120)
         for child in children() - before:
-            seen.extend(Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "environ"))
+            seen.extend(shown_to_others(child))
         stop.set()
 
     threading.Thread(target=looking).start()

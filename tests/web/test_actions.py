@@ -5,6 +5,7 @@ from html import unescape
 
 import pytest
 from tests.api.api_harness import ApiHarness, Caller
+from tests.slurm.records import node, seen
 from tests.web.web_harness import Shown, browser_of
 
 from gleaner.control.models.inputs import InputRow
@@ -76,7 +77,10 @@ def test_only_admins_touch_nodes(harness: ApiHarness, who: str, path: str, field
 def test_cancel_asks_first_and_its_page_says_what_ends(harness: ApiHarness) -> None:
     job = harness.user.submit(spec={"name": "zmumu"}, indices=[0, 1, 2])
     browser = browser_of(harness, harness.user)
-    for path, said in ((f"/web/jobs/{job}/cancel", "zmumu"), ("/web/campaigns/1/cancel", "Its 3 jobs")):
+    for path, said in (
+        (f"/web/jobs/{job}/cancel", "zmumu"),
+        ("/web/campaigns/1/cancel", "campaign 1, zmumu? Its 3 jobs"),
+    ):
         asked = browser.send(path)
         assert asked.status == 200
         assert said in asked.text
@@ -85,8 +89,23 @@ def test_cancel_asks_first_and_its_page_says_what_ends(harness: ApiHarness) -> N
         hidden = {str(a["name"]): str(a["value"]) for tag, a in asked.elements if tag == "input"}
         assert hidden["confirmed"] == "yes"
         assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"
-    assert browser.client.post(str(form), data=hidden).status_code == 303
+    done = browser.client.post(str(form), data=hidden)
+    assert done.status_code == 303
     assert harness.user.get("/v1/status").json()["cancelled"] == 3
+    after = browser.good(done.headers["location"])
+    assert "Campaign 1, zmumu" in after.text
+    assert "Cancelled." in after.text
+    assert "Cancel all its jobs" not in after.text  # nothing is left to act on
+    assert "?done=" not in "".join(map(str, after.links()))
+    assert "done" not in browser.good("/web/campaigns/1?done=<b>paid</b>").text
+
+
+def test_what_cannot_be_done_is_not_offered(harness: ApiHarness) -> None:
+    harness.state.cluster = seen(harness.now_s, node("n1", 8, 16384))
+    browser = browser_of(harness, harness.admin)  # of a control without Slurm
+    assert "Only the nodes of a Slurm cluster can be drained here." in browser.good("/web/drains").text
+    acts = {str(a.get("action")) for tag, a in browser.good("/web/nodes/n1").elements if tag == "form"}
+    assert acts == {"/web/sign-out"}
 
 
 def test_drain_asks_first_unless_it_is_a_dry_run(harness: ApiHarness) -> None:
@@ -94,6 +113,7 @@ def test_drain_asks_first_unless_it_is_a_dry_run(harness: ApiHarness) -> None:
         update={"cluster": ClusterSettings.model_construct(backend="slurm")}
     )
     browser = browser_of(harness, harness.admin)
+    assert "Resume" in browser.good("/web/drains").text
     asked = browser.send("/web/nodes/drain", nodes="node[1-2] node7", spanning="wait")
     assert "Drain node[1-2], node7?" in asked.text
     assert harness.admin.get("/v1/drains").json() == []
@@ -147,11 +167,11 @@ def _submitted(harness: ApiHarness, who: Caller, text: str) -> Shown:
 
 def test_a_campaign_file_is_submitted(harness: ApiHarness) -> None:
     text = "image: gleaner/pi\r\nname: zmumu\r\ncommand: [run, '{index}']\r\nindices: 0-2\r\n"  # as browsers send it
-    assert _submitted(harness, harness.user, text).answer.headers["location"] == "/web/campaigns/1"
+    assert _submitted(harness, harness.user, text).answer.headers["location"] == "/web/campaigns/1?done=submit"
     shown = harness.user.get("/v1/jobs/2").json()
     assert (shown["job"]["name"], shown["job"]["submitter"], shown["command"]) == ("zmumu", "alice", ["run", "1"])
     one = _submitted(harness, harness.admin, "image: gleaner/pi\ngroup: atlas\nhold: true\n")
-    assert one.answer.headers["location"] == "/web/jobs/4"
+    assert one.answer.headers["location"] == "/web/jobs/4?done=submit"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +205,7 @@ def test_a_job_with_inputs_that_came_to_need_all_its_memory_is_run_again(harness
         lanes.give_memory(db, 1, 200)
     browser = browser_of(harness, harness.user)
     assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
-    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2"
+    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2?done=submit"
     again = harness.user.get("/v1/jobs/2").json()
     assert again["inputs"] == [wanted[0] | {"size_bytes": 1, "url": None, "sha256": None}]
     assert (again["job"]["memory_mib"], again["most_memory_mib"]) == (200, None)
@@ -196,7 +216,7 @@ def test_a_job_that_has_ended_is_run_again_as_a_new_job(harness: ApiHarness) -> 
     browser = browser_of(harness, harness.user)
     assert browser.send("/web/jobs/1/rerun").status == 409  # it has not ended
     assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
-    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2"
+    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2?done=submit"
     old, new = (harness.user.get(f"/v1/jobs/{job}").json() for job in (1, 2))
     same = ("image", "command", "environment", "retries", "saves_itself", "compute_limit_s", "needs_at_least_s")
     assert [new[name] for name in same] == [old[name] for name in same]

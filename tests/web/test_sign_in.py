@@ -96,7 +96,8 @@ def test_a_session_ends_by_itself_with_its_token_and_when_one_signs_out(harness:
     bob = harness.caller("user", "bob", "atlas")
     bobs = browser_of(harness, bob)
     cookie = browsers[0].client.cookies["gleaner_session"]
-    assert browsers[0].send("/web/sign-out").status == 303
+    left = browsers[0].send("/web/sign-out")
+    assert "You are signed out." in browsers[0].good(left.answer.headers["location"]).text
     assert "gleaner_session" not in browsers[0].client.cookies
     stolen = browsers[0].client.get("/web", headers={"Cookie": f"gleaner_session={cookie}"})
     assert stolen.status_code == 303

@@ -1,9 +1,15 @@
 """The overview's band and the timeline, of a made past: all is shown, nothing is too large, and a click leads on."""
 
+import pytest
 from tests.api.api_harness import ApiHarness
 from tests.slurm.records import seen
 from tests.web.made_history import MadeHistory
 from tests.web.web_harness import browser_of
+
+from gleaner.control.policy.node_time import DAY_S
+from gleaner.control.queue import node_time
+from gleaner.control.queue.database import transaction
+from gleaner.control.web import timeline
 
 LARGEST_BYTES = 1_000_000
 
@@ -17,6 +23,7 @@ def _past(harness: ApiHarness, nodes: int, hours: int, jobs: int = 60) -> MadeHi
     return made
 
 
+@pytest.mark.slow
 def test_the_overview_shows_the_band_over_hours_days_and_weeks(harness: ApiHarness) -> None:
     _past(harness, 4, 30)
     browser = browser_of(harness, harness.user)
@@ -26,6 +33,13 @@ def test_the_overview_shows_the_band_over_hours_days_and_weeks(harness: ApiHarne
         assert drawn >= {"regular", "harvested", "saving", "restoring", "idle"}, which
         assert "Core hours" in shown.text
     assert browser.get("/web?band=years").status == 422
+    begin_s = (harness.now_s // DAY_S - 1) * DAY_S
+    with transaction(harness.state.engine) as db:
+        times = node_time.times(db, begin_s=begin_s, end_s=begin_s + DAY_S, step_s=3600).values()
+    harvested_core_h = sum(each.harvested_core_s for each in times) / 3600
+    assert f"{harvested_core_h:,.1f} core hours were harvested" in shown.text
+    harness.now_s -= 3 * DAY_S
+    assert "were harvested" not in browser.good("/web").text  # nothing is known of the day before
 
 
 def test_the_timeline_shows_every_node_and_finds_some(harness: ApiHarness) -> None:
@@ -50,6 +64,18 @@ def test_a_thousand_nodes_are_less_than_a_megabyte(harness: ApiHarness) -> None:
     browser = browser_of(harness, harness.user)
     for length in ("10m", "1h", "1w"):
         assert len(browser.good(f"/web/timeline?length={length}").answer.content) < LARGEST_BYTES, length
+
+
+def test_of_too_many_slices_only_the_use_of_the_nodes_is_drawn(
+    harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _past(harness, 12, 8)
+    browser = browser_of(harness, harness.user)
+    assert "too many slices" not in browser.good("/web/timeline?length=1d").text
+    monkeypatch.setattr(timeline, "SLICES_AT_MOST", 5)
+    shown = browser.good("/web/timeline?length=1d")
+    assert "too many slices" in shown.text
+    assert {attrs.get("class") for tag, attrs in shown.elements if tag == "path"} >= {"regular", "harvested"}
 
 
 def test_a_place_leads_to_the_job_that_was_there_or_to_the_node(harness: ApiHarness) -> None:

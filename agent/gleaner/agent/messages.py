@@ -318,7 +318,7 @@ class CredentialRequest(VersionedMessage):
 
 
 class CredentialGiven(VersionedMessage):
-    """Control's answer: the secret of the job's group for the URL of this input. None: the group has none."""
+    """Control's answer: the secret of the job's group for the URL of this input or target. None: the group has none."""
 
     url: Text | None = None
     """The secret is for the URLs below this one only."""
@@ -415,6 +415,10 @@ class Orders(VersionedMessage):
 class DeliveryClaim(VersionedMessage):
     """A request for a result that waits to be delivered."""
 
+    delivers: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
+    """The schemes of the targets to which this agent can deliver, with the group's secret. Empty: an agent of before,
+    which delivers to folders, and to servers without a secret."""
+
 
 class Delivery(Message):
     """A result to copy to its target. Whoever delivers it, and however often, copies the same bytes."""
@@ -428,12 +432,21 @@ class Delivery(Message):
     allowed: tuple[str, ...]
     total_s: Duration
     silent_s: Duration
+    has_secret: Flag = False
+    """True: the group has a secret for the target, and a `DeliveryCredentialRequest` gets it."""
 
 
 class DeliveryOffer(VersionedMessage):
     """The answer to a `DeliveryClaim`; None if nothing waits."""
 
     delivery: Delivery | None = None
+
+
+class DeliveryCredentialRequest(VersionedMessage):
+    """An agent is about to deliver a result. Sent to `/agents/A/delivery-credential`."""
+
+    job: JobNumber
+    number: AttemptNumber
 
 
 class DeliveryReport(VersionedMessage):

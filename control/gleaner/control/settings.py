@@ -4,6 +4,7 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -463,7 +464,8 @@ class InputSettings(_StoreSettings):
 
     urls: tuple[str, ...] = ()
     """The beginnings of URLs from which agents may fetch inputs, like `https://data.example.org/pub/`,
-    `https://*.example.org/`, `s3://bucket/` of Amazon's, `s3://s3.example.org/bucket/` or `file:///data/public/`.
+    `https://*.example.org/`, `s3://bucket/` of Amazon's, `s3://s3.example.org/bucket/`,
+    `root://eos.example.org//eos/atlas/` of XRootD, `roots://...` of XRootD over TLS, or `file:///data/public/`.
     Empty: no URL is an input. Redirects must lead to a URL that is allowed, too."""
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to fetch one URL."""
@@ -489,9 +491,10 @@ class OutputSettings(_Table):
     """`[outputs]`: the targets to which agents deliver results."""
 
     urls: tuple[str, ...] = ()
-    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/` or
-    `https://dav.example.org/{group}/`. `{group}` is the name of the job's group: so no group overwrites what another
-    one has. A folder is there on all nodes, and the agents' user may write to it. Empty: nothing is delivered."""
+    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`,
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. `{group}` is the name of the job's
+    group: so no group overwrites what another one has. A folder is there on all nodes, and the agents' user may write
+    to it. Empty: nothing is delivered."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
@@ -505,6 +508,11 @@ class OutputSettings(_Table):
         for url in allowed_urls.for_group(urls, "group"):
             if allowed_urls.location(url).scheme not in allowed_urls.TARGET_SCHEMES:
                 raise ValueError(f"{url}: results are delivered to {' and '.join(allowed_urls.TARGET_SCHEMES)}")
+        for one, other in itertools.combinations(urls, 2):
+            if whose := allowed_urls.overlap(one, other):
+                raise ValueError(
+                    f"{one} and {other}: others could write over the results of {whose}: use other folders"
+                )
         return urls
 
 

@@ -5,7 +5,7 @@ import itertools
 import json
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +24,7 @@ from gleaner.agent.messages import (
     CredentialRequest,
     Delivery,
     DeliveryClaim,
+    DeliveryCredentialRequest,
     DeliveryOffer,
     DeliveryReport,
     Deregistration,
@@ -126,9 +127,15 @@ class ControlClient:
         """Return the group's secret for the URL of this input of the attempt."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/credential", CredentialRequest(name=name), CredentialGiven)
 
-    def take_delivery(self) -> Delivery | None:
+    def take_delivery(self, delivers: Sequence[str]) -> Delivery | None:
         """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""
-        return self._ask(f"/agents/{self._name}/deliver", DeliveryClaim(), DeliveryOffer).delivery
+        claim = DeliveryClaim(delivers=tuple(delivers))
+        return self._ask(f"/agents/{self._name}/deliver", claim, DeliveryOffer).delivery
+
+    def ask_delivery_credential(self, job: int, number: int) -> CredentialGiven:
+        """Return the group's secret for the target of a result that this agent has taken."""
+        wanted = DeliveryCredentialRequest(job=job, number=number)
+        return self._ask(f"/agents/{self._name}/delivery-credential", wanted, CredentialGiven)
 
     def report_delivery(self, report: DeliveryReport) -> None:
         """Report the end of a delivery. To report it again is no error."""

@@ -4,7 +4,7 @@ An entry of the list is a URL: it allows all URLs with its scheme, host and port
 `https://*.example.org/` allows all hosts of a domain. An address is named by an entry whose host is this address.
 
 In a URL of S3, a first name with a dot or a port is the server: `s3://s3.example.org/bucket/key`. Any other first name
-is a bucket of Amazon's, as in `s3://bucket/key`.
+is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's protocol, over TLS.
 """
 
 import ipaddress
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-SCHEMES = {"https": 443, "s3": 443, "file": None}
+SCHEMES = {"https": 443, "s3": 443, "root": 1094, "roots": 1094, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
-TARGET_SCHEMES = ("https", "file")
+TARGET_SCHEMES = ("https", "s3", "file")
 """The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
@@ -49,6 +49,8 @@ def location(url: str) -> Location:
     >>> location("https://data.example.org/pub/a%2Fb?version=2")
     Location(scheme='https', host='data.example.org', port=443, folders=('pub', 'a', 'b'))
     >>> location("s3://bucket/a") == location("s3://s3.amazonaws.com/bucket/a")
+    True
+    >>> location("root://host//pub/a") == location("root://host:1094/pub/a")
     True
     """
     if not _PLAIN.fullmatch(url) or "\\" in url or len(url) > LONGEST_URL:
@@ -116,6 +118,58 @@ def listed_folder(entry: str) -> str:
     if not entry.lower().startswith("file:"):
         return ""
     return f"/{'/'.join(location(entry.partition('{group}')[0]).folders)}"
+
+
+_GROUP = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+_MARK = "0group0"
+"""It stands for `{group}` where an entry is compared with another one."""
+
+
+def overlap(first: str, second: str) -> str:
+    """Return whose place two entries of a list of targets give to others, too; "" if nobody's.
+
+    >>> overlap("file:///data/{group}/", "file:///data/shared/results/"), overlap("file:///data/{group}/", "file:///d/")
+    ('the group shared', '')
+    >>> overlap("file:///data/{group}/", "file:///data/"), overlap("file:///data/{group}/a/", "file:///data/{group}/")
+    ('each group', '')
+    """
+    one, other = (location(entry.replace("{group}", _MARK)) for entry in (first, second))
+    if (one.scheme, one.port) != (other.scheme, other.port) or "{group}" not in first + second:
+        return ""
+    names: tuple[set[str], set[str]] = (set(), set())  # the only groups for which the first and the second lead there
+    for pair in zip((one.host, *one.folders), (other.host, *other.folders), strict=False):
+        if pair[0] == pair[1] and _MARK in pair[0]:
+            return ""  # from here on, both belong to one group
+        for mine, (step, literal) in zip(names, (pair, pair[::-1]), strict=True):
+            if _is_fixed(literal):
+                found = re.fullmatch(_step_pattern(step), literal)
+                if found is None:
+                    return ""
+                mine.update(found.groups())
+        if not any(map(_is_fixed, pair)) and not _may_be_alike(*pair):
+            return ""
+    if any(len(mine) > 1 for mine in names) or (names[0] == names[1] != set()):
+        return ""
+    return f"the group {min(names[0] | names[1])}" if names[0] | names[1] else "each group"
+
+
+def _is_fixed(step: str) -> bool:
+    return _MARK not in step and "*" not in step
+
+
+def _step_pattern(step: str) -> str:
+    """Return the regular expression of a host, or of one folder."""
+    before, *others = (re.escape(part).replace(r"\*", ".*") for part in step.split(_MARK))
+    return before + "".join(
+        ("(?P<group>" + _GROUP + ")" if n == 0 else "(?P=group)") + part for n, part in enumerate(others)
+    )
+
+
+def _may_be_alike(one: str, other: str) -> bool:
+    """Return True if two steps with open places could be the same: their fixed beginnings and ends do not differ."""
+    parts, others = (re.split(rf"{_MARK}|\*", step) for step in (one, other))
+    begin, end = (parts[0], others[0]), (parts[-1], others[-1])
+    return begin[0].startswith(begin[1][: len(begin[0])]) and end[0].endswith(end[1][-len(end[0]) :] if end[0] else "")
 
 
 class Use(NamedTuple):

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import IO, cast
 
 from gleaner.agent.common.clock import Clock
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.system import openat
 
 CHUNK_BYTES = 2**20
@@ -115,8 +116,8 @@ def check_end(child: "subprocess.Popen[bytes]", where: str) -> None:
         raise MayPass(line or f"{where}: the program for it broke ({status})")
 
 
-def serve(chunks: Iterator[bytes]) -> int:
-    """In the child: write what is to be said, and return the exit status."""
+def serve(chunks: Iterator[bytes], credential: Credential | None = None) -> int:
+    """In the child: write what is to be said, without the credential, and return the exit status."""
     said = os.dup(2)
     with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
         os.dup2(nothing, 2)  # what libraries say is not for the agent, which does not read it meanwhile
@@ -124,6 +125,7 @@ def serve(chunks: Iterator[bytes]) -> int:
         for chunk in chunks:
             openat.write_all(1, chunk)
     except (MayNot, MayPass) as error:
-        openat.write_all(said, str(error).encode(errors="replace"))
+        line = str(error) if credential is None else credential.hidden_in(str(error))
+        openat.write_all(said, line.encode(errors="replace"))
         return FINAL if isinstance(error, MayNot) else MAY_PASS
     return 0

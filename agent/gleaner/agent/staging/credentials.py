@@ -1,5 +1,6 @@
 """Credentials for servers: for which URLs one is, and its form. Pure. No message has a credential in it."""
 
+from base64 import b64encode
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -7,6 +8,7 @@ from gleaner.agent.staging import allowed_urls
 
 LONGEST = 8192
 """The longest credential: a token with many claims has some thousand letters."""
+_SHORTEST_HIDDEN = 4
 
 
 class CredentialKind(StrEnum):
@@ -36,10 +38,22 @@ class Credential:
         """
         return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
 
+    def hidden_in(self, line: str) -> str:
+        """Return a line for people without the credential: a server may send it back to us, as a part of an address.
+
+        >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
+        '…, … and …'
+        """
+        encoded = b64encode(self.value.encode()).decode()
+        for word in (self.value, encoded, self.value.partition(":")[2]):
+            line = line.replace(word, "…") if len(word) >= _SHORTEST_HIDDEN else line
+        return line
+
 
 EXPECTED = {
     "s3": "ACCESS_KEY:SECRET_KEY",
     "https": "a bearer token, or USER:PASSWORD",
+    "roots": "a bearer token",
 }
 """The form of a credential, for people, by the scheme of its URL."""
 
@@ -50,12 +64,16 @@ def url_fault(url: str) -> str:
     >>> url_fault("https://data.example.org/private/"), url_fault("s3://bucket/")
     ('', '')
     >>> url_fault("file:///data/")
-    'a secret is for a URL that begins with s3:// or https://'
+    'a secret is for a URL that begins with s3:// or https:// or roots://'
+    >>> url_fault("root://eos.example.org//eos/")
+    'a token is shown to an XRootD server only over TLS: write roots://'
     """
     try:
         where = allowed_urls.location(url)
     except ValueError as error:
         return str(error)
+    if where.scheme == "root":
+        return "a token is shown to an XRootD server only over TLS: write roots://"
     if where.scheme not in EXPECTED:
         return f"a secret is for a URL that begins with {' or '.join(f'{each}://' for each in EXPECTED)}"
     if "*" in where.host:

@@ -1,5 +1,6 @@
 """Deliver a job's result to its target, within limits of time, in a process that can be ended at once."""
 
+import importlib.util
 import json
 import os
 import threading
@@ -21,6 +22,7 @@ from gleaner.agent.staging.child_process import (
     check_end,
     child_process,
 )
+from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.deliver_child import DeliverRequest
 from gleaner.agent.staging.stage import remove_stages
 from gleaner.agent.system import openat
@@ -41,10 +43,12 @@ class Deliver:
     control_host: str
     clock: Clock
 
-    def __call__(self, delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
+    def __call__(
+        self, delivery: Delivery, stop: threading.Event, credential: Credential | None = None
+    ) -> DeliveryReport | None:
         """Deliver a result, and return what is to be reported; None if the agent has no more time for it. Blocks."""
         try:
-            files, size_bytes = self._deliver(delivery, stop)
+            files, size_bytes = self._deliver(delivery, stop, credential)
         except ChildStopped:
             return None
         except MayNot as error:
@@ -53,7 +57,7 @@ class Deliver:
             return _failed(delivery, str(error), may_pass=True)
         return DeliveryReport(job=delivery.job, number=delivery.number, files=files, size_bytes=size_bytes)
 
-    def _deliver(self, delivery: Delivery, stop: threading.Event) -> tuple[int, int]:
+    def _deliver(self, delivery: Delivery, stop: threading.Event, credential: Credential | None) -> tuple[int, int]:
         request = DeliverRequest(
             storage=str(self.storage),
             job=delivery.job,
@@ -67,6 +71,7 @@ class Deliver:
             silent_s=delivery.silent_s,
             spool=str(self.spool),
             reserve_bytes=self.reserve_bytes,
+            credential=credential,
         )
         self.spool.mkdir(parents=True, mode=0o700, exist_ok=True)
         where = allowed_urls.shown(delivery.to)
@@ -96,9 +101,15 @@ class Deliver:
 
     def _clear_target(self, request: DeliverRequest, stop: threading.Event) -> None:
         """Remove what a killed try has left at the target. If it hangs, the next try does so."""
-        if allowed_urls.location(request.to).scheme == "file":
+        if allowed_urls.location(request.to).scheme in deliver_child.CLEARERS:
             with suppress(MayNot, MayPass, ChildTooSlow, ChildSilent):
                 self._run(replace(request, only_clears=True), total_s=CLEARS_WITHIN_S, stop=stop)
+
+
+def schemes() -> tuple[str, ...]:
+    """Return the schemes of the targets to which results can be delivered here: their libraries are installed."""
+    there = allowed_urls.TARGET_SCHEMES
+    return tuple(scheme for scheme in there if scheme != "s3" or importlib.util.find_spec("s3fs") is not None)
 
 
 def _failed(delivery: Delivery, line: str, *, may_pass: bool) -> DeliveryReport:

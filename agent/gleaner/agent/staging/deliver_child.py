@@ -14,17 +14,21 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
 from gleaner.agent.common.quantities import size
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass, serve
-from gleaner.agent.staging.fetch_child import AddressGuard, FetchRequest
+from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.servers import AddressGuard
 from gleaner.agent.staging.stage import (
+    SAYS_WHILE_SILENT,
     Names,
     list_line,
     list_name,
+    note_name,
     passing_name,
     read_staged,
     remove_stages,
@@ -37,11 +41,12 @@ from gleaner.agent.system import openat, tar_unpack
 from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 
+if TYPE_CHECKING:
+    from gleaner.agent.staging.s3 import S3Target
+
 LIST = ".gleaner-list"
 PROGRESS = b"."
 """Written for each piece that was copied: a target that takes nothing for long hangs."""
-SAYS_WHILE_SILENT = 4
-"""So often progress is said in the time in which something must be heard."""
 
 MOST_TIMES_STORED, MOST_HOLES_BYTES = 16, 2**30
 """The files of a result are larger than what is stored of them by such a factor and so much at most: by their holes."""
@@ -68,11 +73,20 @@ class DeliverRequest:
     reserve_bytes: int
     """So much of that disk stays free."""
     only_clears: bool = False
-    """Nothing is delivered: what a killed try has left in the target's folder is removed."""
+    """Nothing is delivered: what a killed try has left at the target is removed."""
+    credential: Credential | None = None
+    """It comes by this process's standard input: others see neither its arguments nor its environment with it."""
 
     def to_json(self) -> bytes:
         """Return the request as the child reads it."""
         return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "DeliverRequest":
+        """Return the request that was sent."""
+        fields = json.loads(text)
+        credential = fields.pop("credential")
+        return cls(**fields, credential=None if credential is None else Credential(**credential))
 
 
 def unpack_result(
@@ -113,12 +127,14 @@ def _refuse_holes(request: DeliverRequest, stage: int, stored_bytes: int) -> Non
         raise MayNot(f"the files are mostly holes ({sizes}): take the result from the storage with glean results")
 
 
+def clear_folder(request: DeliverRequest, _progress: Callable[[], None]) -> None:
+    """Remove the folders that killed tries have left in the target's folder."""
+    with _open_target(request) as target:
+        remove_stages(target, request.job)
+
+
 def deliver_to_folder(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
     """Deliver into a folder that every node has."""
-    if request.only_clears:
-        with _open_target(request) as target:
-            remove_stages(target, request.job)
-        return 0, 0
     keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
     with _open_target(request) as target, stage_folder(target, request.job, request.number) as stage:
         unpack_result(request, stage, progress)
@@ -181,18 +197,54 @@ def _move(folder: int, names: Names, target: int, request: DeliverRequest) -> Na
     return names[:-1]
 
 
+class TargetServer(Protocol):
+    """A server that takes files. A file has its name there when all of it is there."""
+
+    def put(self, names: Names, file: IO[bytes]) -> None:
+        """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
+        ...
+
+    def remove_left(self, names: Names) -> None:
+        """Remove what tries before may have left of a file."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+def _webdav(request: DeliverRequest, progress: Callable[[], None]) -> WebDav:
+    return WebDav(
+        request.to,
+        request.allowed,
+        passing_name=lambda name, before: passing_name(request.job, request.number - before, name),
+        silent_s=request.silent_s,
+        check=AddressGuard(request.allowed, request.control_host).check,
+        progress=progress,
+        credential=request.credential,
+    )
+
+
+def _bucket(request: DeliverRequest, progress: Callable[[], None]) -> "S3Target":
+    from gleaner.agent.staging.s3 import S3Server, S3Target  # slow to load
+
+    guard = AddressGuard(request.allowed, request.control_host)
+    return S3Target(
+        request.to,
+        S3Server(request.to, guard, silent_s=request.silent_s, credential=request.credential),
+        note=Path(request.spool) / note_name(request.job),
+        silent_s=request.silent_s,
+        progress=progress,
+    )
+
+
+SERVERS: dict[str, Callable[[DeliverRequest, Callable[[], None]], TargetServer]] = {"https": _webdav, "s3": _bucket}
+
+
 def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
     """Deliver to a server, by way of the node's disk: a server may want a file to be sent twice."""
     keep, lines, size_bytes = Keep(request.keep), list[bytes](), 0
-    rules = FetchRequest(request.to, request.allowed, request.control_host, request.silent_s, has_digest=False)
-    server = WebDav(
-        request.to,
-        request.allowed,
-        passing_name=lambda name: passing_name(request.job, request.number, name),
-        silent_s=request.silent_s,
-        check=AddressGuard(rules).check,
-        progress=progress,
-    )
+    server = SERVERS[allowed_urls.location(request.to).scheme](request, progress)
     room_bytes = shutil.disk_usage(request.spool).free - request.reserve_bytes
     with (
         closing(server),
@@ -206,7 +258,7 @@ def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> 
             with os.fdopen(openat.open_plain(folder, names[-1]), "rb") as file:
                 digest, of_file_bytes = read_staged(file.fileno(), progress)
                 if request.number > 1:  # tries before may have died
-                    server.remove((*names[:-1], passing_name(request.job, request.number - 1, names[-1])))
+                    server.remove_left(names)
                 server.put(names, file)
             lines.append(list_line(digest, names))
             size_bytes += of_file_bytes
@@ -217,9 +269,20 @@ def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> 
     return len(lines), size_bytes
 
 
+def clear_bucket(request: DeliverRequest, progress: Callable[[], None]) -> None:
+    """Remove the parts of the upload that was under way when a try was killed."""
+    _bucket(request, progress).clear()
+
+
+CLEARERS: dict[str, Callable[[DeliverRequest, Callable[[], None]], None]] = {
+    "file": clear_folder,
+    "s3": clear_bucket,
+}
+"""By scheme: what removes what a killed try has left."""
 TARGETS: dict[str, Callable[[DeliverRequest, Callable[[], None]], tuple[int, int]]] = {
     "file": deliver_to_folder,
     "https": deliver_to_server,
+    "s3": deliver_to_server,
 }
 
 
@@ -229,8 +292,11 @@ def deliver(request: DeliverRequest) -> Iterator[bytes]:
     if reason := allowed_urls.refusal(request.to, request.allowed, allowed_urls.DELIVER):
         raise MayNot(reason)
     try:
-        target = TARGETS[allowed_urls.location(request.to).scheme]
-        files, size_bytes = target(request, lambda: openat.write_all(1, PROGRESS))
+        scheme, progress = allowed_urls.location(request.to).scheme, lambda: openat.write_all(1, PROGRESS)
+        if request.only_clears:
+            CLEARERS[scheme](request, progress)
+            return
+        files, size_bytes = TARGETS[scheme](request, progress)
     except OSError as error:
         raise MayPass(f"{where}: {error.strerror or error}") from None
     yield f"\n{json.dumps({'files': files, 'size_bytes': size_bytes})}".encode()
@@ -241,7 +307,8 @@ def main() -> int:
     os.umask(0o022)  # who may read is decided by the folder that the admin allows
     os.nice(19)  # jobs go first
     os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, whatever threads the storage uses
-    return serve(deliver(DeliverRequest(**json.load(sys.stdin))))
+    request = DeliverRequest.from_json(sys.stdin.read())
+    return serve(deliver(request), request.credential)
 
 
 if __name__ == "__main__":

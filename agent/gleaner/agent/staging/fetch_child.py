@@ -2,25 +2,23 @@
 
 import json
 import os
-import socket
 import ssl
 import stat
 import sys
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any
 from urllib.parse import urljoin
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging import allowed_urls, fetch_xrootd, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
-from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
+from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.servers import AddressGuard
 from gleaner.agent.system import openat
 
 MOST_REDIRECTS = 10
-_ASK_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     import aiohttp  # slow to load, and not needed for a file
     from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
-    resolver = _resolver(AddressGuard(request))
+    resolver = servers.resolver(AddressGuard(request.allowed, request.control_host))
 
     async def get_client(**_: object) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=request.silent_s, sock_read=request.silent_s)
@@ -93,17 +91,19 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
     for _ in range(1 + MOST_REDIRECTS):
         try:
-            file = server.open(url, block_size=0, size=1, allow_redirects=False, headers=_sign_in(url, request))
+            file = server.open(
+                url, block_size=0, size=1, allow_redirects=False, headers=servers.sign_in(url, request.credential)
+            )
         except FileNotFoundError:
             raise MayNot(f"{allowed_urls.shown(url)}: the server has no such file (404)") from None
         except TimeoutError:  # also one of aiohttp's
             raise
         except aiohttp.ClientResponseError as error:
-            _raise_status(url, error.status, request)
+            servers.raise_status(url, error.status, request.credential)
         except aiohttp.InvalidURL as error:
-            raise MayNot(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+            raise MayNot(f"{allowed_urls.shown(url)}: {servers.one_line(error)}") from None
         except aiohttp.ClientError as error:
-            raise MayPass(f"{allowed_urls.shown(url)}: {_one_line(error)}") from None
+            raise MayPass(f"{allowed_urls.shown(url)}: {servers.one_line(error)}") from None
         answer = file.r
         if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
             target = urljoin(url, answer.headers.get("Location", ""))
@@ -115,7 +115,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
             url = target
             continue
         if answer.status != HTTPStatus.OK:
-            _raise_status(url, answer.status, request)
+            servers.raise_status(url, answer.status, request.credential)
         is_chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
         if not (request.has_digest or is_chunked or "Content-Length" in answer.headers):
             raise MayNot(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
@@ -123,108 +123,25 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
 
 
-def _resolver(guard: "AddressGuard") -> Any:
-    """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
-    import aiohttp
-
-    class Resolver(aiohttp.ThreadedResolver):
-        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
-            found = await super().resolve(host, port, family)
-            for each in found:
-                guard.check(host, each["host"])
-            return found
-
-    return Resolver
-
-
 def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:
     """Yield the content of an object of S3, in one request: it is the same object from the first byte to the last."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        del os.environ[name]
-    # Of this account's own credentials and settings nothing may be used, and no server of the cloud is asked for some.
-    os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    os.environ |= {"AWS_EC2_METADATA_DISABLED": "true"}
-    import aiohttp
-    from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
-        BotoCoreError,
-        ClientError,
-        IncompleteReadError,
-        ReadTimeoutError,
-    )
-    from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
-    from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
+    from gleaner.agent.staging.s3 import S3Server
 
-    loops: Any = asyn
-    where, shown = allowed_urls.location(url), allowed_urls.shown(url)
-    if len(where.folders) < 2 or "?" in url:
-        raise MayNot(f"{shown}: name a bucket and a key, without a ?")
-    credential = request.credential if request.credential is not None and request.credential.is_for(url) else None
-    access_key, _, secret_key = credential.value.partition(":") if credential else (None, "", None)
-    client = {"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True}
-    config = {
-        "connector_args": {"resolver": _resolver(AddressGuard(request))(loop=loops.get_loop())},
-        "connect_timeout": request.silent_s,
-        "read_timeout": request.silent_s,
-        "proxies": {},
-        "retries": {"total_max_attempts": 1},
-        "s3": {"addressing_style": "path"},
-    }
-    # Amazon's servers differ by region, and its library knows them.
-    endpoint = None if where.host == allowed_urls.AMAZON else f"https://{where.host}:{where.port}"
-    server: Any = S3FileSystem(
-        anon=credential is None, key=access_key, secret=secret_key, endpoint_url=endpoint,
-        client_kwargs=client, config_kwargs=config, skip_instance_cache=True,
-    )  # fmt: skip
-    server.retries = 1
-    try:
-        answer = server.call_s3("get_object", Bucket=where.folders[0], Key="/".join(where.folders[1:]))
-        while chunk := loops.sync(server.loop, answer["Body"].read, CHUNK_BYTES):
+    folders = allowed_urls.location(url).folders
+    if len(folders) < 2 or "?" in url:
+        raise MayNot(f"{allowed_urls.shown(url)}: name a bucket and a key, without a ?")
+    guard = AddressGuard(request.allowed, request.control_host)
+    server = S3Server(url, guard, silent_s=request.silent_s, credential=request.credential)
+    with server.translating():
+        answer = server.call("get_object", Bucket=folders[0], Key="/".join(folders[1:]))
+        while chunk := server.read(answer["Body"], CHUNK_BYTES):
             yield chunk
-    except (BotoCoreError, ClientError, aiohttp.ClientError, OSError) as error:
-        causes = tuple(_causes(error))
-        for cause in causes:
-            if isinstance(cause, MayNot):
-                raise cause from None
-            if isinstance(cause, ClientError):
-                answered = cast("Any", cause).response
-                _raise_status(url, answered["ResponseMetadata"]["HTTPStatusCode"], request)
-        if any(isinstance(cause, ReadTimeoutError | TimeoutError) for cause in causes):
-            raise TimeoutError from None
-        if any(isinstance(cause, aiohttp.ClientPayloadError | IncompleteReadError) for cause in causes):
-            raise MayPass(f"{shown}: the server broke off before the end of the file") from None
-        raise MayPass(f"{shown}: {_one_line(error)}") from None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _sign_in(url: str, request: FetchRequest) -> dict[str, str]:
-    """Return the header with the credential. After a redirect to another place the server gets none."""
-    credential = request.credential
-    if credential is None or not credential.is_for(url):
-        return {}
-    if kind(credential.url, credential.value) is CredentialKind.TOKEN:
-        return {"Authorization": f"Bearer {credential.value}"}
-    return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
-
-
-def _raise_status(url: str, status: int, request: FetchRequest) -> NoReturn:
-    line = f"{allowed_urls.shown(url)}: the server answers {status}{_advice(url, status, request)}"
-    raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER else MayNot)(line)
-
-
-def _advice(url: str, status: int, request: FetchRequest) -> str:
-    """Return what the group can do if the server wants to know who asks, after a colon; "" if it does not."""
-    if status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return ""
-    if request.credential is None:
-        return ": the group has no secret for it (`glean secret set`)"
-    if not request.credential.is_for(url):
-        return f": the group's secret is only for what is below {request.credential.url}"
-    return f": it does not take the group's secret for {request.credential.url}"
+def open_xrootd(url: str, request: FetchRequest) -> Iterator[bytes]:
+    """Yield the content of a file of XRootD."""
+    rules = fetch_xrootd.XrootdRules(request.allowed, request.control_host, request.silent_s, request.credential)
+    return fetch_xrootd.read_xrootd(url, rules)
 
 
 def _read(file: Any, url: str) -> Iterator[bytes]:
@@ -237,28 +154,8 @@ def _read(file: Any, url: str) -> Iterator[bytes]:
         raise MayPass(f"{allowed_urls.shown(url)}: the server broke off before the end of the file") from None
 
 
-class AddressGuard:
-    """Refuses the addresses to which an agent does not connect. A host that is an address itself is on the list."""
-
-    def __init__(self, request: FetchRequest) -> None:
-        self._named = allowed_urls.named_addresses(request.allowed)
-        self._of_control = _addresses(request.control_host)
-
-    def check(self, host: str, address: str) -> None:
-        """Raise `MayNot` if an agent does not connect to this address of the host."""
-        if reason := allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control):
-            raise MayNot(reason)
-
-
-def _addresses(host: str) -> frozenset[str]:
-    try:
-        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None)) if host else frozenset()
-    except OSError:
-        return frozenset()  # the agent does not reach it either
-
-
-OPENERS = {"https": open_https, "file": open_file, "s3": open_s3}
-NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",)}
+OPENERS = {"https": open_https, "file": open_file, "s3": open_s3, "root": open_xrootd, "roots": open_xrootd}
+NEEDS = {"https": ("aiohttp", "fsspec"), "file": (), "s3": ("s3fs",), "root": ("XRootD",), "roots": ("XRootD",)}
 """The libraries that each scheme needs."""
 
 
@@ -272,16 +169,13 @@ def fetch(request: FetchRequest) -> Iterator[bytes]:
     except TimeoutError:
         raise MayPass(f"{where}: the server sent nothing for {request.silent_s:.0f} s") from None
     except OSError as error:
-        raise MayPass(f"{where}: {_one_line(error)}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        raise MayPass(f"{where}: {servers.one_line(error)}") from None
 
 
 def main() -> int:
     """Answer one request; return the exit status."""
-    return serve(fetch(FetchRequest.from_json(sys.stdin.read())))
+    request = FetchRequest.from_json(sys.stdin.read())
+    return serve(fetch(request), request.credential)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from gleaner.agent.system import openat
 
 Names = tuple[str, ...]
 SLOWEST_BYTES_PER_S = 2**20
-"""A file system that syncs fewer bytes in a second hangs."""
+"""A file system that syncs fewer bytes in a second, or a server that moves fewer, hangs."""
+SAYS_WHILE_SILENT = 4
+"""So often progress is said in the time in which something must be heard."""
 
 
 @contextmanager
@@ -70,20 +72,27 @@ def read_staged(file: int, progress: Callable[[], None]) -> tuple[str, int]:
 
 def sync_staged(file: int, size_bytes: int, progress: Callable[[], None], *, say_every_s: float) -> None:
     """Sync a file. Meanwhile progress is said, for as long as a slow disk may need for its size."""
-    is_synced = threading.Event()
+    with while_saying(progress, say_every_s, most_s=size_bytes / SLOWEST_BYTES_PER_S):
+        os.fsync(file)
+
+
+@contextmanager
+def while_saying(progress: Callable[[], None], every_s: float, *, most_s: float) -> Generator[None]:
+    """Say progress while something works that says nothing itself, for so long at most."""
+    is_done = threading.Event()
 
     def say() -> None:
-        for _ in range(math.ceil(size_bytes / SLOWEST_BYTES_PER_S / say_every_s)):
-            if is_synced.wait(say_every_s):
+        for _ in range(math.ceil(most_s / every_s)):
+            if is_done.wait(every_s):
                 return
             progress()
 
     saying = threading.Thread(target=say, daemon=True)
     saying.start()
     try:
-        os.fsync(file)
+        yield
     finally:
-        is_synced.set()
+        is_done.set()
         saying.join()
     progress()
 
@@ -99,6 +108,11 @@ def passing_name(job: int, number: int, name: str) -> str:
     '.gleaner-7-1-05ac5882be239e64'
     """
     return f".gleaner-{job}-{number % 2}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+
+
+def note_name(job: int) -> str:
+    """Return the name of a file beside a job's stage folders, for the upload that is under way. It goes with them."""
+    return f".gleaner-{job}-upload"
 
 
 def list_name(job: int) -> str:

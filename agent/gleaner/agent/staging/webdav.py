@@ -14,9 +14,10 @@ from http import HTTPStatus
 from typing import IO
 from urllib.parse import quote, urljoin, urlsplit
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.staging import allowed_urls, servers
 from gleaner.agent.staging.child_process import MayNot, MayPass
-from gleaner.agent.staging.stage import Names
+from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.staging.stage import SAYS_WHILE_SILENT, SLOWEST_BYTES_PER_S, Names, while_saying
 
 BLOCK_BYTES = 2**18
 MOST_REDIRECTS = 10
@@ -24,7 +25,6 @@ _DONE = frozenset({HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED, HTTPS
 _MOVED = frozenset({301, 302, 307, 308})
 _NO_FOLDER = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 _UNKNOWN = frozenset({HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
-_MAY_PASS = frozenset({408, 423, 425, 429})
 
 
 class _Connection(http.client.HTTPSConnection):
@@ -71,34 +71,43 @@ class WebDav:
         to: str,
         allowed: Sequence[str],
         *,
-        passing_name: Callable[[str], str],
+        passing_name: Callable[[str, int], str],
         silent_s: float,
         check: Callable[[str, str], None],
         progress: Callable[[], None],
+        credential: Credential | None = None,
     ) -> None:
-        """`passing_name` returns that of a file. `check` raises for a host and an address that are refused."""
+        """`passing_name` returns that of a file, in this try or so many tries before.
+
+        `check` raises for a host and an address that are refused.
+        """
         self._to = to.rstrip("/") + "/"
         self._allowed = allowed
         self._passing_name = passing_name
         self._silent_s = silent_s
         self._check = check
         self._progress = progress
+        self._credential = credential
         self._knows_move = True
         self._connections: dict[tuple[str, int], _Connection] = {}
 
     def put(self, names: Names, file: IO[bytes]) -> None:
         """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
         if self._knows_move:
-            passing = (*names[:-1], self._passing_name(names[-1]))
+            passing = (*names[:-1], self._passing_name(names[-1], 0))
             self._put(passing, file)
-            status = self._ask("MOVE", passing, {"Destination": self._url(names), "Overwrite": "T"})
+            status = self._move(passing, names, os.fstat(file.fileno()).st_size)
             if status in _DONE:
                 return
             if status not in _UNKNOWN:
-                self._fail(names, status)
+                servers.raise_status(self._url(names), status, self._credential)
             self._knows_move = False
             self.remove(passing)
         self._put(names, file)
+
+    def remove_left(self, names: Names) -> None:
+        """Remove what the try before has left of a file."""
+        self.remove((*names[:-1], self._passing_name(names[-1], 1)))
 
     def remove(self, names: Names) -> None:
         """Remove a file. That it is not there, or cannot be removed, is no error."""
@@ -109,13 +118,20 @@ class WebDav:
         for one in self._connections.values():
             one.close()
 
+    def _move(self, passing: Names, names: Names, size_bytes: int) -> int:
+        """Give a file its name; return the server's answer. The server may copy it to another disk, and is silent."""
+        headers = {"Destination": self._url(names), "Overwrite": "T"}
+        most_s = self._silent_s + size_bytes / SLOWEST_BYTES_PER_S
+        with while_saying(self._progress, self._silent_s / SAYS_WHILE_SILENT, most_s=most_s):
+            return self._request("MOVE", self._url(passing), headers, None, answers_within_s=most_s)[0]
+
     def _put(self, names: Names, file: IO[bytes]) -> None:
-        status = self._send(names, file)
+        status, url = self._send(names, file)
         if status in _NO_FOLDER:
             self._make_folders(names[:-1])
-            status = self._send(names, file)
+            status, url = self._send(names, file)
         if status not in _DONE:
-            self._fail(names, status)
+            servers.raise_status(url, status, self._credential)
 
     def _make_folders(self, names: Names) -> None:
         """Make the folders that are missing below what the site allows. One that is there answers 405."""
@@ -126,15 +142,15 @@ class WebDav:
         for end in range(known + 1, len(path) + 1):
             self._ask("MKCOL", (), {}, url=urljoin(self._to, "/" + "/".join(map(_quoted, path[:end])) + "/"))
 
-    def _send(self, names: Names, file: IO[bytes]) -> int:
-        """Send a file by PUT, and follow the redirects that are allowed; return the server's answer."""
+    def _send(self, names: Names, file: IO[bytes]) -> tuple[int, str]:
+        """Send a file by PUT, and follow the redirects that are allowed; return the last answer and its URL."""
         url, size_bytes = self._url(names), os.fstat(file.fileno()).st_size
         for _ in range(1 + MOST_REDIRECTS):
             file.seek(0)
             body = _Watched(file, self._progress)
             status, location = self._request("PUT", url, {"Content-Length": str(size_bytes)}, body)
             if status not in _MOVED:
-                return status
+                return status, url
             target = urljoin(url, location)
             reason = allowed_urls.refusal(target, self._allowed, allowed_urls.DELIVER)
             if not reason and allowed_urls.location(target).scheme != "https":
@@ -147,7 +163,9 @@ class WebDav:
     def _ask(self, method: str, names: Names, headers: dict[str, str], *, url: str = "") -> int:
         return self._request(method, url or self._url(names), headers, None)[0]
 
-    def _request(self, method: str, url: str, headers: dict[str, str], body: _Watched | None) -> tuple[int, str]:
+    def _request(
+        self, method: str, url: str, headers: dict[str, str], body: _Watched | None, *, answers_within_s: float = 0.0
+    ) -> tuple[int, str]:
         """Send one request; return its status, and where it leads. Raises `MayPass`."""
         self._progress()
         parts = urlsplit(url)
@@ -157,28 +175,26 @@ class WebDav:
             connection = _Connection(*where, timeout_s=self._silent_s, check=self._check)
             self._connections[where] = connection
         path = parts.path + (f"?{parts.query}" if parts.query else "")
+        headers = {"User-Agent": "gleaner"} | servers.sign_in(url, self._credential) | headers
+        patience_s = max(answers_within_s, self._silent_s)
         try:
             with suppress(BrokenPipeError, ConnectionResetError):  # perhaps it has answered before it took all
-                connection.request(method, path, body=body, headers={"User-Agent": "gleaner"} | headers)
+                connection.request(method, path, body=body, headers=headers)
+            connection.sock.settimeout(patience_s)
             answer = connection.getresponse()
             answer.read(BLOCK_BYTES)
             if not answer.isclosed() or answer.status in _MOVED:  # a long answer, or a body that was not taken
                 connection.close()
         except TimeoutError:
             connection.close()
-            raise MayPass(f"{allowed_urls.shown(url)}: the server took nothing for {self._silent_s:.0f} s") from None
+            raise MayPass(f"{allowed_urls.shown(url)}: the server took nothing for {patience_s:.0f} s") from None
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             connection.close()
-            line = " ".join(str(error).split())[:300] or type(error).__name__
-            raise MayPass(f"{allowed_urls.shown(url)}: {line}") from None
+            raise MayPass(f"{allowed_urls.shown(url)}: {servers.one_line(error)}") from None
         return answer.status, answer.headers.get("Location", "")
 
     def _url(self, names: Names) -> str:
         return self._to + "/".join(map(_quoted, names))
-
-    def _fail(self, names: Names, status: int) -> None:
-        line = f"{allowed_urls.shown(self._url(names))}: the server answers {status}"
-        raise (MayPass if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _MAY_PASS else MayNot)(line)
 
 
 def _quoted(name: str) -> str:

@@ -8,8 +8,10 @@ from pydantic import BaseModel
 from gleaner.agent.messages import (
     Assignments,
     ClaimRequest,
+    CredentialGiven,
     Delivery,
     DeliveryClaim,
+    DeliveryCredentialRequest,
     DeliveryOffer,
     DeliveryReport,
     Deregistration,
@@ -26,7 +28,7 @@ from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
-from gleaner.control.queue import agents, claims, deliveries, jobs, node_rates, queries
+from gleaner.control.queue import agents, claims, deliveries, jobs, node_rates, queries, secrets
 
 LATE_REPORT_S = 60.0
 """An agent may say so much later that it has delivered a result."""
@@ -102,14 +104,22 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
 
 
 @router.post("/{name}/deliver", responses=documented(404, 409, 413, 422))
-def take_delivery(caller: OwnAgent, _: Annotated[DeliveryClaim, examples.A_DELIVERY_CLAIM]) -> DeliveryOffer:
+def take_delivery(caller: OwnAgent, ask: Annotated[DeliveryClaim, examples.A_DELIVERY_CLAIM]) -> DeliveryOffer:
     """Take a result that waits to be delivered. Null: none waits."""
     outputs = caller.state.settings.outputs
     lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:
-        row = deliveries.take(db, caller.identity.name, lease_s=lease_s, most_failures=tries, now_s=caller.now_s)
-    if row is None:
-        return DeliveryOffer()
+        row = deliveries.take(
+            db,
+            caller.identity.name,
+            delivers=ask.delivers,
+            lease_s=lease_s,
+            most_failures=tries,
+            now_s=caller.now_s,
+        )
+        if row is None:
+            return DeliveryOffer()
+        has_secret = secrets.find(db, row.group, row.to) is not None
     return DeliveryOffer(
         delivery=Delivery(
             job=row.job,
@@ -121,8 +131,23 @@ def take_delivery(caller: OwnAgent, _: Annotated[DeliveryClaim, examples.A_DELIV
             allowed=for_group(outputs.urls, row.group),
             total_s=outputs.deliver_s,
             silent_s=outputs.silent_s,
+            has_secret=has_secret,
         )
     )
+
+
+@router.post("/{name}/delivery-credential", response_model=CredentialGiven, responses=documented(404, 409, 413, 422))
+def give_delivery_credential(
+    caller: OwnAgent, asked: Annotated[DeliveryCredentialRequest, examples.A_DELIVERY_NUMBER]
+) -> Response:
+    """Return the group's secret for the target of a result that this agent has taken; nulls if there is none."""
+    with caller.writing() as db:
+        group, to = deliveries.place_of(db, asked.job, asked.number, agent=caller.identity.name)
+        found = secrets.find(db, group, to)
+    given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
+    if given.url is not None:
+        caller.about.append(f"group {group}, a secret for {given.url}")
+    return _answer(given)
 
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))

@@ -6,7 +6,6 @@ Repeating a report word for word is no error: the answer to the first may have b
 from typing import Annotated
 
 from fastapi import APIRouter, Response
-from pydantic import SecretStr
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.inputs import INPUT_PART, input_key
@@ -28,7 +27,7 @@ from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import is_whole
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import MAX_ID
-from gleaner.control.queue import attempt_reports, queries, secret_key, secrets
+from gleaner.control.queue import attempt_reports, queries, secrets
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Invalid, Refused
 
@@ -150,12 +149,9 @@ def credential(
     with caller.writing() as db:
         group, one = attempt_reports.stored_input(db, job, attempt, asked.name, agent=caller.identity.name)
         found = None if "digest" in one else secrets.find(db, group, one["url"])
-    given = CredentialGiven()
-    if found is not None:
-        url, sealed = found
-        value = secret_key.opened(caller.state.settings.queue.secret_key_file, sealed)
-        given = CredentialGiven(url=url, value=SecretStr(value))
-        caller.about.append(f"group {group}, a secret for {url}")
+    given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
+    if given.url is not None:
+        caller.about.append(f"group {group}, a secret for {given.url}")
     return Response(given.model_dump_json(), media_type="application/json")
 
 

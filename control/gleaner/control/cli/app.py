@@ -57,7 +57,7 @@ VERBS = (
     LazyVerb("setup", ADMIN, "Set up this machine, step by step, or take that back.", "setup:app"),
     LazyVerb("agent", ADMIN, "Run the agent program, as glean-agent does.", "services:agent", **REST),
     LazyVerb("image", CAMPAIGNS, "Bring, list and remove your group's container images.", "images:app"),
-    LazyVerb("secret", CAMPAIGNS, "Keep your group's credentials for the servers of inputs.", "secrets:app"),
+    LazyVerb("secret", CAMPAIGNS, "Keep your group's credentials for servers.", "secrets:app"),
     LazyVerb("token", ADMIN, "Make, list, end and replace tokens.", "tokens:app"),
     LazyVerb("control", ADMIN, "Run the control program, and set up its database and storage.", "services:control_app"),
     LazyVerb(

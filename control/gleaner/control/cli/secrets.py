@@ -1,4 +1,4 @@
-"""`glean secret`: credentials of one's group for the servers of inputs. A value is never an argument, nor shown."""
+"""`glean secret`: credentials of one's group for servers. A value is never an argument, nor shown."""
 
 import getpass
 import sys
@@ -20,7 +20,7 @@ from gleaner.control.models.base import Name
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.simulation.metrics.tables import Table
 
-app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for the servers of inputs.")
+app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for servers.")
 
 _STDIN = "-"
 
@@ -33,7 +33,9 @@ def set_secret(
     name: Named,
     url: Annotated[
         str,
-        typer.Option("--for", metavar="URL", help="The secret is for all URLs below this one: s3:// or https://."),
+        typer.Option(
+            "--for", metavar="URL", help="The secret is for all URLs below this: s3://, https:// or roots://."
+        ),
     ],
     from_file: Annotated[
         str | None,

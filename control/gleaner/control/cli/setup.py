@@ -96,7 +96,7 @@ class _Asker:
 
     def take_all(self, key: str, given: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
         """Return the answer to a question that has several, and that nobody is asked."""
-        found = cast("Sequence[str]", given or self._known.get(key, default))
+        found = cast("Sequence[str]", self._known.get(key, default) if given is None else given)
         self.answers[key] = list(found)
         return tuple(found)
 
@@ -133,7 +133,12 @@ def client(
 @app.command()
 def control(
     *,
-    host: Annotated[str | None, typer.Option(help="The name by which nodes and users reach this machine.")] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="The name by which all reach this machine; repeat for its other names, or IPs."
+        ),
+    ] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="The port at which control listens.")] = None,
     storage: Storage = None,
     account: AccountName = None,
@@ -145,6 +150,10 @@ def control(
     slurm_conf: Annotated[str | None, typer.Option(help="The file to which Gleaner's lines are added.")] = None,
     memory_per_cpu: Annotated[
         int | None, typer.Option(metavar="MIB", min=1, help="DefMemPerCPU, if slurm.conf has no default memory.")
+    ] = None,
+    grace_time: Annotated[
+        int | None,
+        typer.Option(metavar="SECONDS", min=1, help="GraceTime, if slurm.conf has no partition of the agents."),
     ] = None,
     root: Root = "",
     skip: Skip = None,
@@ -163,14 +172,16 @@ def control(
         from gleaner.control.setup.steps.roles import control_steps
 
         ask = run.asker()
-        fqdn = socket.getfqdn()
-        name = records.check_host(ask.answer("host", host, "The name by which all machines reach this one", fqdn))
+        fqdn, question = socket.getfqdn(), "The name by which all machines reach this one"
+        name = records.check_host(ask.answer("host", host[0] if host else None, question, fqdn))
+        others = ask.take_all("more_hosts", host[1:] if host else None, ())
         folder = records.check_path(ask.answer("storage", storage, "The folder that all machines share", _STORAGE))
         if (certificate is None) != (key is None):
             raise BadInput("--certificate and --key go together")
         file = records.check_path(ask.take("slurm_conf", slurm_conf, "/etc/slurm/slurm.conf"))
         given = records.ControlAnswers(
             host=name,
+            more_hosts=tuple(map(records.check_host, others)),
             port=ask.take("port", port, 8642),
             storage=folder,
             account=_account(ask, account, uid, gid),
@@ -179,6 +190,7 @@ def control(
             ca=_authority(ask, ca_file, None),
             slurm_conf=file,
             memory_per_cpu_mib=ask.take("memory_per_cpu", memory_per_cpu, 1024),
+            grace_s=ask.take("grace_time", grace_time, 120),
         )
         steps = control_steps(given, sys.prefix, run.machine, str(Path("~root").expanduser()))
         return run.set_up(steps, ask.answers, restart=restart, ca="")
@@ -244,7 +256,7 @@ def node(
             storage=records.check_path(ask.answer("storage", folder, "The folder that all machines share", _STORAGE)),
             account=_account(ask, account, uid, gid, known),
             runtime=ask.take("runtime", runtime, "helper"),
-            images_allowed=ask.take_all("images_allowed", image, ("gleaner/*",)),
+            images_allowed=ask.take_all("images_allowed", image or None, ("gleaner/*",)),
         )
         steps = node_steps(given, sys.prefix, run.machine, run.packages())
         return run.set_up(steps, ask.answers, restart=restart, ca=given.ca)
@@ -389,7 +401,7 @@ class _Run:
         from gleaner.control.setup.finding import State, summary
 
         found = self._findings(_settings_now())
-        if many and self.machine.has_systemd:
+        if many and self.machine.has_systemd:  # else nobody has started it yet
 
             def look() -> "tuple[Finding, ...]":
                 return self._findings(_settings_now())

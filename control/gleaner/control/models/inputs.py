@@ -35,7 +35,7 @@ class UrlInputSpec(Shape):
 
     name: InputName
     """Its name in `/inputs`."""
-    url: Annotated[str, StringConstraints(pattern=r"^(https|s3|file)://[!-~]+$", max_length=LONGEST_URL)]
+    url: Annotated[str, StringConstraints(pattern=r"^(https|s3|roots?|file)://[!-~]+$", max_length=LONGEST_URL)]
     """One that the site allows (`urls` in `[inputs]` of control's settings)."""
     sha256: Digest | None = None
     """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""

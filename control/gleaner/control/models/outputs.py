@@ -38,11 +38,13 @@ def target_fault(url: str) -> str:
         if word not in PLACES:
             return f"has {{{word[:60]}}}: only {{campaign}}, {{index}} and {{job}} are filled in"
     try:
-        scheme = allowed_urls.location(_BRACES.sub("1", url)).scheme
+        where = allowed_urls.location(_BRACES.sub("1", url))
     except ValueError as error:
         return str(error)
-    if scheme not in allowed_urls.TARGET_SCHEMES:
+    if where.scheme not in allowed_urls.TARGET_SCHEMES:
         return f"must begin with {' or '.join(f'{each}://' for each in allowed_urls.TARGET_SCHEMES)}"
+    if where.scheme == "s3" and not where.folders:
+        return "names no bucket: write s3://HOST/BUCKET/..., or s3://BUCKET/... for Amazon's"
     return "names a folder, and a folder has no ?" if "?" in url else ""
 
 

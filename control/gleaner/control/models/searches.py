@@ -19,6 +19,8 @@ class Search(Shape):
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
     """A number, or a part of a name or of a submitter."""
     page: int = Field(default=1, ge=1, le=LAST_PAGE)
+    done: Annotated[str, StringConstraints(max_length=20)] = ""
+    """The act that led here; the page says that it is done."""
 
     @model_validator(mode="before")
     @classmethod

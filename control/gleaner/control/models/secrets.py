@@ -25,7 +25,7 @@ def _for_urls(url: str) -> str:
 
 
 SecretUrl = Annotated[
-    str, StringConstraints(pattern=r"^(s3|https)://[!-~]+$", max_length=LONGEST_URL), AfterValidator(_for_urls)
+    str, StringConstraints(pattern=r"^(s3|https|roots)://[!-~]+$", max_length=LONGEST_URL), AfterValidator(_for_urls)
 ]
 """The beginning of the URLs for which a secret is."""
 
@@ -38,7 +38,7 @@ class SecretPut(Shape):
     name: Name
     url: SecretUrl
     value: Annotated[SecretStr, Field(min_length=1, max_length=credentials.LONGEST)]
-    """For `s3`: ACCESS_KEY:SECRET_KEY; for `https`: a bearer token, or USER:PASSWORD."""
+    """For `s3`: ACCESS_KEY:SECRET_KEY; for `https`: a bearer token, or USER:PASSWORD; for `roots`: a bearer token."""
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""
 

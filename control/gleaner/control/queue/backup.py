@@ -13,11 +13,12 @@ from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, inspect, select
 
 from gleaner.agent.system import atomic
 from gleaner.control.queue import leader
-from gleaner.control.queue.database import UNFINISHED, connect, snapshot
+from gleaner.control.queue.database import UNFINISHED, connect, is_newer, snapshot
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.schema import JOB, METADATA
 
@@ -158,9 +159,7 @@ def _sync(file: Path) -> None:
 def _load_postgresql(engine: Engine, file: Path) -> None:
     """Replace all tables by those of the copy, in one transaction, and mark them."""
     script = file.with_name(f".{file.name}.sql")
-    drop = "".join(
-        f'DROP TABLE IF EXISTS "{name}" CASCADE;' for name in ("alembic_version", UNFINISHED, *METADATA.tables)
-    )
+    drop = "".join(f'DROP TABLE IF EXISTS "{name}" CASCADE;' for name in _tables(engine))
     try:
         os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         _run("pg_restore", ["--no-owner", "--no-privileges", f"--file={script}", str(file)], None)
@@ -168,6 +167,17 @@ def _load_postgresql(engine: Engine, file: Path) -> None:
         _run("psql", [*in_one, f"--command={drop}{_MARK}", f"--file={script}"], engine)
     finally:
         script.unlink(missing_ok=True)
+
+
+def _tables(engine: Engine) -> set[str]:
+    """Return the names of all tables that are Gleaner's: those of a newer version, too, where one has been here.
+
+    A table that stays would be in the way when that version migrates the database again.
+    """
+    ours = {"alembic_version", UNFINISHED, *METADATA.tables}
+    with snapshot(engine) as db:
+        found = MigrationContext.configure(db).get_current_revision()
+        return ours | set(inspect(db).get_table_names()) if is_newer(found) else ours
 
 
 def _run(program: str, arguments: Sequence[str], engine: Engine | None) -> None:

@@ -173,7 +173,7 @@ def migrate(engine: Engine) -> None:
         config = _alembic()
         found = MigrationContext.configure(connection).get_current_revision()
         connection.rollback()
-        _refuse_newer(found, _known().all)
+        _refuse_unknown(found)
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a new index on a large table takes long
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -224,8 +224,8 @@ def check_tables(db: Connection) -> None:
 
 def check_revision(found: str | None) -> None:
     """Raise `SchemaMismatch` unless this is the revision of this version's tables. None: there are no tables."""
+    _refuse_unknown(found)
     known = _known()
-    _refuse_newer(found, known.all)
     if found is None:
         raise SchemaMismatch("the queue's database has no tables yet: run `glean control migrate`")
     if found != known.head:
@@ -250,15 +250,21 @@ def _known() -> _Revisions:
     return _Revisions(frozenset(script.revision for script in scripts.walk_revisions()), scripts.get_current_head())
 
 
-def _refuse_newer(found: str | None, known: frozenset[str]) -> None:
+def is_newer(found: str | None) -> bool:
+    """Return True if a newer version than this has migrated the tables."""
+    return found is not None and found not in _RETIRED and found not in _known().all
+
+
+def _refuse_unknown(found: str | None) -> None:
     if found in _RETIRED:
         raise SchemaMismatch(
             "the queue's database is of an earlier Gleaner, from which no way leads to this version: let its jobs end"
             " there, and begin here with an empty database"
         )
-    if found is not None and found not in known:
+    if is_newer(found):
         raise SchemaMismatch(
-            f"the queue's database is of a version that this program does not know ({found}): install a newer Gleaner"
+            f"the queue's database is of a newer Gleaner (tables {found}): install that one again, or put back a backup"
+            " from before, with `glean control restore FILE --replace`"
         )
 
 

@@ -6,15 +6,16 @@ the agent ends, the next agent gets it under the next number. Two agents that de
 same bytes.
 """
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, insert, or_, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow, filled_target
 from gleaner.control.policy import retries
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
-from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SPEC, Phase
+from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SECRET, SPEC, Phase
 from gleaner.control.queue.transitions import record
 
 DELIVERED, NOT_DELIVERED = "delivered", "not delivered"
@@ -41,10 +42,10 @@ def is_due(db: Connection, *, now_s: float) -> bool:
     return any(db.execute(select(DELIVERY.c.job).where(one).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT))
 
 
-_IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that the partial index is used
+_IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that its partial index is used
+_IS_TAKEN = text("delivery.phase = 'taken'")
 _IS_LEFT = and_(
-    _IS_OPEN,
-    DELIVERY.c.phase == DeliveryPhase.TAKEN,
+    _IS_TAKEN,
     exists().where(AGENT.c.name == DELIVERY.c.agent, AGENT.c.phase == Phase.ENDED),
 )
 """The condition: the agent that took it has ended."""
@@ -55,17 +56,21 @@ def _is_due(now_s: float) -> ColumnElement[bool]:
     return and_(_IS_OPEN, DELIVERY.c.due_s <= now_s)
 
 
-def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
+def take(
+    db: Connection, agent: str, *, delivers: Collection[str], lease_s: float, most_failures: int, now_s: float
+) -> Any | None:
     """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
 
+    `delivers` are the schemes to whose targets the agent delivers with a secret; empty for an agent of before.
     The row has the job's group, its result's digest, and what is kept of its folder. A try that nobody has ended is one
     failure: so what fits into no agent's time is given up after `most_failures`. Raises `Refused` for an agent that is
     not live.
     """
-    if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
-        raise Refused(f"agent {agent} may not deliver: it is not live")
+    _check_lives(db, agent)
     for condition, problem in ((_is_due(now_s), NOTHING_HEARD), (_IS_LEFT, AGENT_ENDED)):
-        first = select(DELIVERY).where(condition).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
+        first = (
+            select(DELIVERY).where(condition, _can_be_of(delivers)).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
+        )
         while row := db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
             taken = {"phase": DeliveryPhase.TAKEN, "number": row.number + 1, "agent": agent, "due_s": now_s + lease_s}
             if row.phase is DeliveryPhase.TAKEN:
@@ -76,6 +81,32 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
             _change(db, row, taken)
             return _whole(db, row.job)
     return None
+
+
+def _check_lives(db: Connection, agent: str) -> None:
+    if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
+        raise Refused(f"agent {agent} may not deliver: it is not live")
+
+
+def _can_be_of(delivers: Collection[str]) -> ColumnElement[bool]:
+    """Return the condition: an agent that delivers so can have it. One of before would send no secret to a server."""
+    if delivers:
+        return or_(*map(_is_to, delivers))
+    of_group = select(JOB.c.group).where(JOB.c.id == DELIVERY.c.job).scalar_subquery()
+    return or_(_is_to("file"), and_(_is_to("https"), ~exists().where(SECRET.c.group == of_group)))
+
+
+def _is_to(scheme: str) -> ColumnElement[bool]:
+    return DELIVERY.c.to.istartswith(f"{scheme}://", autoescape=True)
+
+
+def place_of(db: Connection, job: int, number: int, *, agent: str) -> tuple[str, str]:
+    """Return the group and the target of a delivery that the agent has under this number. Raises `NotCurrent`."""
+    _check_lives(db, agent)
+    row = _locked(db, job)
+    if (row.number, row.agent, row.phase) != (number, agent, DeliveryPhase.TAKEN):
+        raise NotCurrent(job, row.attempt, f"try {row.number} to deliver its result is the latest")
+    return _whole(db, job).group, row.to
 
 
 def _whole(db: Connection, job: int) -> Any:

@@ -158,16 +158,22 @@ def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:
     return removed
 
 
-def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> list[NodeSlice]:
-    """Return slices of which some part lies between the two instants, those that go on included. They have no order."""
+def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> list[NodeSlice] | None:
+    """Return slices of which some part lies between the two instants, those that go on included. They have no order.
+
+    None if there are more: so many take long to read, and are counted first.
+    """
+    ended = and_(ATTEMPT.c.ended_s >= begin_s, ATTEMPT.c.claimed_s < end_s)
+    running = and_(ATTEMPT.c.ending.is_(None), ATTEMPT.c.claimed_s < end_s)
+    some_more = (select(ATTEMPT.c.job).where(when).limit(at_most + 1).subquery() for when in (ended, running))
+    if sum(db.execute(select(func.count()).select_from(rows)).scalar_one() for rows in some_more) > at_most:
+        return None
     columns = (ATTEMPT.c.node, ATTEMPT.c.job, JOB.c.group, ATTEMPT.c.claimed_s, ATTEMPT.c.ended_s)
     some = select(*columns, ATTEMPT.c.restore_s, ATTEMPT.c.save_s, LOST_S.label("lost_s")).join(
         JOB, JOB.c.id == ATTEMPT.c.job
     )
-    ended = some.where(ATTEMPT.c.ended_s >= begin_s, ATTEMPT.c.claimed_s < end_s).limit(at_most)
-    running = some.where(ATTEMPT.c.ending.is_(None), ATTEMPT.c.claimed_s < end_s).limit(at_most)
-    found = [NodeSlice(*row[:-1], lost_s=row.lost_s) for row in db.execute(ended)]
-    return found + [NodeSlice(*row[:-1], lost_s=0.0) for row in db.execute(running)]
+    found = [NodeSlice(*row[:-1], lost_s=row.lost_s) for row in db.execute(some.where(ended))]
+    return found + [NodeSlice(*row[:-1], lost_s=0.0) for row in db.execute(some.where(running))]
 
 
 def job_at(db: Connection, *, node: str, at_s: float, group: str | None) -> int | None:

@@ -553,6 +553,7 @@ DELIVERY = _table(
     CheckConstraint("(files IS NULL) = (size_bytes IS NULL)", "size_whole"),
     CheckConstraint("phase <> 'taken' OR agent IS NOT NULL", "taken_by_agent"),
     Index("delivery_open", "due_s", **only_where("phase IN ('waiting', 'taken')")),
+    Index("delivery_taken", "agent", **only_where("phase = 'taken'")),
 )
 """The result of a job that has succeeded, to be copied to the target that the job names."""
 

@@ -77,6 +77,11 @@ def campaign_page(db: Connection, wanted: CampaignSearch) -> CampaignPage:
     return CampaignPage(campaigns=found, total=total)
 
 
+def campaign_name(db: Connection, campaign: int) -> str:
+    """Return the name of a campaign; "" if there is none."""
+    return db.execute(select(CAMPAIGN.c.name).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none() or ""
+
+
 _COUNTED: dict[str, ColumnElement[bool]] = {
     "waiting": JOB.c.state.in_(WAITING),
     "running": JOB.c.state == State.RUNNING,

@@ -3,12 +3,17 @@
 A secret is for all URLs below its own. Where several are, the one with the longest URL counts.
 """
 
+from pathlib import Path
+
 from cryptography.fernet import MultiFernet
+from pydantic import SecretStr
 from sqlalchemy import Connection, and_, delete, insert, select, update
 from sqlalchemy.sql import ColumnElement
 
+from gleaner.agent.messages import CredentialGiven
 from gleaner.agent.staging.allowed_urls import location
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut, SecretRow
+from gleaner.control.queue import secret_key
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.schema import SECRET
 
@@ -63,6 +68,14 @@ def find(db: Connection, group: str, url: str) -> tuple[str, bytes] | None:
         return None
     best = max(fitting, key=lambda row: len(location(row.url).folders))
     return str(best.url), bytes(best.sealed)
+
+
+def credential(found: tuple[str, bytes] | None, key_file: Path) -> CredentialGiven:
+    """Return what `find` has found, for the agent that is about to use it. Raises `KeyFault`."""
+    if found is None:
+        return CredentialGiven()
+    url, sealed = found
+    return CredentialGiven(url=url, value=SecretStr(secret_key.opened(key_file, sealed)))
 
 
 def _is(group: str, name: str) -> ColumnElement[bool]:

@@ -27,7 +27,7 @@ def settings(facts: Facts) -> Judgement:
     path = facts.settings_file
     if not path:
         if facts.role is Role.CONTROL:
-            return fault("there is no /etc/gleaner/gleaner.toml", "make it from deploy/settings/gleaner.toml")
+            return fault("there is no /etc/gleaner/gleaner.toml", "run glean setup control")
         return ok("no file: the defaults are in force")
     file = facts.file(path)
     if isinstance(file, Unread):

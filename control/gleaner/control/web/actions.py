@@ -20,9 +20,10 @@ from gleaner.control.campaigns import campaign_file
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
 from gleaner.control.models.jobs import Change, JobDetail, JobSpec, MigrateRequest, Submission
+from gleaner.control.queue import searches
 from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT, Fields
-from gleaner.control.web.rendering import page
+from gleaner.control.web.rendering import link, page
 
 router = APIRouter(prefix=ROOT)
 
@@ -49,14 +50,14 @@ Verb = Annotated[str, Path(pattern="^(hold|release|cancel)$")]
 def set_job_priority(caller: User, job: JobPath, fields: Fields) -> Response:
     """Change a job's priority."""
     jobs.change(caller, job, _model(Change, {"priority": _number(fields, "priority")}))
-    return _to(f"{ROOT}/jobs/{job}")
+    return _to(f"{ROOT}/jobs/{job}", "priority")
 
 
 @router.post("/jobs/{job}/migrate")
 def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
     """Save a job now, and let it go on at another node."""
     jobs.migrate(caller, job, _model(MigrateRequest, {"to": fields.get("to") or None}))
-    return _to(f"{ROOT}/jobs/{job}")
+    return _to(f"{ROOT}/jobs/{job}", "migrate")
 
 
 @router.post("/jobs/{job}/rerun")
@@ -71,7 +72,7 @@ def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
     if detail.most_memory_mib == detail.job.memory_mib:  # it has come to need the most
         runs["most_memory_mib"] = None
     made = jobs.submit(caller, Submission(job=_model(JobSpec, needs | runs), group=detail.job.group))
-    return _to(f"{ROOT}/jobs/{made.jobs[0]}")
+    return _to(f"{ROOT}/jobs/{made.jobs[0]}", "submit")
 
 
 @router.post("/jobs/{job}/{verb}")
@@ -81,7 +82,7 @@ def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields:
         row = jobs.show(caller, job).job
         return _question(request, fields, f"Cancel job {job}, {row.name}? It ends for good.", f"{ROOT}/jobs/{job}")
     JOB_VERBS[verb](caller, job)
-    return _to(f"{ROOT}/jobs/{job}")
+    return _to(f"{ROOT}/jobs/{job}", verb)
 
 
 @router.post("/campaigns/{campaign}/{verb}")
@@ -90,10 +91,12 @@ def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb
     if verb == "cancel" and not _is_confirmed(fields):
         now = campaigns.show(caller, campaign)
         left = now.new + now.running + now.saved
-        ask = f"Cancel campaign {campaign}? Its {left:,} jobs that have not ended end for good."
+        with caller.reading() as db:
+            name = searches.campaign_name(db, campaign)
+        ask = f"Cancel campaign {campaign}, {name}? Its {left:,} jobs that have not ended end for good."
         return _question(request, fields, ask, f"{ROOT}/campaigns/{campaign}")
     CAMPAIGN_VERBS[verb](caller, campaign)
-    return _to(f"{ROOT}/campaigns/{campaign}")
+    return _to(f"{ROOT}/campaigns/{campaign}", verb)
 
 
 @router.get("/submit")
@@ -113,7 +116,8 @@ def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
     except InputError as error:
         return page(request, "submit.html", answer_status=422, campaign=text, why=str(error))
     made = jobs.submit(caller, wanted)
-    return _to(f"{ROOT}/jobs/{made.jobs[0]}" if made.campaign is None else f"{ROOT}/campaigns/{made.campaign}")
+    where = f"jobs/{made.jobs[0]}" if made.campaign is None else f"campaigns/{made.campaign}"
+    return _to(f"{ROOT}/{where}", "submit")
 
 
 @router.post("/nodes/drain")
@@ -128,25 +132,26 @@ def drain_nodes(request: Request, caller: Admin, fields: Fields) -> Response:
         ask = f"Drain {', '.join(words)}? Nothing new starts there, and the jobs there are saved and put back."
         return _question(request, fields, ask, f"{ROOT}/drains")
     drains.drain(caller, asked)
-    return _to(f"{ROOT}/drains")
+    return _to(f"{ROOT}/drains", "drain")
 
 
 @router.post("/nodes/resume")
 def resume_nodes(caller: Admin, fields: Fields) -> Response:
     """Use drained nodes again."""
     drains.resume(caller, _model(ResumeRequest, {"nodes": tuple(fields.get("nodes", "").split())}))
-    return _to(f"{ROOT}/drains")
+    return _to(f"{ROOT}/drains", "resume")
 
 
 @router.post("/nodes/{node}/trust")
 def trust_node(caller: Admin, node: NodePath, _fields: Fields) -> Response:
     """Use a node again at once, whatever has failed there."""
     nodes.trust(caller, node)
-    return _to(f"{ROOT}/nodes/{node}")
+    return _to(f"{ROOT}/nodes/{node}", "trust")
 
 
-def _to(path: str) -> RedirectResponse:
-    return RedirectResponse(path, 303)
+def _to(path: str, done: str) -> RedirectResponse:
+    """Lead to the page that shows what was acted on, and says what was done."""
+    return RedirectResponse(link(path, {"done": done}), 303)
 
 
 def _is_confirmed(fields: Mapping[str, str]) -> bool:

@@ -34,7 +34,14 @@ def show_campaign(
     status = campaigns.show(caller, campaign)
     wanted = wanted.model_copy(update={"campaign": campaign, "group": caller.group})
     with caller.reading() as db:
-        found = searches.job_page(db, wanted)
+        found, name = searches.job_page(db, wanted), searches.campaign_name(db, campaign)
     return page(
-        request, "campaign.html", campaign=campaign, status=status, found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE
+        request,
+        "campaign.html",
+        campaign=campaign,
+        campaign_name=name,
+        status=status,
+        found=found,
+        wanted=wanted,
+        rows_a_page=ROWS_A_PAGE,
     )

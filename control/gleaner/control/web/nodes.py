@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.control.api import agents, drains, nodes
-from gleaner.control.api.access import Admin, User
+from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.queue.errors import Unknown
@@ -37,7 +37,9 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
     if row is None:
         raise Unknown(f"the scheduler has no node {node}")
     mine = [agent for agent in agents.list_agents(caller) if agent.node == node]
-    return page(request, "node.html", node=row, use=use_of(row), agents=mine[:ROWS_A_PAGE])
+    return page(
+        request, "node.html", node=row, use=use_of(row), agents=mine[:ROWS_A_PAGE], may_drain=_may_drain(caller)
+    )
 
 
 @router.get("/agents")
@@ -51,4 +53,15 @@ def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
 def drain_list(request: Request, caller: Admin, wanted: Wanted) -> Response:
     """Return the last requests to drain nodes or to use them again."""
     found = listing(drains.list_drains(caller, DRAINS), wanted)
-    return page(request, "drains.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+    return page(
+        request,
+        "drains.html",
+        found=found,
+        wanted=wanted,
+        rows_a_page=ROWS_A_PAGE,
+        may_drain=_may_drain(caller),
+    )
+
+
+def _may_drain(caller: Caller) -> bool:
+    return caller.state.settings.cluster.backend != "local"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -10,9 +11,9 @@ from fastapi.responses import Response
 from gleaner.control.api import agents, campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
-from gleaner.control.policy.node_time import band
+from gleaner.control.policy.node_time import DAY_S, BandStep, band
 from gleaner.control.queue import node_time
-from gleaner.control.web.band_chart import RANGES, BandChart, band_chart
+from gleaner.control.web.band_chart import HOUR_S, RANGES, BandChart, band_chart
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 
@@ -41,6 +42,15 @@ class NodeUse:
 
 
 @dataclass(frozen=True, slots=True)
+class DayHarvest:
+    """The harvest of a day (of UTC), in core hours, and its share of all time of the nodes, from 0 to 1."""
+
+    day: str
+    harvested_core_h: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Something that is wrong, and the way to mend it."""
 
@@ -65,6 +75,7 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
         phases=phases,
         groups=_groups(caller),
         band=_band(caller, wanted),
+        yesterday=_yesterday(caller),
         ranges=RANGES,
         wanted=wanted,
         round_s=caller.state.settings.rounds.length_s,
@@ -80,6 +91,24 @@ def _band(caller: Caller, wanted: str) -> BandChart | None:
     with caller.reading() as db:
         times = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=chosen.stored_step_s)
     return band_chart(band(times, begin_s=begin_s, end_s=end_s, step_s=chosen.step_s), now_s=now_s)
+
+
+def _yesterday(caller: Caller) -> DayHarvest | None:
+    """Return what was harvested on the last whole day, of which the coarsest steps are kept longest."""
+    end_s = int(caller.now_s // DAY_S * DAY_S)
+    begin_s = end_s - DAY_S
+    with caller.reading() as db:
+        times = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=RANGES["weeks"].stored_step_s)
+    (whole,) = band(times, begin_s=begin_s, end_s=end_s, step_s=DAY_S)
+    return day_harvest(whole)
+
+
+def day_harvest(whole: BandStep) -> DayHarvest | None:
+    """Return a day's harvest and its share of all core hours that control saw; None if it saw nothing."""
+    if not whole.cores_s:
+        return None
+    day = datetime.fromtimestamp(whole.begin_s, UTC).strftime("%Y-%m-%d")
+    return DayHarvest(day, whole.harvested / HOUR_S, whole.harvested / whole.cores_s)
 
 
 def _groups(caller: Caller) -> tuple[GroupUse, ...]:

@@ -25,6 +25,19 @@ from gleaner.control.input_errors import visible
 from gleaner.control.web.session import form_token, session_of
 
 HOUR_S, DAY_S = 3600.0, 86400.0
+DONE: Mapping[str, str] = {
+    "submit": "Submitted.",
+    "hold": "Held.",
+    "release": "Released.",
+    "cancel": "Cancelled.",
+    "priority": "The priority is set.",
+    "migrate": "The job is to go on at another node.",
+    "drain": "The drain is taken down; the list shows how it goes on.",
+    "resume": "The nodes are to be used again.",
+    "trust": "The node is trusted again.",
+    "out": "You are signed out.",
+}
+"""The words for an act that is done, on the page that follows; its address has the key only."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -36,7 +49,8 @@ def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any)
         "now_s": caller.now_s if caller else None,
         "form_token": form_token(session_of(request.headers)) if caller else "",
         "path": request.url.path,
-        "query": dict(request.query_params),
+        "query": {name: value for name, value in request.query_params.items() if name != "done"},
+        "done": DONE.get(request.query_params.get("done", ""), ""),
         "version": installed_version(),
     }
     return HTMLResponse(environment().get_template(name).render(given | facts), status_code=answer_status)
@@ -71,6 +85,7 @@ def environment() -> jinja2.Environment:
         "count": count,
         "hours": hours,
         "instant": instant,
+        "zone": zone,
     }
     untyped = cast(Any, made)  # its types are not known
     untyped.filters.update(filters)
@@ -108,6 +123,11 @@ def moment(at_s: float | None) -> Markup | str:
     return Markup('<time datetime="{}">{}</time>').format(
         then.strftime("%Y-%m-%dT%H:%M:%SZ"), then.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     )
+
+
+def zone(at_s: float) -> str:
+    """Return the name of the zone of control's machine, as of this instant."""
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Z")
 
 
 def instant(at_s: float, length_s: float) -> str:

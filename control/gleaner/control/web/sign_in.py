@@ -24,9 +24,7 @@ from gleaner.control.web.session import forget_session, session_of, set_session
 
 router = APIRouter()
 
-UNKNOWN = (
-    "control does not know this token or code, or it has ended; `glean web` makes a code that is good for a minute"
-)
+UNKNOWN = "this token or code is not known here, or it has ended; `glean web` makes a code that is good for a minute"
 _OWN_PATH = re.compile(r"/web([/?][A-Za-z0-9._~/?&=%+:-]*)?")
 
 
@@ -111,6 +109,6 @@ def sign_out(request: Request, caller: User, _fields: Fields) -> Response:
     """End the session."""
     with caller.writing() as db:
         web_sessions.end(db, session_of(request.headers))
-    answer = RedirectResponse(SIGN_IN, 303)
+    answer = RedirectResponse(f"{SIGN_IN}?done=out", 303)
     forget_session(answer)
     return answer

@@ -99,21 +99,20 @@ def draw(caller: Caller, *, begin_s: float, end_s: float, text: str) -> tuple[Ti
     look_s = finest(begin_s=begin_s, end_s=end_s, now_s=now_s, steps_at_most=STEPS_AT_MOST, keep_days=keep_days)
     with caller.reading() as db:
         looks = node_time.node_uses(db, begin_s=begin_s - look_s, end_s=end_s, step_s=look_s)
-        slices = node_time.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST + 1)
-    is_whole = len(slices) <= SLICES_AT_MOST
-    names = {name for look in looks for name in look.names if text.casefold() in name.casefold()}
+        slices = node_time.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST)
+    names = {name for some in {look.names for look in looks} for name in some if text.casefold() in name.casefold()}
     named = sorted(names, key=_by_number)
     chart = timeline_chart(
         named[:NODES_AT_MOST],
         looks,
-        slices if is_whole else (),
+        slices or (),
         begin_s=begin_s,
         end_s=end_s,
         look_s=look_s,
         now_s=now_s,
         ends_s=_shared_ends(state.settings.rounds, begin_s, end_s),
     )
-    return chart, len(named), is_whole
+    return chart, len(named), slices is not None
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

@@ -1,5 +1,6 @@
 """The answers that setup asks for, a record for each role, and the file that carries some of them to other machines."""
 
+import ipaddress
 import json
 import re
 from dataclasses import dataclass
@@ -38,7 +39,9 @@ class ControlAnswers:
     """The machine of the control program."""
 
     host: str
-    """The name by which nodes and users reach it; it stands in the certificate."""
+    """The name or address by which nodes and users reach it; it stands in the certificate."""
+    more_hosts: tuple[str, ...] = ()
+    """Its other names and addresses, which stand in the certificate, too."""
     port: int = 8642
     storage: str = "/srv/gleaner"
     account: ServiceAccount = ServiceAccount()
@@ -49,11 +52,28 @@ class ControlAnswers:
     slurm_conf: str = "/etc/slurm/slurm.conf"
     memory_per_cpu_mib: int = 1024
     """The memory of a job that names none, if slurm.conf does not say so already."""
+    grace_s: int = 120
+    """The time that a preempted agent has to save its jobs, if slurm.conf has no partition of the agents already."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All names and addresses of the certificate."""
+        return (self.host, *self.more_hosts)
 
     @property
     def url(self) -> str:
         """Control's address."""
-        return f"https://{self.host}:{self.port}"
+        return f"https://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def has_ca(self) -> bool:
+        """True if others need an authority to trust the certificate."""
+        return not self.certificate or bool(self.ca)
+
+    @property
+    def listens_at(self) -> str:
+        """The address at which control listens: all of IPv4, or those of IPv6 if its own is one."""
+        return "::" if ":" in self.host else "0.0.0.0"  # noqa: S104 - with TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +117,18 @@ def read_join(name: str, content: bytes) -> JoinFile:
 
 
 def check_host(host: str) -> str:
-    """Return a host's name. Raises `SetupRefused`."""
-    return _checked(host, _HOST, "is no name of a machine")
+    """Return a host's name, or its address of IPv4 or IPv6 in the usual form. Raises `SetupRefused`."""
+    if address := address_in(host):
+        return str(address)
+    return _checked(host, _HOST, "is no name or address of a machine")
+
+
+def address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host is named by; None for a name. One of a single link (`fe80::1%eth0`) is none."""
+    try:
+        return None if "%" in host else ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def check_url(url: str) -> str:

@@ -3,15 +3,17 @@
 The authority's key stays on control's machine, root's alone: so a new certificate needs no change on other machines.
 """
 
-import ipaddress
+import ssl
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from gleaner.agent.privileged.common import system_programs
 from gleaner.control.input_errors import one_line
-from gleaner.control.setup.facts import Output
-from gleaner.control.setup.reading import environment
-from gleaner.control.setup.steps.answers import CA_FILE, ServiceAccount
+from gleaner.control.setup import reading
+from gleaner.control.setup.facts import Certificate, Output
+from gleaner.control.setup.steps.answers import CA_FILE, ServiceAccount, address_in
 from gleaner.control.setup.steps.changes import Ownership, SetupRefused
 from gleaner.control.setup.steps.machine import MachineReader
 from gleaner.control.setup.steps.step_types import FileStep, MadeStep, SetupStep
@@ -27,20 +29,20 @@ _WITHIN_S = 60.0
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
-def certificates(host: str, account: ServiceAccount) -> tuple[SetupStep, ...]:
-    """Return the steps for an authority, and for a certificate of this host that it has signed."""
+def certificates(hosts: Sequence[str], account: ServiceAccount) -> tuple[SetupStep, ...]:
+    """Return the steps for an authority, and for a certificate of these names and addresses that it has signed."""
     return (
         MadeStep(
             CA_FILE,
             f"make a certificate authority: {CA_FILE}, and its key {CA_KEY}, which stays here",
-            lambda machine: _has_authority(machine) or _has_certificate(machine, host),
+            lambda machine: _has_authority(machine) or _has_certificate(machine, hosts),
             lambda _machine: _new_authority(),
         ),
         MadeStep(
             CERTIFICATE,
-            f"make a certificate for {host}, good for {CERTIFICATE_DAYS} days: {CERTIFICATE}, {KEY}",
-            lambda machine: _has_certificate(machine, host),
-            lambda machine: _new_certificate(machine, host, account),
+            f"make a certificate for {', '.join(hosts)}, good for {CERTIFICATE_DAYS} days: {CERTIFICATE}, {KEY}",
+            lambda machine: _has_certificate(machine, hosts),
+            lambda machine: _new_certificate(machine, hosts, account),
         ),
     )
 
@@ -56,8 +58,8 @@ def _has_authority(machine: MachineReader) -> bool:
         return at_work.is_pair("ca.key", "ca.pem")
 
 
-def _has_certificate(machine: MachineReader, host: str) -> bool:
-    """Return True if the certificate is the authority's, the key's and the host's, and does not end soon."""
+def _has_certificate(machine: MachineReader, hosts: Sequence[str]) -> bool:
+    """Return True if the certificate is the authority's, the key's and that of all hosts, and does not end soon."""
     names = {"ca.pem": CA_FILE, "cert.pem": CERTIFICATE, "key.pem": KEY}
     found = {name: machine.file(path) for name, path in names.items()}
     with _Workshop() as at_work:
@@ -65,12 +67,10 @@ def _has_certificate(machine: MachineReader, host: str) -> bool:
             if file is None:
                 return False
             at_work.put(name, file.content)
-        kind = "-verify_ip" if _is_address(host) else "-verify_hostname"
-        return (
-            at_work.is_pair("key.pem", "cert.pem")
-            and at_work.succeeds("verify", "-CAfile", "ca.pem", kind, host, "cert.pem")
-            and at_work.succeeds("x509", "-checkend", str(RENEW_DAYS * _DAY_S), "-noout", "-in", "cert.pem")
-        )
+        certificate, key, ca = (at_work.at(name) for name in ("cert.pem", "key.pem", "ca.pem"))
+        shown = [reading.certificate_file(certificate, key, ca_file=ca, host=host) for host in hosts]
+    least_s = time.time() + RENEW_DAYS * _DAY_S
+    return all(isinstance(one, Certificate) and one.ends_s > least_s for one in shown)
 
 
 def _new_authority() -> tuple[FileStep, ...]:
@@ -85,8 +85,8 @@ def _new_authority() -> tuple[FileStep, ...]:
         )
 
 
-def _new_certificate(machine: MachineReader, host: str, account: ServiceAccount) -> tuple[FileStep, ...]:
-    names = [f"IP:{host}" if _is_address(host) else f"DNS:{host}", "DNS:localhost", "IP:127.0.0.1"]
+def _new_certificate(machine: MachineReader, hosts: Sequence[str], account: ServiceAccount) -> tuple[FileStep, ...]:
+    names = [f"IP:{host}" if address_in(host) else f"DNS:{host}" for host in (*hosts, "localhost", "127.0.0.1")]
     extensions = (
         f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth\n"
         "basicConstraints=CA:FALSE\nauthorityKeyIdentifier=keyid\n"
@@ -109,14 +109,6 @@ def _new_certificate(machine: MachineReader, host: str, account: ServiceAccount)
         )
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 class _Workshop:
     """A folder that only this account can enter, in which openssl works; it is gone afterwards."""
 
@@ -127,17 +119,17 @@ class _Workshop:
     def __exit__(self, *_error: object) -> None:
         self._folder.cleanup()
 
+    def at(self, name: str) -> Path:
+        """Return where a file lies."""
+        return Path(self._folder.name, name)
+
     def put(self, name: str, content: bytes) -> None:
         """Write a file."""
-        Path(self._folder.name, name).write_bytes(content)
+        self.at(name).write_bytes(content)
 
     def get(self, name: str) -> bytes:
         """Return a file."""
-        return Path(self._folder.name, name).read_bytes()
-
-    def succeeds(self, *words: str) -> bool:
-        """Run openssl, and return True if it says yes."""
-        return self._openssl(words).status == 0
+        return self.at(name).read_bytes()
 
     def run(self, *words: str) -> str:
         """Run openssl, and return what it has printed. Raises `SetupRefused`."""
@@ -148,14 +140,17 @@ class _Workshop:
 
     def is_pair(self, key: str, certificate: str) -> bool:
         """Return True if a key is that of a certificate."""
-        ours = self._openssl(("pkey", "-in", key, "-pubout"))
-        theirs = self._openssl(("x509", "-in", certificate, "-pubkey", "-noout"))
-        return ours.status == theirs.status == 0 and ours.stdout == theirs.stdout
+        try:
+            # With no password at all, a key that needs one would be asked for at the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.at(certificate), self.at(key), password="")
+        except OSError:  # ssl's own errors, too
+            return False
+        return True
 
     def _openssl(self, words: tuple[str, ...]) -> Output:
         try:
             done = system_programs.run(
-                ("openssl", *words), within_s=_WITHIN_S, environment=environment(), folder=self._folder.name
+                ("openssl", *words), within_s=_WITHIN_S, environment=reading.environment(), folder=self._folder.name
             )
         except FileNotFoundError:
             raise SetupRefused(

@@ -1,9 +1,12 @@
 """The records that plans are made of: what is on a machine, what is to be done, what the manifest keeps. Pure."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from gleaner.control.setup.facts import Output, Unread
 
 
 class SetupRefused(Exception):
@@ -104,6 +107,13 @@ class ProgramCheck:
 
     words: tuple[str, ...]
     expected: str = ""
+
+    def is_passed(self, said: Output | Unread) -> bool:
+        """Return True if the program has succeeded and printed the expected words."""
+        if isinstance(said, Unread) or said.status != 0:
+            return False
+        words = re.split(r"[\s,|:]+", said.stdout)
+        return not self.expected or f" {self.expected} " in f" {' '.join(words)} "
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gleaner.control.setup.steps.answers import (
     NodeAnswers,
     ServiceAccount,
 )
-from gleaner.control.setup.steps.certificates import certificates
+from gleaner.control.setup.steps.certificates import CERTIFICATE, KEY, certificates
 from gleaner.control.setup.steps.changes import Ownership, ProgramCheck, SetupRefused
 from gleaner.control.setup.steps.machine import MachineReader
 from gleaner.control.setup.steps.step_types import (
@@ -92,20 +92,22 @@ def _unit(machine: MachineReader, name: str, text: str, program: str) -> tuple[t
     return (FileStep(file, text.encode(), restarts=(name,)), link), start
 
 
+def control_settings(answers: ControlAnswers) -> str:
+    """Return the text of control's settings."""
+    tables = (
+        _table("cluster", backend="slurm", partition="gleaner", account=answers.account.name, qos="gleaner",
+               agent_command=["/usr/local/bin/glean-agent"]),
+        _table("api", host=answers.listens_at, port=answers.port, certificate=answers.certificate or CERTIFICATE,
+               key=answers.key or KEY),
+        _table("storage", folder=answers.storage),
+        _client_table(answers.url, has_ca=answers.has_ca),
+    )  # fmt: skip
+    return f"{_HEAD}\n{_JOIN.join(tables)}"
+
+
 def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, home: str) -> tuple[SetupStep, ...]:
     """Return the steps of control's machine. `home` is root's home, for the first admin's token."""
-    account, storage = answers.account, answers.storage
-    has_ca = not answers.certificate or bool(answers.ca)
-    certificate = answers.certificate or "/etc/gleaner/tls/cert.pem"
-    key = answers.key or "/etc/gleaner/tls/key.pem"
-    name = account.name
-    tables = (
-        _table("cluster", backend="slurm", partition="gleaner", account=name, qos="gleaner",
-               agent_command=["/usr/local/bin/glean-agent"]),
-        _table("api", host="0.0.0.0", port=answers.port, certificate=certificate, key=key),  # noqa: S104 - with TLS
-        _table("storage", folder=storage),
-        _client_table(answers.url, has_ca=has_ca),
-    )  # fmt: skip
+    account, storage, name = answers.account, answers.storage, answers.account.name
     unit = shipped.content("gleaner-control.service").decode()
     for old, new in (
         ("/srv/gleaner", storage), ("/opt/gleaner/", f"{prefix}/"), ("=gleaner\n", f"={name}\n"),
@@ -119,10 +121,10 @@ def control_steps(answers: ControlAnswers, prefix: str, machine: MachineReader, 
         _account(account),
         FolderStep(storage, Ownership(0o700, account.uid, account.gid), is_data=True),
         FolderStep(STATE, Ownership(0o750, account.uid, account.gid), is_data=True),
-        *(() if answers.certificate else certificates(answers.host, account)),
+        *(() if answers.certificate else certificates(answers.hosts, account)),
         *(_authority(answers.ca) if answers.certificate else ()),
-        FileStep(SETTINGS, f"{_HEAD}\n{_JOIN.join(tables)}".encode(), is_settings=True, restarts=("gleaner-control",)),
-        _join_step(answers, has_ca=has_ca),
+        FileStep(SETTINGS, control_settings(answers).encode(), is_settings=True, restarts=("gleaner-control",)),
+        _join_step(answers),
         *_links(prefix, "glean"),
         *service,
         *_slurm_steps(answers, machine),
@@ -163,11 +165,11 @@ def _account(account: ServiceAccount) -> SetupStep:
     return AccountStep(account.name, account.uid, account.gid)
 
 
-def _join_step(answers: ControlAnswers, *, has_ca: bool) -> SetupStep:
+def _join_step(answers: ControlAnswers) -> SetupStep:
     """Return the step for the file that other machines are set up from. It holds the authority, once that is made."""
 
     def step(machine: MachineReader) -> FileStep:
-        ca = machine.file(CA_FILE) if has_ca else None
+        ca = machine.file(CA_FILE) if answers.has_ca else None
         join = JoinFile(answers.url, "" if ca is None else ca.content.decode(), answers.storage, answers.account)
         return FileStep(JOIN_FILE, join.text())
 
@@ -181,7 +183,7 @@ def _join_step(answers: ControlAnswers, *, has_ca: bool) -> SetupStep:
 
 def _slurm_steps(answers: ControlAnswers, machine: MachineReader) -> tuple[SetupStep, ...]:
     name = answers.account.name
-    wanted = slurm_conf.Wanted(name, answers.memory_per_cpu_mib)
+    wanted = slurm_conf.Wanted(name, answers.memory_per_cpu_mib, answers.grace_s)
     steps: list[SetupStep] = []
     found = machine.file(machine.real_path(answers.slurm_conf))
     if found is None:
@@ -286,7 +288,7 @@ def _privileged_step(account: ServiceAccount, machine: MachineReader, packages: 
         ((*call, *root, "--remove"),),
         restarts=() if is_docker else ("gleaner-helper",),
         undo_check=ProgramCheck(("test", "-e", str(machine.at(RECORD)))),
-        shows=(*install, "--dry-run"),
+        check_shows=True,
         works_in_root=True,
     )
 

@@ -31,6 +31,7 @@ class Wanted:
 
     account: str
     memory_per_cpu_mib: int
+    grace_s: int = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,8 @@ class _Walk:
         if f"partition {PARTITION}" not in seen:
             missing.append(
                 f"PartitionName={PARTITION} Nodes=ALL Default=NO MaxTime=1-00:00:00 PriorityTier={_OWN_TIER} "
-                f"PreemptMode=REQUEUE GraceTime=120 AllowAccounts={self._wanted.account} AllowQos=gleaner State=UP"
+                f"PreemptMode=REQUEUE GraceTime={self._wanted.grace_s} AllowAccounts={self._wanted.account} "
+                "AllowQos=gleaner State=UP"
             )
         return missing
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gleaner.control.setup.facts import Unread
+from gleaner.control.setup.facts import Output, Unread
 from gleaner.control.setup.reading import environment
 from gleaner.control.setup.steps import text_edits
 from gleaner.control.setup.steps.changes import (
@@ -304,8 +304,8 @@ class ProgramStep:
     """True: where the first program is not there, its commands are left to the reader."""
     undo_check: ProgramCheck | None = None
     """Tells whether there is something to undo; by default `check` does."""
-    shows: tuple[str, ...] = ()
-    """A program that tells what `words` would do, and fails where they would."""
+    check_shows: bool = False
+    """True: the check's program also prints what `words` would do, and fails where they would."""
     works_in_root: bool = False
     """True: it also works on a system that does not run."""
 
@@ -315,24 +315,24 @@ class ProgramStep:
         if not machine.is_live and not self.works_in_root:
             return Remark(f"{self.name}: left for the running system: {commands}")
         is_due = machine.is_live and self.service in manifest.restarts
-        if machine.is_done(self.check) and not is_due:
+        checked = machine.run(self.check.words)
+        if self.check.is_passed(checked) and not is_due:
             return None
         if self.is_optional and not _has_program(self.words[0][0]):
             return Remark(f"{self.name}: there is no {self.words[0][0]} here; where it is: {commands}")
         entry = Entry(EntryKind.PROGRAM, self.name, check=self.undo_check or self.check, undo=self.undo)
         actions = tuple(RunProgram(words) for words in self.words)
-        title = self.name if self.shows else f"{self.name}: {commands}"
-        return StepPlan(title, (entry,) if self.undo else (), actions, self._shown(machine), restarts=self.restarts)
+        title = self.name if self.check_shows else f"{self.name}: {commands}"
+        return StepPlan(title, (entry,) if self.undo else (), actions, self._shown(checked), restarts=self.restarts)
 
-    def _shown(self, machine: MachineReader) -> str:
-        if not self.shows:
+    def _shown(self, checked: Output | Unread) -> str:
+        if not self.check_shows:
             return ""
-        shown = machine.run(self.shows)
-        if isinstance(shown, Unread):
-            raise SetupRefused(f"{self.name}: {shown.why}")
-        if shown.status != 0:
-            raise SetupRefused(f"{self.name}: {shown.complaint}")
-        return shown.stdout.rstrip()
+        if isinstance(checked, Unread):
+            raise SetupRefused(f"{self.name}: {checked.why}")
+        if checked.status != 0:
+            raise SetupRefused(f"{self.name}: {checked.complaint}")
+        return checked.stdout.rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,470 @@
+"""The messages between agents and control.
+
+The two need not be of one version: a receiver ignores fields that it does not know, and a field that was added later
+has a default. A change that an older receiver would misunderstand makes a new `MAJOR`: each message names its own, and
+a message of a newer major is refused in one line. Times are seconds since the epoch, durations are seconds, memory is
+MiB. Every report names its attempt: control refuses the report of an attempt that is no longer the current one with
+status 409, and changes nothing.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, NamedTuple, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from gleaner.agent.system.untrusted import storable
+
+LONGEST_TEXT = 2000
+LONGEST_LOG_LINE = 65_536
+_LARGEST = 2**53 - 1
+"""The largest whole number that every JSON reader and every database column of ours holds."""
+
+
+def _clean(text: object, longest: int) -> object:
+    if not isinstance(text, str):
+        return text
+    return storable(text[:longest])  # a workload may print anything, and that must not stop an agent
+
+
+Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
+"""Text for a person. Long text is cut, and characters that no database stores are replaced: it is never refused."""
+LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_LINE))]
+"""One line that a job wrote, cleaned in the same way."""
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
+OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
+"""The beginning of a line, byte for byte, as base64: it may end within a character."""
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
+
+
+def _a_number(value: object) -> object:
+    if isinstance(value, bool | str | bytes):
+        raise PydanticCustomError("number", "input should be a number")
+    return value
+
+
+NUMBER = BeforeValidator(_a_number)
+"""A number as in JSON: true, false and text are no numbers, and 2.0 is a whole one."""
+JobNumber = Annotated[int, Field(ge=1, le=_LARGEST), NUMBER]
+AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
+Count = Annotated[int, Field(ge=0, le=_LARGEST), NUMBER]
+Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
+Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
+Seconds = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), NUMBER]
+Duration = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+"""The sum of many of these is still a finite number."""
+Weight = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+MAJOR = 1
+"""The version of all messages together; a message that does not say one is of the first."""
+
+
+class Message(BaseModel):
+    """A value on the wire: immutable, all numbers finite. Fields that the receiver does not know are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def _readable(version: object) -> object:
+    if isinstance(version, int) and version > MAJOR:
+        raise PydanticCustomError(
+            "newer_version",
+            "this message is of version {found}, and here messages up to version {known} are read: upgrade this side",
+            {"found": version, "known": MAJOR},
+        )
+    return version
+
+
+class VersionedMessage(Message):
+    """A whole message. Its version is checked first: nothing else of a newer message is read."""
+
+    version: Annotated[int, Field(ge=1, le=MAJOR), NUMBER, BeforeValidator(_readable)] = MAJOR
+
+    @model_validator(mode="before")
+    @classmethod
+    def _version_first(cls, fields: object) -> object:
+        same = fields  # `isinstance` would narrow what is returned to a dict of unknown things
+        if isinstance(fields, dict):
+            _readable(cast("dict[str, object]", fields).get("version"))
+        return same
+
+
+class NodeFacts(Message):
+    """The facts of a node that decide which jobs may run or be restored there.
+
+    A checkpoint with memory in it fits a node of the same architecture and runtime family, with at least the
+    processor features of the node that saved it and no older CRIU.
+    """
+
+    node: NodeName
+    cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
+    memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
+    runtime: Text
+    """The container runtime with its version, for example `docker 26.1.5`. The first word is its family: no family
+    restores what another one has saved."""
+    criu: Text
+    """CRIU's version, for example `4.1.1`; empty where there is none."""
+    kernel: Text
+    architecture: Text
+    cpu_features: Annotated[tuple[Text, ...], Field(max_length=4096)] = ()
+    """The kernel's names of the processor's features, sorted."""
+
+
+class Registration(VersionedMessage):
+    """An agent's first message."""
+
+    facts: NodeFacts
+    end_s: Seconds
+    """The instant at which the agent will be gone: the shared end, or earlier."""
+    slurm_job: Text | None = None
+
+
+class CostSample(NamedTuple):
+    """One measured save or restore: the size of all that went on at once, and the time that each of them took."""
+
+    mib: Annotated[float, Field(ge=1, le=_LARGEST), NUMBER]
+    took_s: Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+
+
+_Samples = Annotated[tuple[CostSample, ...], Field(max_length=100)]
+
+
+class NodeRates(Message):
+    """The newest measurements of a node, the newest last. `timing.save_cost` fits a line to them.
+
+    >>> NodeRates.model_validate_json('{"saves": [[400, 2.5]]}').saves
+    (CostSample(mib=400.0, took_s=2.5),)
+    """
+
+    saves: _Samples = ()
+    restores: _Samples = ()
+    """Their size is the checkpoint's."""
+    saves_elsewhere: Count = 0
+    """The number of jobs that the agents of all other nodes saved to the storage around the last boundary."""
+    errors: Annotated[tuple[Weight, ...], Field(max_length=100)] = ()
+    """The times that all saves of the latest agents' ends took, divided by the expected ones, the newest last."""
+    late: Flag = False
+    """True if a save there came too late for its agent's end, and none has been in time since."""
+    borrowed: Flag = False
+    """True if `saves` are those of another node of the same type: this one has none of its own."""
+
+
+class Welcome(VersionedMessage):
+    """Control's answer to a registration."""
+
+    heartbeat_s: float
+    lease_s: float
+    """The agent may be silent for so long before its jobs are given to others."""
+    rates: NodeRates = NodeRates()
+    """The measurements of earlier agents on this node."""
+    node_mtbf_s: Annotated[float, Field(gt=0), NUMBER] | None = None
+    """Mean time between losses of one agent without notice, as observed over the whole fleet."""
+
+
+class Way(StrEnum):
+    """The way in which a job's state is saved and restored."""
+
+    SHIM = "shim"
+    """Docker with our OCI runtime, which lets CRIU write where we say."""
+    CRIU = "criu"
+    """runc and CRIU through the node helper."""
+    SELF = "self"
+    """The workload itself, on a signal; the checkpoint is its folder."""
+
+
+class SelfSave(Message):
+    """A workload that saves itself: on the signal it writes its state into its folder and exits with the code.
+
+    HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The same command is started anew
+    in that folder to go on.
+
+    >>> SelfSave().model_dump()
+    {'signal': 'SIGTERM', 'exit_code': 85}
+    """
+
+    signal: Literal["SIGTERM", "SIGUSR1"] = "SIGTERM"
+    exit_code: Annotated[int, Field(ge=1, le=255), NUMBER] = 85
+
+
+class Stream(StrEnum):
+    """One of the two streams of a process's output."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+class Checkpoint(Message):
+    """A published checkpoint, by name. `digest` is that of its manifest."""
+
+    attempt: AttemptNumber
+    number: AttemptNumber
+    digest: Digest
+    size_bytes: Count
+    log_lines: Count
+    """The number of lines that the job had written, over all its slices, when its memory was saved."""
+    open_lines: dict[Stream, OpenLine] = {}
+    """The beginnings of lines that were not at their end then. They are not counted; the next slice ends them."""
+    chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
+    """The chain: checkpoints of a job with the same one may share files. It is named after its first checkpoint, as
+    attempt/number, which is this one if it shares none. None if it is not known."""
+    has_memory: Flag = True
+    """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
+
+
+class ComputeLimit(Message):
+    """The time for which a job may compute over all its slices."""
+
+    limit_s: Duration
+    left_s: Duration
+    """The part of it that earlier slices have left."""
+
+
+class ClaimRequest(VersionedMessage):
+    """A request for work: the cores and the memory that are free on the node."""
+
+    cpus: Cores
+    memory_mib: Mebibytes
+    most: Annotated[int, Field(ge=1, le=1024), NUMBER] = 64
+    """At most this many jobs."""
+    left_s: Duration | None = None
+    """The time for which a job may compute here before it is saved. None: nobody knows."""
+
+
+class PushedImage(Message):
+    """A container image that the job's group has pushed, and that is in the storage."""
+
+    name: Text
+    """The group's name for it."""
+    digest: Digest
+    """The digest of its archive's manifest in the storage."""
+
+
+class Assignment(Message):
+    """One job, claimed by the asking agent under a new attempt."""
+
+    job: int
+    attempt: int
+    group: str
+    name: str
+    image: str
+    """The name of the container image; its id if it was pushed. An older agent cannot take an id for another image."""
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}
+    cpus: int
+    memory_mib: int
+    checkpoint: Checkpoint | None = None
+    """The checkpoint from which the job goes on; None if it starts from the beginning."""
+    saves_itself: SelfSave | None = None
+    """The way in which the workload saves itself; None if the agent saves its memory."""
+    compute_limit: ComputeLimit | None = None
+    """The agent ends the job when this is used up. None: no limit."""
+    pushed: PushedImage | None = None
+    """None: the image is one of the site's, and the node has it or pulls it."""
+
+
+class Assignments(VersionedMessage):
+    """The answer to an `ClaimRequest`; empty when nothing fits."""
+
+    jobs: tuple[Assignment, ...] = ()
+
+
+class AttemptRef(Message):
+    """One attempt of one job."""
+
+    job: JobNumber
+    attempt: AttemptNumber
+
+
+class Heartbeat(VersionedMessage):
+    """A heartbeat: the attempts that the agent still works on."""
+
+    attempts: Annotated[tuple[AttemptRef, ...], Field(max_length=4096)] = ()
+    clock_ahead_s: Seconds | None = None
+    """The least by which the agent's clock is ahead of control's; below 0: behind. None: not measured."""
+
+
+class Order(StrEnum):
+    """An order to an agent, about one attempt."""
+
+    GO_ON = "go-on"
+    VACATE = "vacate"
+    """Save the job and report it saved."""
+    DROP = "drop"
+    """Kill it and report nothing: it was cancelled, or another attempt is the current one."""
+
+
+class Orders(VersionedMessage):
+    """The answer to a heartbeat: one order for each attempt named in it, in the same order."""
+
+    orders: tuple[Order, ...] = ()
+    vacate: bool = False
+    """Save everything and end."""
+    now_s: Seconds | None = None
+    """Control's clock, between the heartbeat and this answer."""
+
+
+class RestoreMeasurement(Message):
+    """The cost of one restore.
+
+    >>> RestoreMeasurement(stored_bytes=300_000_000, took_s=0.9, way=Way.SHIM).at_once
+    1
+    """
+
+    stored_bytes: Count
+    """The checkpoint's `size_bytes`."""
+    took_s: Duration
+    """From the order to restore until the process ran."""
+    at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
+    """The number of restores on this node meanwhile, this one included."""
+    way: Way
+
+
+class SaveMeasurement(Message):
+    """The cost of one save, from which the next is estimated better.
+
+    >>> SaveMeasurement(memory_bytes=2**30, stored_bytes=2**29, took_s=1.4, at_once=4, way=Way.SHIM).failed
+    0
+    """
+
+    memory_bytes: Count
+    """The job's memory in use when the save began (of one that saves itself: its folder)."""
+    stored_bytes: Count
+    """The bytes written to the storage: compressed, and without those that the checkpoint before holds."""
+    took_s: Duration
+    """From the order to save until the checkpoint was published."""
+    expected_s: Duration | None = None
+    """The agent's estimate."""
+    at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
+    """The number of saves on this node meanwhile, this one included."""
+    way: Way
+    failed: Count = 0
+    """The number of saves of this attempt that failed since its last report of a checkpoint."""
+
+
+class Slice(Message):
+    """The times of one attempt. Instants are those of the agent's clock."""
+
+    started_s: Seconds
+    """The instant at which the agent began to prepare the job."""
+    restore_s: Duration = 0.0
+    """From then until the process ran."""
+    compute_s: Duration = 0.0
+    save_s: Duration = 0.0
+    """From the order to save until the checkpoint was published; all saves of the attempt together."""
+    restored: RestoreMeasurement | None = None
+    """The cost of its restore; None if it began without one. Reports may repeat it; control counts it once."""
+
+
+class Checkpointed(VersionedMessage):
+    """The attempt published this whole checkpoint and goes on computing: a periodic save.
+
+    Reported at `/jobs/J/attempts/A/checkpointed`. Within an attempt the checkpoints' numbers go up. A repeated
+    report is no error. `slice` has the times of the attempt so far.
+
+    >>> Checkpointed(
+    ...     checkpoint=Checkpoint(attempt=3, number=2, digest="sha256:" + "0" * 64, size_bytes=5, log_lines=0),
+    ...     slice=Slice(started_s=1_790_000_000, compute_s=600, save_s=1.4),
+    ...     measured=SaveMeasurement(memory_bytes=2**30, stored_bytes=5, took_s=1.4, way=Way.SHIM),
+    ... ).checkpoint.number
+    2
+    """
+
+    checkpoint: Checkpoint
+    slice: Slice
+    measured: SaveMeasurement | None = None
+
+
+class Saved(VersionedMessage):
+    """The attempt ended with this whole, published checkpoint."""
+
+    checkpoint: Checkpoint
+    slice: Slice
+    measured: SaveMeasurement | None = None
+
+
+class Output(Message):
+    """A job's published folder, by the digest of its manifest."""
+
+    digest: Digest
+    size_bytes: Count
+
+
+class Completed(VersionedMessage):
+    """The workload exited by itself."""
+
+    exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), NUMBER]
+    output: Output | None = None
+    log_lines: Count = 0
+    reason: Text = ""
+    """One line for a person where the exit code alone does not tell, for example why the command could not start."""
+    slice: Slice
+    may_retry: Flag = True
+    """False: another try would end in the same way, whatever retries are left. `reason` says why."""
+
+
+class ReturnReason(StrEnum):
+    """Why an agent returns a job that it has not saved."""
+
+    UNSTARTED = "unstarted"
+    """There was no time left, or the agent is ending: no fault of the job."""
+    IMAGE_MISSING = "image missing"
+    """The image is not on the node and cannot be pulled. The job is held."""
+    IMAGE_REFUSED = "image refused"
+    """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
+    CHECKPOINT_BROKEN = "checkpoint broken"
+    """The checkpoint that the assignment named is not whole."""
+    CANNOT_RESTORE = "cannot restore"
+    """The checkpoint is whole, but its process did not come back on this node. On another node it may."""
+    INCOMPATIBLE = "incompatible"
+    """This node lacks what the checkpoint needs, found before anything was touched. `detail` says what. The
+    checkpoint counts as whole as before, and the job is not offered to this node again."""
+    SAVE_FAILED = "save failed"
+    """The job ran, and could not be saved: every try failed. `detail` says why the first did."""
+    UNSAVABLE = "cannot be saved"
+    """The job ran, and a save failed for a reason that lasts: other nodes will give the same one unless the program
+    changes. `detail` says what to do."""
+    TOO_LATE = "too late"
+    """The job ran, and was not saved at the agent's end, or its result was not stored: no fault of the job. `detail`
+    says why an earlier save had failed, if one had. If the save is done after all, the agent reports so: that counts
+    until another agent has claimed the job."""
+    NODE_FAULT = "node fault"
+    """The runtime of this node does not work, or somebody killed the job."""
+    STORAGE_FAULT = "storage fault"
+    """The storage refused or failed, before the job ran or at its end: no sign against the job."""
+
+
+class Returned(VersionedMessage):
+    """The attempt ended without a new checkpoint and without an exit of the workload."""
+
+    why: ReturnReason
+    detail: Text = ""
+    slice: Slice | None = None
+    measured: SaveMeasurement | None = None
+    """The cost of a save that came too late: `took_s` is what it had taken by then, so the least that it takes."""
+
+
+class LogLines(VersionedMessage):
+    """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
+
+    first: Annotated[int, Field(ge=0, le=2**52), NUMBER]
+    lines: tuple[LogLine, ...] = Field(max_length=10_000)
+
+
+class Deregistration(VersionedMessage):
+    """An agent's last message. Its remaining attempts, if any, count as returned unstarted."""
+
+    ended_s: Seconds
+    """The instant at which the agent was done, by its own clock."""
+    reason: Text = ""
+    fault: Flag = False
+    """True if the agent ended because its node does not work: that counts against the node."""
+    saving_s: Duration | None = None
+    """The time that all saves of its end took together; None if there were none whose cost was known before."""
+    saving_expected_s: Duration | None = None
+    """The agent's estimate of that, without safety."""
+    was_late: Flag = False
+    """True if a save was not done at the end: `saving_s` is then the least that it takes."""
