@@ -3,7 +3,7 @@ cd /srv/install
 alice=$(getent passwd alice | cut -d: -f6)
 way=$(cat way)
 stage=$(cat stage 2>/dev/null || echo 1)
-kept=$(printf '%s\n' /opt/gleaner "$alice" /srv/install /proc /sys /run /tmp /dev /root/.cache /var/cache /var/log /var/tmp \
+kept=$(printf '%s\n' /opt/gleaner "$alice" /srv/install /proc /sys /run /tmp /dev "$HOME/.cache" /var/cache /var/log /var/tmp \
     /var/lib/apt /var/lib/containerd /var/lib/docker /var/lib/dpkg /var/lib/mysql /var/lib/slurm /var/lib/systemd |
     sed 's|.*|^&/|')
 
