@@ -26,6 +26,7 @@ from gleaner.control.setup.facts import (
     Output,
     Programs,
     Role,
+    SecretKeyFacts,
     StorageFacts,
     TextFile,
     Unread,
@@ -38,6 +39,7 @@ UID = 4200
 STORAGE = StorageFacts(
     uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
 )
+SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
@@ -122,6 +124,7 @@ def control(**changes: Any) -> Facts:
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
         munge="0", has_systemd=True,
+        secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)
 
