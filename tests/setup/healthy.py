@@ -72,6 +72,7 @@ NODES = "".join(
     for number in (1, 2, 3)
 )
 RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path": "runc"}}
+NO_SUCH_JOB = json.dumps({"jobs": [], "errors": [{"error_number": 2017, "error": "Invalid job id specified"}]})
 TOKEN = "t0ken-of-an-admin"
 
 
@@ -139,7 +140,8 @@ def node(**changes: Any) -> Facts:
             "docker version": Output(0, json.dumps({"Version": "26.1.5+dfsg1", "Experimental": True})),
             "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
-            "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol json": Output(1, '{"jobs": []}'),
+            "scontrol --version": Output(0, "slurm 24.11.5"),
+            "scontrol json": Output(1, NO_SUCH_JOB),
         },
         files={
             readers.RUNC_CONF: TextFile("file-locks\nghost-limit 1G\n"),
@@ -151,8 +153,10 @@ def node(**changes: Any) -> Facts:
         },
         folders={
             "/var/lib/gleaner/work": Folder(UID, 0o750, 900 * GIB), "/run/gleaner-agent": Folder(UID, 0o700, GIB),
+            readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
         },
-        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()), helper="", munge="0",
+        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()), docker_socket="", helper="",
+        munge="0",
         commands=(readers.WATCHDOG,), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

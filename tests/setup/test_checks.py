@@ -83,6 +83,15 @@ FAULTS: list[tuple[str, Facts]] = [
     ("work folder", h.node(folders={})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(0, 0o755, 900 * h.GIB)})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o755, 2**20)})),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o750, 900 * h.GIB, 0)})),
+    ("Docker's group", h.node(docker_socket="root:root, mode 660")),
+    ("runtime", h.node(docker_socket="root:root, mode 660", helper=NO_HELPER)),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
+        1, '{"jobs": [], "errors": []}', "slurm_load_jobs error: Protocol authentication error"))),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
+        1, '{"errors": [{"description": "", "error": "Protocol authentication error"}]}'))),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
+        1, '{"jobs": []}', "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"))),
     ("kernel", h.node(kernel="5.4.0-150-generic")),
     ("CRIU", h.program(h.node(), "criu --version", Output(0, "Version: 3.17.1\n"))),
     ("CRIU", h.program(h.node(), "criu --version", MISSING)),
@@ -163,6 +172,8 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("storage's writes", h.node(storage=storage(wrote_s=4.0))),
     ("storage's space", h.control(storage=storage(free_bytes=5 * h.GIB))),
     ("work folder", h.node(memory_mib=10**6)),
+    ("temporary folder", h.node(folders={readers.TEMPORARY: Folder(0, 0o1777, 2**20)})),
+    ("temporary folder", h.node(folders={readers.TEMPORARY: Folder(0, 0o1777, h.GIB, 0)})),
     ("CRIU", h.node(kernel="6.18.44")),
     ("SELinux", h.file(h.node(), readers.SELINUX, TextFile("1"))),
     ("Docker", h.program(h.node(), "docker version", Output(1, "", "Cannot connect to the Docker daemon"))),

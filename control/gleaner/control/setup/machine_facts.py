@@ -40,6 +40,15 @@ _KIB_A_MIB = 1024
 _PROBE = "gleaner.control.setup.storage_probe"
 _HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
 
+_NOT_OPEN = 9
+_MAY_OPEN = """\
+become=
+if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
+$become test -e / || exit 1
+$become test -w "$1" && exit 0
+stat -L -c '%U:%G, mode %a' "$1" && exit 9
+"""
+
 
 def installed_version() -> str:
     """Return the installed version of Gleaner."""
@@ -239,6 +248,24 @@ def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
     if ended.status == 0:
         return ""
     return Unread(ended.complaint.removeprefix("gleaner.agent.runtime.interface.RuntimeFault: "))
+
+
+def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
+    """Return an empty text if the service account may open Docker's socket, else the socket's owner, group and mode.
+
+    Root asks as the service account, with the groups that this machine gives it: Docker answers root in any case.
+    """
+    path = url.removeprefix("unix://")
+    if path == url:
+        return Unread(f"{url} is no socket of this machine")
+    if os.geteuid() not in {0, uid}:
+        return Unread("this can be tried by root, or by the service account")
+    ended = reading.run(("sh", "-c", _MAY_OPEN, "sh", path, str(uid)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return ended
+    if ended.status == _NOT_OPEN and ended.stdout.strip():
+        return one_line(ended.stdout)
+    return "" if ended.status == 0 else Unread(ended.complaint)
 
 
 def munge(socket: Path | None, patience_s: float) -> str | Unread:

@@ -18,6 +18,7 @@ _LEAST_PYTHON = (3, 9)
 _TRIED_DOCKER, _UNTRIED_DOCKER, _NO_DOCKER = (26, 1), (27,), (28,)
 _CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 _OPTIONS = ("file-locks", "ghost-limit")
+_LONGEST_ERROR = 120
 _INSTALL = "run deploy/install-node.sh"
 
 
@@ -216,7 +217,8 @@ def runtime(facts: Facts) -> Judgement:
     kind = needed(facts.agent).runtime
     engine = docker(facts)
     said = facts.programs.get("docker version")
-    if engine.state in {State.OK, State.WARNING} and isinstance(said, Output) and said.status == 0:
+    may_open = isinstance(facts.account, Unread) or docker_group(facts).state is not State.FAULT
+    if may_open and engine.state in {State.OK, State.WARNING} and isinstance(said, Output) and said.status == 0:
         return ok("agents use Docker")
     if kind != "docker" and not isinstance(facts.helper, Unread):
         return ok("agents use the node helper")
@@ -305,7 +307,14 @@ def docker_group(facts: Facts) -> Judgement:
     found = needed(facts.account)
     if "docker" not in found.groups:
         return fault(f"{found.name} is not in the group docker", f"usermod -aG docker {found.name}")
-    return ok(f"{found.name} is in the group docker")
+    if isinstance(facts.docker_socket, Unread):
+        return not_checked(facts.docker_socket.why, "run this as root")
+    if facts.docker_socket:
+        return fault(
+            f"{found.name} cannot open Docker's socket ({facts.docker_socket})",
+            "systemctl restart docker.socket; the socket must be of the group docker, mode 660",
+        )
+    return ok(f"{found.name} may open Docker's socket")
 
 
 def user_jobs_key(facts: Facts) -> Judgement:
@@ -324,10 +333,36 @@ def user_jobs_key(facts: Facts) -> Judgement:
 
 
 def slurm_json(facts: Facts) -> Judgement:
-    """Judge whether Slurm writes JSON here: an agent reads its end and its memory from it."""
+    """Judge whether slurmctld answers here, in JSON: an agent reads its end and its memory from it."""
     said = facts.programs.get("scontrol json", Unread("it was not asked"))
     if isinstance(said, Unread):
-        return fault(said.why, "install Slurm's programs; does slurmctld answer?")
+        return fault(said.why, "install Slurm's programs" if said.is_missing else "does slurmctld answer?")
+    errors = _slurm_errors(said)
+    if refusals := [error for error in errors if _is_about_credential(error)]:
+        return fault(
+            f"slurmctld does not take this node's munge credential ({refusals[0]})",
+            "copy munge.key from slurmctld's machine, restart munged; are the clocks the same?",
+        )
     if said.stdout.lstrip().startswith("{"):
-        return ok("scontrol writes JSON")
+        # Slurm writes JSON with an empty list, too, if slurmctld has not answered.
+        if errors:
+            return fault(f"slurmctld does not answer here: {errors[0]}", "is it up, and does this node reach it?")
+        return ok("slurmctld answers, and scontrol writes JSON")
     return fault(f"scontrol writes no JSON: {said.complaint}", "install Slurm's JSON plugin; does slurmctld answer?")
+
+
+def _slurm_errors(said: Output) -> list[str]:
+    """Return the errors in what scontrol has printed, without that there is no such job: it was asked for any."""
+    found = [line.strip() for line in said.stderr.splitlines() if "error" in line.lower()]
+    try:
+        found += [
+            str(error.get("error") or error.get("description") or error) for error in json.loads(said.stdout)["errors"]
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        pass  # no JSON, or an older one without errors
+    return [error[:_LONGEST_ERROR] for error in found if "invalid job id" not in error.lower()]
+
+
+def _is_about_credential(error: str) -> bool:
+    """Return True if slurmctld has refused the munge credential."""
+    return any(word in error.lower() for word in ("authentication", "credential", "munge"))
