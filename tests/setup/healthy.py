@@ -26,6 +26,7 @@ from gleaner.control.setup.facts import (
     Output,
     Programs,
     Role,
+    SecretKeyFacts,
     StorageFacts,
     TextFile,
     Unread,
@@ -38,6 +39,7 @@ UID = 4200
 STORAGE = StorageFacts(
     uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
 )
+SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
@@ -123,6 +125,7 @@ def control(**changes: Any) -> Facts:
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
         munge="0", has_systemd=True,
+        secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)
 
@@ -155,8 +158,8 @@ def node(**changes: Any) -> Facts:
             "/var/lib/gleaner/work": Folder(UID, 0o750, 900 * GIB), "/run/gleaner-agent": Folder(UID, 0o700, GIB),
             readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
         },
-        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()), docker_socket="", helper="",
-        munge="0",
+        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
+        docker_socket="", helper="", munge="0",
         commands=(readers.WATCHDOG,), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

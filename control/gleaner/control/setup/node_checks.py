@@ -1,6 +1,7 @@
 """Checks of what a compute node needs to run, save and restore jobs. Pure."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
@@ -354,12 +355,10 @@ def slurm_json(facts: Facts) -> Judgement:
 def _slurm_errors(said: Output) -> list[str]:
     """Return the errors in what scontrol has printed, without that there is no such job: it was asked for any."""
     found = [line.strip() for line in said.stderr.splitlines() if "error" in line.lower()]
-    try:
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # no JSON, or an older one without errors
         found += [
             str(error.get("error") or error.get("description") or error) for error in json.loads(said.stdout)["errors"]
         ]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # no JSON, or an older one without errors
     return [error[:_LONGEST_ERROR] for error in found if "invalid job id" not in error.lower()]
 
 
