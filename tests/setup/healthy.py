@@ -16,7 +16,7 @@ from gleaner.control.settings import (
     Settings,
     StorageSettings,
 )
-from gleaner.control.setup import readers
+from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import (
     Account,
     Certificate,
@@ -75,6 +75,7 @@ NODES = "".join(
 )
 RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path": "runc"}}
 NO_SUCH_JOB = json.dumps({"jobs": [], "errors": [{"error_number": 2017, "error": "Invalid job id specified"}]})
+EPILOG = shipped.content("epilog.sh").decode()
 TOKEN = "t0ken-of-an-admin"
 
 
@@ -147,11 +148,13 @@ def node(**changes: Any) -> Facts:
             "scontrol json": Output(1, NO_SUCH_JOB),
         },
         files={
+            readers.DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
+            readers.SLURM_CONF: TextFile("ClusterName=a\nEpilog = /usr/local/libexec/gleaner/epilog.sh\n"),
             readers.RUNC_CONF: TextFile("file-locks\nghost-limit 1G\n"),
             readers.CGROUPS_V2: TextFile("cpuset cpu io memory pids"),
             readers.CGROUPS_V1: Unread("there is none", is_missing=True),
             readers.SELINUX: Unread("there is none", is_missing=True),
-            readers.EPILOG: TextFile("#!/bin/sh", mode=0o755), "/etc/gleaner/agent.toml": TextFile(""),
+            readers.EPILOG: TextFile(EPILOG, mode=0o755), "/etc/gleaner/agent.toml": TextFile(""),
             "/etc/gleaner/user-jobs.key": TextFile("k" * 64, mode=0o600),
         },
         folders={

@@ -8,6 +8,7 @@ import pwd
 import sqlite3
 import stat
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -104,11 +105,13 @@ def memory_mib() -> int:
     return next((int(line.split()[1]) // _KIB_A_MIB for line in lines if line.startswith("MemTotal:")), 0)
 
 
-def account(uid: int) -> Account | Unread:
-    """Return the account with this number."""
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
+def account(uid: int, *, usual_name: str = "") -> Account | Unread:
+    """Return the account with this number; if there is none, the one of the usual name, which has another number."""
+    entry = None
+    for find in (lambda: pwd.getpwuid(uid), lambda: pwd.getpwnam(usual_name)):
+        with suppress(KeyError):
+            entry = entry or find()
+    if entry is None:
         return Unread(f"there is no account with the number {uid} on this machine", is_missing=True)
     groups: list[str] = []
     for number in os.getgrouplist(entry.pw_name, entry.pw_gid):
@@ -116,7 +119,7 @@ def account(uid: int) -> Account | Unread:
             groups.append(grp.getgrgid(number).gr_name)
         except KeyError:
             groups.append(str(number))
-    return Account(entry.pw_name, uid, tuple(groups))
+    return Account(entry.pw_name, entry.pw_uid, tuple(groups))
 
 
 def owner_of(folder: Path) -> Account | Unread:
@@ -300,7 +303,7 @@ def installed_programs(record: Path, library: Path) -> Programs | Unread:
     try:
         files = {str(path): str(digest) for path, digest in json.loads(found.text)["files"].items()}
     except (ValueError, TypeError, LookupError, AttributeError):
-        return Unread(f"{record} is broken: remove it and run deploy/install-node.sh")
+        return Unread(f"{record} is broken: remove it, and run `glean setup node`")
     source = Path(next(iter(privileged_package.__path__))).parent
     ours = {
         f"{library}/gleaner/agent/{path.relative_to(source)}": path

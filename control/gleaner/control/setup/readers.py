@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gleaner.agent.privileged.common import config
-from gleaner.agent.privileged.install.main import LIBRARY, RECORD
+from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
 from gleaner.control.setup import machine_facts, reading
 from gleaner.control.setup.facts import (
@@ -36,6 +36,7 @@ SELINUX = "/sys/fs/selinux/enforce"
 CGROUPS_V2 = "/sys/fs/cgroup/cgroup.controllers"
 CGROUPS_V1 = "/proc/cgroups"
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
+SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
@@ -199,7 +200,7 @@ def _special(
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: reading.running((WATCHDOG,))
         if not isinstance(privileged, Unread):
-            readers["account"] = lambda: machine_facts.account(uid)
+            readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
             readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
             if not isinstance(agent, Unread):
                 readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
@@ -222,6 +223,7 @@ def _places(
         files.append(str(settings.client.token_file.expanduser()))
     if role is Role.NODE:
         folders.append(TEMPORARY)
+        files += [DAEMON_JSON, SLURM_CONF]
         files += [RUNC_CONF, SELINUX, CGROUPS_V2, CGROUPS_V1, config.CONFIG_FILE, EPILOG, machine_facts.agent_file()]
         if not isinstance(privileged, Unread):
             folders.append(privileged.handshakes)

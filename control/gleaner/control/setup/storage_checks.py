@@ -1,5 +1,7 @@
 """Checks of the storage folder and of the disks. Pure."""
 
+import errno
+import os
 from pathlib import Path
 
 from gleaner.agent.common.quantities import size
@@ -13,6 +15,7 @@ _LEAST_BYTES = 1 * _GIB
 _LEAST_FILES = 10_000
 _LEAST_TEMPORARY_BYTES = 2**26
 _LEAST_TEMPORARY_FILES = 100
+_READ_ONLY = os.strerror(errno.EROFS)
 _SLOW_S = 2.0
 _MIB = 2**20
 
@@ -32,6 +35,8 @@ def folder(facts: Facts) -> Judgement:
     if isinstance(facts.storage, Unread):
         return fault(facts.storage.why, f"is the file system mounted? `storage` must name the folder ({path})")
     if not facts.storage.is_set_up:
+        if facts.role is Role.NODE:
+            return fault(f"no storage is mounted at {path} (it was never set up)", "mount the shared file system there")
         return fault(
             f"{path} is no storage folder", "is the file system mounted? For a new one: `glean control prepare`"
         )
@@ -41,6 +46,8 @@ def folder(facts: Facts) -> Judgement:
 def owner(facts: Facts) -> Judgement:
     """Judge the owner and the mode: whoever can write there can become root on a node."""
     path, found = folder_path(facts), _found(facts)
+    if not found.is_set_up:
+        return not_checked(f"no storage is mounted at {path}")
     if found.uid == 0:
         return fault(f"{path} is root's", f"chown it to the service account, and chmod 700 {path}")
     if found.mode & 0o022:
@@ -55,6 +62,9 @@ def writes(facts: Facts) -> Judgement:
     found = _found(facts)
     if not found.is_set_up:
         return not_checked("the folder is not set up")
+    if _READ_ONLY in found.trouble:
+        path = folder_path(facts)
+        return fault(f"{path} is mounted read-only", f"mount -o remount,rw {path}")
     if found.trouble:
         return fault(
             f"the service account {found.trouble} in {folder_path(facts)}",
@@ -68,6 +78,8 @@ def writes(facts: Facts) -> Judgement:
 def is_controls(facts: Facts) -> Judgement:
     """Judge whether this node and control see one and the same folder."""
     found, health = _found(facts), needed(facts.control).health
+    if not found.is_set_up:
+        return not_checked(f"no storage is mounted at {folder_path(facts)}")
     theirs = str(health.get("storage_id") or "")
     if not theirs:
         return not_checked(
