@@ -202,6 +202,20 @@ def test_a_node_is_set_up_and_taken_back(node_root: Path) -> None:
     assert tree(node_root) == before
 
 
+def test_the_images_of_a_node_go_with_purge_alone(node_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(node_root)
+    image = node_root / "var/lib/gleaner-root/image"
+    for purge in ((), ("--purge",)):
+        assert setup(node_root, *NODE) == 0
+        image.touch()
+        capsys.readouterr()
+        assert setup(node_root, "node", "--remove", "--yes", *purge) == 0
+        assert ("/var/lib/gleaner-root stays: --purge removes it, too" in capsys.readouterr().err) is not bool(purge)
+        if not purge:
+            shutil.rmtree(node_root / "var")
+    assert tree(node_root) == before
+
+
 def lay_docker(root: Path, settings: str) -> Path:
     engine = root / "usr/sbin/dockerd"
     engine.write_text("#!/bin/sh\n")

@@ -30,10 +30,17 @@ if TYPE_CHECKING:  # only `glean setup` needs them
 app = typer.Typer(no_args_is_help=True, help="Set up this machine, step by step, or take that back.")
 
 Value = TypeVar("Value", str, int)
-_PATIENCE_S = 5.0
+_PATIENCE_S = 60.0
+"""The longest that one thing may take that is looked at: a slow machine is no broken one."""
 STARTS_WITHIN_S = 180.0
-"""Control answers within this time after its start, on a slow machine too."""
+"""The services answer within this time after their start, on a slow machine too."""
 LOOK_EVERY_S = 3.0
+_STARTING = {
+    "client": (),
+    "control": ("control", "looks at Slurm", "nodes"),
+    "node": ("node helper", "runtime", "watchdog"),
+}
+"""The doctor's checks, by role, that fail for a while after setup has started a service, or Slurm's daemons."""
 _STORAGE = "/srv/gleaner"
 _BEFORE: dict[str, tuple[str, ...]] = {
     "client": ("control", "certificate", "clock", "clock against control", "version"),
@@ -274,14 +281,17 @@ def _authority(asker: _Asker, ca_file: Path | None, join: "JoinFile | None") -> 
     return asker.take("ca", given, "")
 
 
-def once_it_answers(
-    found: "tuple[Finding, ...]", look: Callable[[], "tuple[Finding, ...]"], clock: Clock
+def once_started(
+    found: "tuple[Finding, ...]", look: Callable[[], "tuple[Finding, ...]"], names: Sequence[str], clock: Clock
 ) -> "tuple[Finding, ...]":
-    """Return the findings once control answers, which has just been started; the last ones if it does not in time."""
+    """Return the findings once none of these checks fails: what they look at has just been started.
+
+    If that does not come in time, return the last findings.
+    """
     from gleaner.control.setup.finding import State
 
     give_up_s = clock.monotonic_s() + STARTS_WITHIN_S
-    while any(one.name == "control" and one.state is State.FAULT for one in found):
+    while any(one.name in names and one.state is State.FAULT for one in found):
         if clock.monotonic_s() >= give_up_s:
             break
         clock.wait(threading.Event(), LOOK_EVERY_S)
@@ -391,8 +401,12 @@ class _Run:
         from gleaner.control.setup.finding import State, summary
 
         found = self._findings(_settings_now())
-        if many and self._role == "control" and self.machine.has_systemd:  # else nobody has started it yet
-            found = once_it_answers(found, lambda: self._findings(_settings_now()), SystemClock())
+        if many and self.machine.has_systemd:  # else nobody has started it yet
+
+            def look() -> "tuple[Finding, ...]":
+                return self._findings(_settings_now())
+
+            found = once_started(found, look, _STARTING[self._role], SystemClock())
         remarks += [_line(one) for one in found if one.state is State.FAULT]
         has_fault = any(one.state is State.FAULT for one in found)
         return Answer(
