@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.agent.settings import AgentSettings
 from gleaner.control.settings import (
     ApiSettings,
@@ -148,7 +149,7 @@ def node(**changes: Any) -> Facts:
             "scontrol json": Output(1, NO_SUCH_JOB),
         },
         files={
-            readers.DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
+            DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
             readers.SLURM_CONF: TextFile("ClusterName=a\nEpilog = /usr/local/libexec/gleaner/epilog.sh\n"),
             readers.RUNC_CONF: TextFile("file-locks\nghost-limit 1G\n"),
             readers.CGROUPS_V2: TextFile("cpuset cpu io memory pids"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.setup import healthy as h
 
 from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.control.settings import (
     ApiSettings,
     ClientSettings,
@@ -178,8 +179,8 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("storage's writes", h.node(storage=storage(wrote_s=4.0))),
     ("storage's space", h.control(storage=storage(free_bytes=5 * h.GIB))),
     ("work folder", h.node(memory_mib=10**6)),
-    ("Docker", h.file(h.node(), readers.DAEMON_JSON, TextFile('{"runtimes": {}}'))),
-    ("Docker", h.file(h.node(), readers.DAEMON_JSON, MISSING)),
+    ("Docker", h.file(h.node(), DAEMON_JSON, TextFile('{"runtimes": {}}'))),
+    ("Docker", h.file(h.node(), DAEMON_JSON, MISSING)),
     ("Epilog's file", h.file(h.node(), readers.EPILOG, TextFile(f"{h.EPILOG}# mine", mode=0o755))),
     ("Epilog's file", h.file(h.node(), readers.SLURM_CONF, TextFile("#Epilog=/a\nEpilogSlurmctld=/b\n"))),
     ("temporary folder", h.node(folders={readers.TEMPORARY: Folder(0, 0o1777, 2**20)})),

@@ -107,10 +107,11 @@ def memory_mib() -> int:
 
 def account(uid: int, *, usual_name: str = "") -> Account | Unread:
     """Return the account with this number; if there is none, the one of the usual name, which has another number."""
-    entry = None
-    for find in (lambda: pwd.getpwuid(uid), lambda: pwd.getpwnam(usual_name)):
-        with suppress(KeyError):
-            entry = entry or find()
+    entry: pwd.struct_passwd | None = None
+    with suppress(KeyError):
+        entry = pwd.getpwnam(usual_name)
+    with suppress(KeyError):
+        entry = pwd.getpwuid(uid)
     if entry is None:
         return Unread(f"there is no account with the number {uid} on this machine", is_missing=True)
     groups: list[str] = []

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
-from gleaner.agent.privileged.install.main import RUNC_SHIM
+from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
 from gleaner.control.setup import machine_facts, readers, shipped
 from gleaner.control.setup.facts import Facts, NotRead, Output, TextFile, Unread, dotted, needed, version_in
 from gleaner.control.setup.finding import Judgement, State, fault, not_checked, ok, warning
@@ -204,9 +204,9 @@ def docker(facts: Facts) -> Judgement:
         )
     if not is_experimental:
         return fault(f"Docker {dotted(found)} is not experimental", f"{_INSTALL}, then systemctl restart docker")
-    if _lost_runtime(facts.file(readers.DAEMON_JSON)):
+    if _lost_runtime(facts.file(DAEMON_JSON)):
         return warning(
-            f"the running Docker has our runtime, and {readers.DAEMON_JSON} has not: it is gone at the next restart",
+            f"the running Docker has our runtime, and {DAEMON_JSON} has not: it is gone at the next restart",
             f"{_INSTALL}, unless flags of dockerd name the runtime",
         )
     if not _TRIED_DOCKER <= found < _UNTRIED_DOCKER:
@@ -229,7 +229,7 @@ def _lost_runtime(file: TextFile | Unread) -> bool:
     if isinstance(file, Unread):
         return file.is_missing
     try:
-        return json.loads(file.text)["runtimes"][RUNTIME]["path"] != RUNC_SHIM
+        return bool(json.loads(file.text)["runtimes"][RUNTIME]["path"] != RUNC_SHIM)
     except (ValueError, LookupError, TypeError):
         return True
 
