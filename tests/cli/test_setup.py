@@ -12,7 +12,7 @@ from tests.setup.test_steps import tree
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.control.cli import app
-from gleaner.control.cli.setup import LOOK_EVERY_S, STARTS_WITHIN_S, once_started
+from gleaner.control.cli.setup import LOOK_EVERY_S, STARTS_WITHIN_S, once_started, until_in_force
 from gleaner.control.setup.finding import Finding, State
 
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
@@ -145,3 +145,11 @@ def test_setup_does_not_wait_for_ever() -> None:
     clock = WaitingClock()
     assert once_started((silent,), lambda: (silent,), ("control",), clock) == (silent,)
     assert STARTS_WITHIN_S <= clock.waited_s < STARTS_WITHIN_S + LOOK_EVERY_S
+
+
+def test_what_a_restart_of_slurmctld_mends_is_no_fault_before_it() -> None:
+    epilog, control = Finding("Epilog", State.FAULT, "none"), Finding("control", State.FAULT, "connection refused")
+    assert until_in_force((epilog, control)) == (
+        (control,), "until then the doctor misses what slurm.conf says now: Epilog",
+    )  # fmt: skip
+    assert until_in_force((control,)) == ((control,), "")

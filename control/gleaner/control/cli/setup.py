@@ -51,6 +51,13 @@ _BEFORE: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The doctor's checks that must hold before anything is changed, by role."""
+_OF_SLURM_CONF = frozenset((
+    "SelectType", "SchedulerType", "PreemptType", "PreemptMode", "PreemptParameters", "Epilog", "accounting",
+    "default memory", "partition",
+))  # fmt: skip
+"""The doctor's checks that a new slurm.conf mends once it is in force."""
+_IN_FORCE_AGAIN = "before you take the nodes back: systemctl restart slurmctld; scontrol reconfigure"
+"""Slurm drains a node whose Epilog is gone while slurm.conf still names it."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show everything that would be done; do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; take what is known, and the defaults.")]
@@ -299,6 +306,13 @@ def once_started(
     return found
 
 
+def until_in_force(faults: "tuple[Finding, ...]") -> "tuple[tuple[Finding, ...], str]":
+    """Return the faults but for those that end when the new slurm.conf is in force, and a line that names those."""
+    waiting = tuple(one.name for one in faults if one.name in _OF_SLURM_CONF)
+    line = f"until then the doctor misses what slurm.conf says now: {', '.join(waiting)}" if waiting else ""
+    return tuple(one for one in faults if one.name not in _OF_SLURM_CONF), line
+
+
 class _Run:
     """One call of `glean setup`: what all roles have in common. Refusals become one line."""
 
@@ -407,11 +421,14 @@ class _Run:
                 return self._findings(_settings_now())
 
             found = once_started(found, look, _STARTING[self._role], SystemClock())
-        remarks += [_line(one) for one in found if one.state is State.FAULT]
-        has_fault = any(one.state is State.FAULT for one in found)
+        faults = tuple(one for one in found if one.state is State.FAULT)
+        if hints and self._role == "control":
+            faults, waiting = until_in_force(faults)
+            remarks += [waiting] if waiting else []
+        remarks += map(_line, faults)
         return Answer(
             (said, f"glean doctor {self._role}: {summary(found)}"), remarks=tuple(remarks),
-            exit_code=int(bool(left) or has_fault),
+            exit_code=int(bool(left or faults)),
         )  # fmt: skip
 
     def _faults_before(self, answers: "Answers", ca: str) -> tuple[str, ...]:
@@ -451,6 +468,7 @@ class _Run:
 
     def take_back(self, *, purge: bool) -> Answer:
         """Show what would be taken back, ask, and do it."""
+        from gleaner.control.setup.steps.changes import EntryKind
         from gleaner.control.setup.steps.engine import Installer, plan_removal
 
         shown = plan_removal(self.machine, self.manifest, self._role, purge=purge)
@@ -461,6 +479,8 @@ class _Run:
         self._agree(shown, "Take all of this back?")
         with _named_interruption():
             left = Installer(self.machine, self._role, _progress).take_back(purge=purge)
+        if any(one.kind is EntryKind.EDIT and one.roles == ("control",) for one in self.manifest.entries):
+            left += (_IN_FORCE_AGAIN,)
         return Answer(f"{self._role}: taken back", remarks=left)
 
 

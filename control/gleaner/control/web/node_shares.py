@@ -14,6 +14,8 @@ from gleaner.control.queue.node_time import NodeSlice, NodeUses
 from gleaner.control.web.timeline_chart import PARTS, letters_at
 
 Floats = NDArray[np.float64]
+LEAST_S = 1e-6
+"""What an agent reports of less than this is as if it had reported nothing: no division by it."""
 LOOKED_AT = tuple(use for use in Use if use.value in PARTS)
 
 
@@ -80,7 +82,7 @@ def _spent(
     lost_s = _column(max(0.0, each.lost_s) for each in slices)
     save_s = _column(0.0 if each.ended_s is None else max(0.0, each.save_s) for each in slices)
     reported_s = restore_s + lost_s + save_s
-    scale = np.minimum(1.0, (ended_s - claimed_s) / np.where(reported_s > 0, reported_s, 1.0))
+    scale = np.minimum(1.0, (ended_s - claimed_s) / np.where(reported_s > LEAST_S, reported_s, 1.0))
     restored_s = claimed_s + restore_s * scale
     computed_s = np.clip(ended_s - save_s * scale, restored_s, np.maximum(restored_s, ended_s))
     kept_s = np.clip(computed_s - lost_s * scale, restored_s, computed_s)  # in this order, whatever is rounded

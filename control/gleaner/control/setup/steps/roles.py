@@ -190,10 +190,11 @@ def _slurm_steps(answers: ControlAnswers, machine: MachineReader) -> tuple[Setup
         text = f"there is no {answers.slurm_conf} here; where it is, setup needs --slurm-conf FILE"
         steps.append(RemarkStep(answers.slurm_conf, text))
     else:
-        hint = ("systemctl", "restart", "slurmctld")
+        # The restart alone leaves slurmd on the nodes with the old file: no Epilog would run.
+        in_force = (("systemctl", "restart", "slurmctld"), ("scontrol", "reconfigure"))
         included = _included(answers.slurm_conf, found.content, machine)
         edit, remarks = slurm_conf.edit(wanted, included), slurm_conf.remarks(wanted, included)
-        steps.append(EditStep(answers.slurm_conf, edit, remarks, (hint,)))
+        steps.append(EditStep(answers.slurm_conf, edit, remarks, in_force))
     show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
     change = ("sacctmgr", "--immediate")
     steps += [
