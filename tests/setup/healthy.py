@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.agent.settings import AgentSettings
 from gleaner.control.settings import (
     ApiSettings,
@@ -16,7 +17,7 @@ from gleaner.control.settings import (
     Settings,
     StorageSettings,
 )
-from gleaner.control.setup import readers
+from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import (
     Account,
     Certificate,
@@ -74,6 +75,8 @@ NODES = "".join(
     for number in (1, 2, 3)
 )
 RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path": "runc"}}
+NO_SUCH_JOB = json.dumps({"jobs": [], "errors": [{"error_number": 2017, "error": "Invalid job id specified"}]})
+EPILOG = shipped.content("epilog.sh").decode()
 TOKEN = "t0ken-of-an-admin"
 
 
@@ -142,20 +145,25 @@ def node(**changes: Any) -> Facts:
             "docker version": Output(0, json.dumps({"Version": "26.1.5+dfsg1", "Experimental": True})),
             "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
-            "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol json": Output(1, '{"jobs": []}'),
+            "scontrol --version": Output(0, "slurm 24.11.5"),
+            "scontrol json": Output(1, NO_SUCH_JOB),
         },
         files={
+            DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
+            readers.SLURM_CONF: TextFile("ClusterName=a\nEpilog = /usr/local/libexec/gleaner/epilog.sh\n"),
             readers.RUNC_CONF: TextFile("file-locks\nghost-limit 1G\n"),
             readers.CGROUPS_V2: TextFile("cpuset cpu io memory pids"),
             readers.CGROUPS_V1: Unread("there is none", is_missing=True),
             readers.SELINUX: Unread("there is none", is_missing=True),
-            readers.EPILOG: TextFile("#!/bin/sh", mode=0o755), "/etc/gleaner/agent.toml": TextFile(""),
+            readers.EPILOG: TextFile(EPILOG, mode=0o755), "/etc/gleaner/agent.toml": TextFile(""),
             "/etc/gleaner/user-jobs.key": TextFile("k" * 64, mode=0o600),
         },
         folders={
             "/var/lib/gleaner/work": Folder(UID, 0o750, 900 * GIB), "/run/gleaner-agent": Folder(UID, 0o700, GIB),
+            readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
         },
-        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()), helper="", munge="0",
+        storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
+        docker_socket="", helper="", munge="0",
         commands=(readers.WATCHDOG,), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

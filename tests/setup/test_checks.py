@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.setup import healthy as h
 
 from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.control.settings import (
     ApiSettings,
     ClientSettings,
@@ -45,6 +46,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o666))),
     ("service account", h.node(account=MISSING)),
     ("service account", h.node(account=Account("gleaner", 999, ("gleaner",)))),
+    ("service account", h.node(storage=storage(uid=7))),
     ("clock against control", h.node(control=replace(h.CONTROL, ahead_s=3.0))),
     ("clock against control", h.node(control=replace(h.CONTROL, ahead_s=-90.0))),
     ("control", h.node(control=Unread("head port 8642: Connection refused"))),
@@ -87,6 +89,15 @@ FAULTS: list[tuple[str, Facts]] = [
     ("work folder", h.node(folders={})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(0, 0o755, 900 * h.GIB)})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o755, 2**20)})),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o750, 900 * h.GIB, 0)})),
+    ("Docker's group", h.node(docker_socket="root:root, mode 660")),
+    ("runtime", h.node(docker_socket="root:root, mode 660", helper=NO_HELPER)),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
+        1, '{"jobs": [], "errors": []}', "slurm_load_jobs error: Protocol authentication error"))),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
+        1, '{"errors": [{"description": "", "error": "Protocol authentication error"}]}'))),
+    ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
+        1, '{"jobs": []}', "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"))),
     ("kernel", h.node(kernel="5.4.0-150-generic")),
     ("CRIU", h.program(h.node(), "criu --version", Output(0, "Version: 3.17.1\n"))),
     ("CRIU", h.program(h.node(), "criu --version", MISSING)),
@@ -168,6 +179,12 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("storage's writes", h.node(storage=storage(wrote_s=4.0))),
     ("storage's space", h.control(storage=storage(free_bytes=5 * h.GIB))),
     ("work folder", h.node(memory_mib=10**6)),
+    ("Docker", h.file(h.node(), DAEMON_JSON, TextFile('{"runtimes": {}}'))),
+    ("Docker", h.file(h.node(), DAEMON_JSON, MISSING)),
+    ("Epilog's file", h.file(h.node(), readers.EPILOG, TextFile(f"{h.EPILOG}# mine", mode=0o755))),
+    ("Epilog's file", h.file(h.node(), readers.SLURM_CONF, TextFile("#Epilog=/a\nEpilogSlurmctld=/b\n"))),
+    ("temporary folder", h.node(folders={readers.TEMPORARY: Folder(0, 0o1777, 2**20)})),
+    ("temporary folder", h.node(folders={readers.TEMPORARY: Folder(0, 0o1777, h.GIB, 0)})),
     ("CRIU", h.node(kernel="6.18.44")),
     ("SELinux", h.file(h.node(), readers.SELINUX, TextFile("1"))),
     ("Docker", h.program(h.node(), "docker version", Output(1, "", "Cannot connect to the Docker daemon"))),
@@ -227,6 +244,8 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("Docker", h.node(programs={**h.node().programs, **WITHOUT_DOCKER})),
         ("node helper", h.node(helper=NO_HELPER, privileged=Config(h.UID))),
         ("CRIU's check", h.node(uid=4200)),
+        ("CRIU's check", h.program(h.node(), "criu --version", Output(-11, ""))),
+        ("Docker's group", h.node(uid=1000, docker_socket=Unread("this can be tried by root"))),
         ("services", h.control(has_systemd=False)),
         ("SelectType", h.control(settings=h.settings(cluster=ClusterSettings(backend="local")))),
         ("storage is shared", h.health(h.node(), storage_id="")),
@@ -243,6 +262,34 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
 )  # fmt: skip
 def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
     assert state_of(name, facts) is State.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "words"),
+    [
+        ("service account", h.node(account=Account("gleaner", 4201, ())), "must be 4200, as privileged.json says"),
+        ("service account", h.node(account=Account("gleaner", 4201, ())), "usermod -u 4200 gleaner"),
+        ("CRIU", h.program(h.node(), "criu --version", Output(-11, "")), "criu crashes (SIGSEGV)"),
+        ("CRIU", h.program(h.node(), "criu --version", Output(139, "")), "criu crashes (SIGSEGV)"),
+        ("CRIU", h.program(h.node(), "criu --version", Output(0, "")), "the file is damaged"),
+        ("node helper", h.node(helper=Unread("setpriv did not answer within 5 s")), "systemctl restart gleaner-helper"),
+        ("storage", h.node(storage=storage(is_set_up=False, uid=0)), "no storage is mounted at /srv/gleaner"),
+        ("storage's writes", h.node(storage=storage(trouble="cannot make a folder: Read-only file system")),
+         "mount -o remount,rw /srv/gleaner"),
+        ("Slurm's JSON", h.program(h.node(), "scontrol json", Unread("scontrol did not answer within 5 s")),
+         "5 s does slurmctld answer?"),
+        ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
+    ],
+)  # fmt: skip
+def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str) -> None:
+    (found,) = (finding for finding in findings(facts) if finding.name == name)
+    assert found.state is State.FAULT
+    assert words in f"{found.seen} {found.to_do}"
+
+
+def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
+    facts = h.node(storage=storage(is_set_up=False, uid=0, mode=0o755, id=""))
+    assert [finding.name for finding in findings(facts) if finding.state is State.FAULT] == ["storage"]
 
 
 def test_agents_use_the_helper_where_docker_cannot_save() -> None:

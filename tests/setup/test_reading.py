@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from gleaner.agent.checkpoints.storage_root import storage_id
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.setup import machine_facts, readers, reading
-from gleaner.control.setup.facts import Certificate, Output, Role, SecretKeyFacts, StorageFacts, Unread
+from gleaner.control.setup.facts import Certificate, Folder, Output, Role, SecretKeyFacts, StorageFacts, Unread
 from gleaner.control.setup.storage_probe import try_writes
 
 PATIENCE_S = 120.0
+NOBODY = 65534
 
 
 def script(folder: Path, name: str, text: str) -> Path:
@@ -57,6 +59,41 @@ def test_readers_that_hang_or_break_keep_nobody_from_the_others() -> None:
     )
     hangs.set()
     assert found == {"good": "7", "breaks": Unread("ValueError: two lines"), "hangs": Unread("no answer within 0.3 s")}
+
+
+def test_a_program_knows_its_age_and_a_look_has_one_end_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import time; from gleaner.control.setup.reading import age_of_this_program_s as age; print(age(), age())"
+    began_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    first, second = map(float, done.stdout.split())
+    assert 0 < first <= second <= time.monotonic() - began_s + 0.02  # the kernel counts in hundredths
+    ends: list[float] = []
+    monkeypatch.setattr(reading, "side_by_side", lambda readers, *, within_s: ends.append(within_s) or {})
+    readers.read(Role.NODE, Unread("x"), patience_s=6.0)
+    assert len(ends) == 1
+    assert 4.0 < ends[0] <= 6.0
+
+
+def test_a_socket_that_the_account_may_not_open_is_named_by_owner_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    path.touch()
+    uid = os.geteuid()
+    assert machine_facts.docker_socket(f"unix://{path}", uid, PATIENCE_S) == ""
+    path.chmod(0o400)
+    found = machine_facts.docker_socket(f"unix://{path}", uid if uid else NOBODY, PATIENCE_S)
+    assert isinstance(found, str)
+    assert found.endswith("mode 400")
+    for url, why in ((f"unix://{tmp_path}/none", "No such file"), ("tcp://head:2375", "no socket of this machine")):
+        none = machine_facts.docker_socket(url, uid, PATIENCE_S)
+        assert isinstance(none, Unread)
+        assert why in none.why
+
+
+def test_the_free_room_of_a_folder_is_in_bytes_and_inodes(tmp_path: Path) -> None:
+    found = reading.folder(tmp_path)
+    assert isinstance(found, Folder)
+    assert found.free_bytes > 0
+    assert found.free_files > 0
 
 
 def test_a_file_that_is_none_is_one_line_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ CHECKS = (
     Check("storage's space", storage_checks.space, _WORKS),
     Check("storage is shared", storage_checks.is_controls, _NODE),
     Check("work folder", storage_checks.work_folder, _NODE),
+    Check("temporary folder", storage_checks.temporary_folder, _NODE),
     Check("kernel", node_checks.kernel, _NODE),
     Check("CRIU", node_checks.criu, _NODE),
     Check("CRIU's check", node_checks.criu_check, _NODE),

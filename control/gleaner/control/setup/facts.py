@@ -1,6 +1,7 @@
 """The facts that the checks judge: what was read of one machine. Plain records; `readers` fills them."""
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -71,11 +72,12 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder: its owner and mode, and the free space of its file system in bytes."""
+    """A folder: its owner and mode, and the free space of its file system: bytes, and inodes (files)."""
 
     uid: int
     mode: int
     free_bytes: int
+    free_files: int = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,8 @@ class Facts:
     schema: str | Unread = NOT_ASKED
     """Empty if the database has this version's tables, else what is wrong."""
     installed: Programs | Unread = NOT_ASKED
+    docker_socket: str | Unread = NOT_ASKED
+    """Empty if the service account may open Docker's socket, else the socket's owner, group and mode."""
     helper: str | Unread = NOT_ASKED
     """The node helper's answer."""
     munge: str | Unread = NOT_ASKED

@@ -275,7 +275,14 @@ def account(facts: Facts) -> Judgement:
         return not_checked(found.why)
     if found.uid == 0:
         return fault("the storage folder is root's", "make a service account, and chown the folder to it")
-    if not isinstance(facts.storage, Unread) and facts.storage.uid != found.uid:
+    if not isinstance(facts.privileged, Unread) and facts.privileged.agent_uid != found.uid:
+        must = facts.privileged.agent_uid
+        return fault(
+            f"{found.name} is {found.uid} here, and must be {must}, as privileged.json says",
+            f"usermod -u {must} {found.name}",
+        )
+    # A folder on which nothing is mounted says nothing about the account.
+    if not isinstance(facts.storage, Unread) and facts.storage.is_set_up and facts.storage.uid != found.uid:
         return fault(
             f"{found.name} is {found.uid} here, and the storage is {facts.storage.uid}'s",
             "give the account one number on all machines",

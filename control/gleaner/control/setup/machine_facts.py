@@ -8,6 +8,7 @@ import pwd
 import sqlite3
 import stat
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -41,6 +42,15 @@ _KIB_A_MIB = 1024
 _PROBE = "gleaner.control.setup.storage_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
 _HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
+
+_NOT_OPEN = 9
+_MAY_OPEN = """\
+become=
+if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
+$become test -e / || exit 1
+$become test -w "$1" && exit 0
+stat -L -c '%U:%G, mode %a' "$1" && exit 9
+"""
 
 
 def installed_version() -> str:
@@ -95,11 +105,14 @@ def memory_mib() -> int:
     return next((int(line.split()[1]) // _KIB_A_MIB for line in lines if line.startswith("MemTotal:")), 0)
 
 
-def account(uid: int) -> Account | Unread:
-    """Return the account with this number."""
-    try:
+def account(uid: int, *, usual_name: str = "") -> Account | Unread:
+    """Return the account with this number; if there is none, the one of the usual name, which has another number."""
+    entry: pwd.struct_passwd | None = None
+    with suppress(KeyError):
+        entry = pwd.getpwnam(usual_name)
+    with suppress(KeyError):
         entry = pwd.getpwuid(uid)
-    except KeyError:
+    if entry is None:
         return Unread(f"there is no account with the number {uid} on this machine", is_missing=True)
     groups: list[str] = []
     for number in os.getgrouplist(entry.pw_name, entry.pw_gid):
@@ -107,7 +120,7 @@ def account(uid: int) -> Account | Unread:
             groups.append(grp.getgrgid(number).gr_name)
         except KeyError:
             groups.append(str(number))
-    return Account(entry.pw_name, uid, tuple(groups))
+    return Account(entry.pw_name, entry.pw_uid, tuple(groups))
 
 
 def owner_of(folder: Path) -> Account | Unread:
@@ -255,6 +268,24 @@ def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
     return Unread(ended.complaint.removeprefix("gleaner.agent.runtime.interface.RuntimeFault: "))
 
 
+def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
+    """Return an empty text if the service account may open Docker's socket, else the socket's owner, group and mode.
+
+    Root asks as the service account, with the groups that this machine gives it: Docker answers root in any case.
+    """
+    path = url.removeprefix("unix://")
+    if path == url:
+        return Unread(f"{url} is no socket of this machine")
+    if os.geteuid() not in {0, uid}:
+        return Unread("this can be tried by root, or by the service account")
+    ended = reading.run(("sh", "-c", _MAY_OPEN, "sh", path, str(uid)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return ended
+    if ended.status == _NOT_OPEN and ended.stdout.strip():
+        return one_line(ended.stdout)
+    return "" if ended.status == 0 else Unread(ended.complaint)
+
+
 def munge(socket: Path | None, patience_s: float) -> str | Unread:
     """Return the number of the user in a credential that munge has made and read, both here."""
     where = socket if socket is not None and socket.exists() else None
@@ -273,7 +304,7 @@ def installed_programs(record: Path, library: Path) -> Programs | Unread:
     try:
         files = {str(path): str(digest) for path, digest in json.loads(found.text)["files"].items()}
     except (ValueError, TypeError, LookupError, AttributeError):
-        return Unread(f"{record} is broken: remove it and run deploy/install-node.sh")
+        return Unread(f"{record} is broken: remove it, and run `glean setup node`")
     source = Path(next(iter(privileged_package.__path__))).parent
     ours = {
         f"{library}/gleaner/agent/{path.relative_to(source)}": path

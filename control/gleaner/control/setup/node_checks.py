@@ -1,12 +1,15 @@
 """Checks of what a compute node needs to run, save and restore jobs. Pure."""
 
 import json
+import re
+import signal
+from contextlib import suppress
 from typing import Any
 
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
-from gleaner.agent.privileged.install.main import RUNC_SHIM
-from gleaner.control.setup import machine_facts, readers
-from gleaner.control.setup.facts import Facts, NotRead, Output, Unread, dotted, needed, version_in
+from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
+from gleaner.control.setup import machine_facts, readers, shipped
+from gleaner.control.setup.facts import Facts, NotRead, Output, TextFile, Unread, dotted, needed, version_in
 from gleaner.control.setup.finding import Judgement, State, fault, not_checked, ok, warning
 
 _LEAST_KERNEL = (5, 14)
@@ -18,7 +21,10 @@ _LEAST_PYTHON = (3, 9)
 _TRIED_DOCKER, _UNTRIED_DOCKER, _NO_DOCKER = (26, 1), (27,), (28,)
 _CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 _OPTIONS = ("file-locks", "ghost-limit")
-_INSTALL = "run deploy/install-node.sh"
+_LONGEST_ERROR = 120
+_KILLED = 128
+"""A shell's exit status of a program that a signal has ended is this, plus the signal's number."""
+_INSTALL = "run `glean setup node`"
 
 
 def kernel(facts: Facts) -> Judgement:
@@ -38,7 +44,7 @@ def criu(facts: Facts) -> Judgement:
         return _unread(said, "install CRIU; privileged.json says where it is")
     found, linux = version_in(said.stdout), version_in(facts.kernel)
     if said.status != 0 or not found:
-        return fault(f"criu --version says {said.complaint!r}", "install CRIU anew; privileged.json says where it is")
+        return fault(_why_no_version(said), "install CRIU anew; privileged.json says where it is")
     if found < _LEAST_CRIU:
         return fault(f"CRIU {dotted(found)} on Linux {facts.kernel}", f"install CRIU {dotted(_LEAST_CRIU)} or newer")
     if linux >= _SOCKETS_KERNEL and found < _SOCKETS_CRIU:
@@ -49,10 +55,24 @@ def criu(facts: Facts) -> Judgement:
     return ok(f"CRIU {dotted(found)} on Linux {facts.kernel}")
 
 
+def _why_no_version(said: Output) -> str:
+    """Return why `criu --version` has not told a version."""
+    number = -said.status if said.status < 0 else said.status - _KILLED
+    if 0 < number < signal.NSIG:
+        with suppress(ValueError):  # no signal of this system
+            return f"criu crashes ({signal.Signals(number).name})"
+    if said.status == 0:
+        return f"criu --version prints no version ({said.complaint!r}): the file is damaged"
+    return f"criu --version says {said.complaint!r}"
+
+
 def criu_check(facts: Facts) -> Judgement:
     """Judge what CRIU itself says of this kernel."""
     if not facts.is_root:
         return not_checked("CRIU can be asked by root alone", "run this as root")
+    version = facts.programs.get("criu --version")
+    if isinstance(version, Output) and (version.status != 0 or not version_in(version.stdout)):
+        return not_checked("criu itself does not work here")
     said = needed(facts.programs.get("criu check", Unread("it was not asked")))
     if said.status == 127:
         return not_checked(said.complaint)
@@ -67,14 +87,14 @@ def criu_options(facts: Facts) -> Judgement:
     """Judge CRIU's settings for saves."""
     file = facts.file(readers.RUNC_CONF)
     if isinstance(file, Unread):
-        return fault(file.why, f"install -D -m 0644 images/node/criu/runc.conf {readers.RUNC_CONF}")
+        return fault(file.why, _INSTALL)
     words = {line.split()[0] for line in file.text.splitlines() if line.strip() and not line.lstrip().startswith("#")}
     if file.is_writable_by_others or file.uid != 0:
         return fault(f"others than root may write to {readers.RUNC_CONF}", "chown root, chmod 644")
     if lacks := [option for option in _OPTIONS if option not in words]:
         return fault(
             f"{readers.RUNC_CONF} lacks {' and '.join(lacks)}",
-            "put images/node/criu/runc.conf there: jobs with locks fail",
+            f"add them, or {_INSTALL}: jobs with locks fail",
         )
     return ok(", ".join(sorted(words)))
 
@@ -92,7 +112,7 @@ def agent_program(facts: Facts) -> Judgement:
     said = needed(facts.programs.get("glean-agent", Unread("it was not looked for")))
     if said.status != 0:
         return fault("glean-agent is not on the PATH", "ln -s /opt/gleaner/bin/glean-agent /usr/local/bin/")
-    return ok(said.complaint)
+    return ok(f"at {said.complaint}")
 
 
 def _unread(said: Unread, to_do: str) -> Judgement:
@@ -183,7 +203,12 @@ def docker(facts: Facts) -> Judgement:
             f"Docker {dotted(found)} has no runtime {RUNTIME!r} of ours", f"{_INSTALL}: it changes daemon.json"
         )
     if not is_experimental:
-        return fault(f"Docker {dotted(found)} is not experimental", f"{_INSTALL} --restart-docker")
+        return fault(f"Docker {dotted(found)} is not experimental", f"{_INSTALL}, then systemctl restart docker")
+    if _lost_runtime(facts.file(DAEMON_JSON)):
+        return warning(
+            f"the running Docker has our runtime, and {DAEMON_JSON} has not: it is gone at the next restart",
+            f"{_INSTALL}, unless flags of dockerd name the runtime",
+        )
     if not _TRIED_DOCKER <= found < _UNTRIED_DOCKER:
         return warning(
             f"Docker {dotted(found)} was not tried", f"install Docker {dotted(_TRIED_DOCKER)}, or try a save"
@@ -199,6 +224,16 @@ def _runtimes(said: Output | Unread) -> dict[str, str]:
         return {}
 
 
+def _lost_runtime(file: TextFile | Unread) -> bool:
+    """Return True if Docker's settings are there and have no runtime of ours any more."""
+    if isinstance(file, Unread):
+        return file.is_missing
+    try:
+        return bool(json.loads(file.text)["runtimes"][RUNTIME]["path"] != RUNC_SHIM)
+    except (ValueError, LookupError, TypeError):
+        return True
+
+
 def helper(facts: Facts) -> Judgement:
     """Judge the node helper."""
     if not isinstance(facts.helper, Unread):
@@ -208,6 +243,8 @@ def helper(facts: Facts) -> Judgement:
     is_user_jobs = bool(facts.privileged.user_jobs_key)
     if not is_user_jobs and not isinstance(facts.agent, Unread) and facts.agent.runtime != "criu":
         return not_checked(f"{facts.helper.why}; a node with Docker can do without")
+    if "did not answer within" in facts.helper.why:
+        return fault("the node helper hangs", "systemctl restart gleaner-helper")
     return fault(facts.helper.why, "systemctl status gleaner-helper")
 
 
@@ -216,7 +253,8 @@ def runtime(facts: Facts) -> Judgement:
     kind = needed(facts.agent).runtime
     engine = docker(facts)
     said = facts.programs.get("docker version")
-    if engine.state in {State.OK, State.WARNING} and isinstance(said, Output) and said.status == 0:
+    may_open = isinstance(facts.account, Unread) or docker_group(facts).state is not State.FAULT
+    if may_open and engine.state in {State.OK, State.WARNING} and isinstance(said, Output) and said.status == 0:
         return ok("agents use Docker")
     if kind != "docker" and not isinstance(facts.helper, Unread):
         return ok("agents use the node helper")
@@ -229,7 +267,7 @@ def agent_settings(facts: Facts) -> Judgement:
     """Judge the agents' settings."""
     path = machine_facts.agent_file()
     if isinstance(facts.agent, Unread):
-        return fault(facts.agent.why, f"mend it; docs/admin/settings-agent.md has all keys ({path})")
+        return fault(facts.agent.why, f"mend it; docs/admin/agent-settings.md has all keys ({path})")
     file = facts.file(path)
     if not isinstance(file, Unread) and file.is_writable_by_others:
         return fault(f"others may write to {path}", f"chmod 644 {path}")
@@ -284,17 +322,31 @@ def watchdog(facts: Facts) -> Judgement:
     """Judge whether the watchdog runs."""
     if readers.WATCHDOG in needed(facts.commands):
         return ok("runs")
-    return fault("the watchdog does not run", "systemctl enable --now gleaner-watchdog")
+    return fault(
+        "the watchdog does not run, or was stopped by a signal",
+        "systemctl restart gleaner-watchdog; systemctl enable it",
+    )
 
 
 def epilog(facts: Facts) -> Judgement:
     """Judge the Epilog's file on this node: Slurm drains a node that lacks it."""
     file = facts.file(readers.EPILOG)
     if isinstance(file, Unread):
-        return fault(file.why, f"install -D -m 0755 deploy/epilog.sh {readers.EPILOG}")
+        return fault(file.why, _INSTALL)
     if not file.mode & 0o111 or file.uid != 0 or file.is_writable_by_others:
         return fault(f"{readers.EPILOG} has uid {file.uid}, mode {file.mode:o}", "chown root, chmod 755")
+    if file.text != shipped.content("epilog.sh").decode("utf-8", "replace"):
+        return warning(f"{readers.EPILOG} differs from this version's", f"{_INSTALL}, if nobody wanted that change")
+    config = facts.file(readers.SLURM_CONF)  # a node without one gets slurmctld's
+    if not isinstance(config, Unread) and _lacks_epilog(config.text):
+        return warning(f"{readers.SLURM_CONF} on this node has no Epilog", "let it be the same file as slurmctld's")
     return ok(readers.EPILOG)
+
+
+def _lacks_epilog(text: str) -> bool:
+    """Return True if these lines of `slurm.conf` name no Epilog. Those that include another file may."""
+    lines = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    return re.search(r"(?im)^\s*include\s|(?:^|\s)epilog\s*=", lines) is None
 
 
 def docker_group(facts: Facts) -> Judgement:
@@ -305,7 +357,14 @@ def docker_group(facts: Facts) -> Judgement:
     found = needed(facts.account)
     if "docker" not in found.groups:
         return fault(f"{found.name} is not in the group docker", f"usermod -aG docker {found.name}")
-    return ok(f"{found.name} is in the group docker")
+    if isinstance(facts.docker_socket, Unread):
+        return not_checked(facts.docker_socket.why, "run this as root")
+    if facts.docker_socket:
+        return fault(
+            f"{found.name} cannot open Docker's socket ({facts.docker_socket})",
+            "systemctl restart docker.socket; the socket must be of the group docker, mode 660",
+        )
+    return ok(f"{found.name} may open Docker's socket")
 
 
 def user_jobs_key(facts: Facts) -> Judgement:
@@ -320,14 +379,38 @@ def user_jobs_key(facts: Facts) -> Judgement:
         return fault(file.why, "copy the key of the other nodes there, root's, mode 0600")
     if file.uid != 0 or file.mode & 0o077:
         return fault(f"{path} has uid {file.uid}, mode {file.mode:o}", f"chown root {path}; chmod 600 {path}")
-    return ok(f"{path} is root's alone")
+    return ok(f"{path} is root's alone; not checked: all nodes must have the same key")
 
 
 def slurm_json(facts: Facts) -> Judgement:
-    """Judge whether Slurm writes JSON here: an agent reads its end and its memory from it."""
+    """Judge whether slurmctld answers here, in JSON: an agent reads its end and its memory from it."""
     said = facts.programs.get("scontrol json", Unread("it was not asked"))
     if isinstance(said, Unread):
-        return fault(said.why, "install Slurm's programs; does slurmctld answer?")
+        return fault(said.why, "install Slurm's programs" if said.is_missing else "does slurmctld answer?")
+    errors = _slurm_errors(said)
+    if refusals := [error for error in errors if _is_about_credential(error)]:
+        return fault(
+            f"slurmctld does not take this node's munge credential ({refusals[0]})",
+            "copy munge.key from slurmctld's machine, restart munged; are the clocks the same?",
+        )
     if said.stdout.lstrip().startswith("{"):
-        return ok("scontrol writes JSON")
+        # Slurm writes JSON with an empty list, too, if slurmctld has not answered.
+        if errors:
+            return fault(f"slurmctld does not answer here: {errors[0]}", "is it up, and does this node reach it?")
+        return ok("slurmctld answers, and scontrol writes JSON")
     return fault(f"scontrol writes no JSON: {said.complaint}", "install Slurm's JSON plugin; does slurmctld answer?")
+
+
+def _slurm_errors(said: Output) -> list[str]:
+    """Return the errors in what scontrol has printed, without that there is no such job: it was asked for any."""
+    found = [line.strip() for line in said.stderr.splitlines() if "error" in line.lower()]
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # no JSON, or an older one without errors
+        found += [
+            str(error.get("error") or error.get("description") or error) for error in json.loads(said.stdout)["errors"]
+        ]
+    return [error[:_LONGEST_ERROR] for error in found if "invalid job id" not in error.lower()]
+
+
+def _is_about_credential(error: str) -> bool:
+    """Return True if slurmctld has refused the munge credential."""
+    return any(word in error.lower() for word in ("authentication", "credential", "munge"))

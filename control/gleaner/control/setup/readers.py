@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gleaner.agent.privileged.common import config
-from gleaner.agent.privileged.install.main import LIBRARY, RECORD
+from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
 from gleaner.control.setup import machine_facts, reading
 from gleaner.control.setup.facts import (
@@ -36,6 +36,8 @@ SELINUX = "/sys/fs/selinux/enforce"
 CGROUPS_V2 = "/sys/fs/cgroup/cgroup.controllers"
 CGROUPS_V1 = "/proc/cgroups"
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
+SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
+TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
     Role.CONTROL: ("gleaner-control",),
@@ -43,8 +45,12 @@ UNITS = {
     Role.CLIENT: (),
 }
 _USUAL_ACCOUNT = "gleaner"
-_OWNER_S = 2.0
+_OWNER_S = 1.0
 """The longest that the look at the storage's owner may take; the storage itself is tried after that."""
+_LAST_WORD_S = 0.5
+"""The time between the end of a program that hangs and the end of the whole look."""
+_LEAST_S = 2.0
+"""The shortest time that a look gets, however long it took this program to start."""
 
 
 def find_role(exists: Callable[[str], bool]) -> Role:
@@ -112,10 +118,11 @@ def commands(
 def read(
     role: Role, settings: Settings | Unread, *, patience_s: float, agent: "AgentSettings | Unread | None" = None
 ) -> Facts:
-    """Return the facts of this machine. One program or server may take `patience_s`, and all a second more.
+    """Return the facts of this machine, after `patience_s` at the latest: all of it is read side by side.
 
     `agent` has the agents' settings of a node that is not set up yet.
     """
+    began_s = time.monotonic()
     if agent is None:
         agent = machine_facts.read_agent_settings() if role is Role.NODE else Unread("only nodes have agents")
     privileged = (
@@ -124,6 +131,9 @@ def read(
     has_systemd = Path("/run/systemd/system").is_dir()
     asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
+    left_s = round(max(_LEAST_S, patience_s - (time.monotonic() - began_s)), 1)
+    # A program that hangs is ended, and its line says so, before the look ends.
+    patience_s = left_s - _LAST_WORD_S
     readers: dict[str, Callable[[], object]] = {}
     for name, words in asked.items():
         readers[f"program {name}"] = partial(reading.run, words, within_s=patience_s)
@@ -132,7 +142,7 @@ def read(
     for path in folders:
         readers[f"folder {path}"] = partial(reading.folder, Path(path))
     readers |= _special(role, settings, agent, privileged, patience_s)
-    answers = reading.side_by_side(readers, within_s=patience_s + 1)
+    answers = reading.side_by_side(readers, within_s=left_s)
 
     def named(kind: str) -> dict[str, Any]:
         return {name.removeprefix(kind): found for name, found in answers.items() if name.startswith(kind)}
@@ -190,8 +200,10 @@ def _special(
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: reading.running((WATCHDOG,))
         if not isinstance(privileged, Unread):
-            readers["account"] = lambda: machine_facts.account(uid)
+            readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
             readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
+            if not isinstance(agent, Unread):
+                readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
         if not isinstance(agent, Unread):
             readers["control"] = lambda: machine_facts.control(agent.control_url, agent.ca_file, patience_s)
             readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
@@ -210,6 +222,8 @@ def _places(
     if not isinstance(settings, Unread):
         files.append(str(settings.client.token_file.expanduser()))
     if role is Role.NODE:
+        folders.append(TEMPORARY)
+        files += [DAEMON_JSON, SLURM_CONF]
         files += [RUNC_CONF, SELINUX, CGROUPS_V2, CGROUPS_V1, config.CONFIG_FILE, EPILOG, machine_facts.agent_file()]
         if not isinstance(privileged, Unread):
             folders.append(privileged.handshakes)

@@ -6,6 +6,7 @@ import queue
 import socket
 import ssl
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,18 @@ _LARGEST_FILE = 2**20
 _LARGEST_ANSWER = 2**20
 _PASSED = ("SLURM_CONF", "PYTHONPATH")
 _LONGEST_WHY = 200
+_START_TIME = 19
+"""The place of the start time behind a program's name in `/proc/PID/stat` (proc_pid_stat(5))."""
+
+
+def age_of_this_program_s() -> float:
+    """Return the time since this program was started, by the kernel; 0 if it does not say."""
+    try:
+        fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        began_s = int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
 
 
 def side_by_side(readers: Mapping[str, Callable[[], Value]], *, within_s: float) -> dict[str, Value | Unread]:
@@ -107,7 +120,9 @@ def folder(path: Path) -> Folder | Unread:
         return Unread(f"{path} cannot be looked at: {error.strerror}")
     if not stat.S_ISDIR(facts.st_mode):
         return Unread(f"{path} is no folder")
-    return Folder(facts.st_uid, stat.S_IMODE(facts.st_mode), space.f_bavail * space.f_frsize)
+    # Some file systems have no number of files that they can hold, and say 0 of 0.
+    free_files = space.f_favail if space.f_files else sys.maxsize
+    return Folder(facts.st_uid, stat.S_IMODE(facts.st_mode), space.f_bavail * space.f_frsize, free_files)
 
 
 @dataclass(frozen=True, slots=True)

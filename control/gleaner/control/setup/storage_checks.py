@@ -1,8 +1,11 @@
 """Checks of the storage folder and of the disks. Pure."""
 
+import errno
+import os
 from pathlib import Path
 
 from gleaner.agent.common.quantities import size
+from gleaner.control.setup import readers
 from gleaner.control.setup.facts import Facts, Role, StorageFacts, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
@@ -10,6 +13,9 @@ _GIB = 2**30
 _LITTLE_BYTES = 50 * _GIB
 _LEAST_BYTES = 1 * _GIB
 _LEAST_FILES = 10_000
+_LEAST_TEMPORARY_BYTES = 2**26
+_LEAST_TEMPORARY_FILES = 100
+_READ_ONLY = os.strerror(errno.EROFS)
 _SLOW_S = 2.0
 _MIB = 2**20
 
@@ -29,6 +35,8 @@ def folder(facts: Facts) -> Judgement:
     if isinstance(facts.storage, Unread):
         return fault(facts.storage.why, f"is the file system mounted? `storage` must name the folder ({path})")
     if not facts.storage.is_set_up:
+        if facts.role is Role.NODE:
+            return fault(f"no storage is mounted at {path} (it was never set up)", "mount the shared file system there")
         return fault(
             f"{path} is no storage folder", "is the file system mounted? For a new one: `glean control prepare`"
         )
@@ -38,6 +46,8 @@ def folder(facts: Facts) -> Judgement:
 def owner(facts: Facts) -> Judgement:
     """Judge the owner and the mode: whoever can write there can become root on a node."""
     path, found = folder_path(facts), _found(facts)
+    if not found.is_set_up:
+        return not_checked(f"no storage is mounted at {path}")
     if found.uid == 0:
         return fault(f"{path} is root's", f"chown it to the service account, and chmod 700 {path}")
     if found.mode & 0o022:
@@ -52,6 +62,9 @@ def writes(facts: Facts) -> Judgement:
     found = _found(facts)
     if not found.is_set_up:
         return not_checked("the folder is not set up")
+    if _READ_ONLY in found.trouble:
+        path = folder_path(facts)
+        return fault(f"{path} is mounted read-only", f"mount -o remount,rw {path}")
     if found.trouble:
         return fault(
             f"the service account {found.trouble} in {folder_path(facts)}",
@@ -65,6 +78,8 @@ def writes(facts: Facts) -> Judgement:
 def is_controls(facts: Facts) -> Judgement:
     """Judge whether this node and control see one and the same folder."""
     found, health = _found(facts), needed(facts.control).health
+    if not found.is_set_up:
+        return not_checked(f"no storage is mounted at {folder_path(facts)}")
     theirs = str(health.get("storage_id") or "")
     if not theirs:
         return not_checked(
@@ -82,8 +97,8 @@ def space(facts: Facts) -> Judgement:
     """Judge the free space of the storage."""
     found = _found(facts)
     if found.free_bytes < _LEAST_BYTES or found.free_files < _LEAST_FILES:
-        what = size(found.free_bytes) if found.free_bytes < _LEAST_BYTES else f"{found.free_files} files"
-        return fault(f"room for {what} is left", "free some space, or raise the quota: saves fail")
+        what = size(found.free_bytes) if found.free_bytes < _LEAST_BYTES else f"{found.free_files} inodes (files)"
+        return fault(f"{what} are free", "free some, or raise the quota: saves fail")
     if found.free_bytes < _LITTLE_BYTES:
         return warning(f"{size(found.free_bytes)} are free", "two copies of each begun job's memory must fit")
     return ok(f"{size(found.free_bytes)} are free")
@@ -105,12 +120,28 @@ def work_folder(facts: Facts) -> Judgement:
         return fault(
             f"{size(found.free_bytes)} are free, less than disk_reserve_mib", "no job starts: free some space there"
         )
+    if found.free_files < _LEAST_FILES:
+        return fault(
+            f"{found.free_files} inodes (files) are free in {settings.work}", "no job starts: remove some files there"
+        )
     if found.free_bytes < 2 * facts.memory_mib * _MIB:
         return warning(
             f"{size(found.free_bytes)} are free, less than twice the node's memory",
             "jobs that fill the memory may find no room to be restored",
         )
     return ok(f"{settings.work}, {size(found.free_bytes)} are free")
+
+
+def temporary_folder(facts: Facts) -> Judgement:
+    """Judge the room in `/tmp`, which the system's programs need."""
+    found = needed(facts.folders.get(readers.TEMPORARY, Unread("it was not looked at")))
+    for number, least, words in (
+        (found.free_bytes, _LEAST_TEMPORARY_BYTES, size(found.free_bytes)),
+        (found.free_files, _LEAST_TEMPORARY_FILES, f"{found.free_files} inodes (files)"),
+    ):
+        if number < least:
+            return warning(f"{words} are free in {readers.TEMPORARY}", "remove some files there: programs fail")
+    return ok(f"{size(found.free_bytes)} are free in {readers.TEMPORARY}")
 
 
 def database_disk(facts: Facts) -> Judgement:
