@@ -25,6 +25,7 @@ from gleaner.control.setup.facts import (
     Folder,
     Output,
     Programs,
+    QueueFacts,
     Role,
     StorageFacts,
     TextFile,
@@ -38,10 +39,12 @@ UID = 4200
 STORAGE = StorageFacts(
     uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
 )
+QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
-    "status": "ok", "leader": True, "version": "0.2.0", "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
+    "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
+    "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
     "storage_id": "5eed",
 }  # fmt: skip
 CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE)
@@ -121,7 +124,7 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True,
+        munge="0", has_systemd=True, queue=QUEUE,
     )  # fmt: skip
     return replace(facts, **changes)
 

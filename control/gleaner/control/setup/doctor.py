@@ -40,6 +40,7 @@ CHECKS = (
     Check("looks at Slurm", machine_checks.polls, _CONTROL),
     Check("database", storage_checks.schema, _CONTROL),
     Check("database's disk", storage_checks.database_disk, _CONTROL),
+    Check("queue's writes", storage_checks.queue_writes, _CONTROL),
     Check("token", machine_checks.token, _MINE),
     Check("munge", machine_checks.munge, _ALL),
     Check("services", machine_checks.units, _WORKS),

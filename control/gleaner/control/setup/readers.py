@@ -24,6 +24,7 @@ from gleaner.control.setup.facts import (
     Role,
     TextFile,
     Unread,
+    sqlite_file,
 )
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
@@ -180,6 +181,10 @@ def _special(
                 reading.listens, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
+            if settings.queue.url.startswith("sqlite"):
+                readers["queue"] = lambda: machine_facts.queue(
+                    settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
+                )
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
         readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
     elif role is Role.NODE:
@@ -218,7 +223,7 @@ def _places(
         if settings.api.key is not None:
             files.append(str(settings.api.key))
         if settings.queue.url.startswith("sqlite"):
-            folders.append(str(machine_facts.sqlite_file(settings.queue.url).parent))
+            folders.append(str(sqlite_file(settings.queue.url).parent))
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(folders))
 
 

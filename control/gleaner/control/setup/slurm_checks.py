@@ -214,7 +214,9 @@ def partition(facts: Facts) -> Judgement:
         return judge(f"partition {name}: GraceTime={grace_s}", f"GraceTime=120: preempted agents save in it; {_CONFIG}")
     state = values.get("State", "UP")
     if state != "UP":
-        return warning(f"the partition {name} is {state}", f"scontrol update PartitionName={name} State=UP")
+        return fault(
+            f"the partition {name} is {state}: no agent starts", f"scontrol update PartitionName={name} State=UP"
+        )
     return ok(f"{name}: PreemptMode={mode}, GraceTime={grace_s}")
 
 
