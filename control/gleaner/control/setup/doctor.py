@@ -106,4 +106,4 @@ def _finding(check: Check, facts: Facts) -> Finding:
     except Exception as error:  # the other checks still tell what they know
         said = f"this check itself failed: {type(error).__name__}: {error}"
         return Finding(check.name, State.NOT_CHECKED, one_line(said)[:200], "please report this")
-    return Finding(check.name, found.state, one_line(found.seen), one_line(found.to_do))
+    return Finding(check.name, found.state, one_line(found.seen) or "no text", one_line(found.to_do))
