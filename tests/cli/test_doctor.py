@@ -1,5 +1,6 @@
 """`glean doctor` by hand: against a control that runs, one that is away, and with tokens of all kinds."""
 
+import gzip
 import json
 import os
 import tarfile
@@ -10,6 +11,8 @@ from tests.cli.cli_harness import CliHarness, Service
 from tests.cli.test_services import SERVER, without
 
 from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.control.queue import secret_key
+from gleaner.control.setup import bundle
 from gleaner.control.slurm.snapshot import Snapshot
 
 PATIENT = ("--patience", "120")
@@ -103,6 +106,34 @@ def test_a_bundle_is_written_once_and_without_the_token(harness: CliHarness, tmp
         assert file.read().decode() == "# ***\n[rounds]\nlength_s = 90\n"
     assert "is there already" in harness.refused("doctor", "client", "--bundle", str(path), code=2)
     assert "No such file" in harness.refused("doctor", "client", "--bundle", str(tmp_path / "no" / "b"), code=1)
+
+
+@pytest.mark.slow
+def test_a_bundle_of_controls_machine_holds_no_secret_of_its_groups_and_none_of_its_own(
+    admin: CliHarness, harness: CliHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_file = tmp_path / "secrets.json"  # settings with such an end are packed
+    assert secret_key.make(tmp_path / "secrets.key")
+    key_file.hardlink_to(tmp_path / "secrets.key")
+    (harness.folder / "value").write_text("AKIAEXAMPLE:wJalrXUtnFEMI")
+    harness.good("secret", "set", "ceph", "--for", "s3://host.example/a/", "--from-file", "value")
+    token, key = (tmp_path / "admin-token").read_text().strip(), key_file.read_text().strip()
+    url = "postgresql+psycopg://gleaner:pa55-w0rd@127.0.0.1:1/gleaner"
+    del admin.environment["GLEANER_QUEUE__URL"]
+    admin.environment |= {"GLEANER_QUEUE__SECRET_KEY_FILE": str(key_file)}
+    (tmp_path / "gleaner.toml").write_text(
+        f'[queue]\nurl = "{url}"\n[storage]\nfolder = "{tmp_path}/storage"\n# {token}\n'
+    )
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/control.log").write_text(f"{url} failed\n{token}\n{key}\n")
+    monkeypatch.setattr(bundle, "_LOGS", tmp_path / "log")
+    code, _, err = admin.run("doctor", "control", *PATIENT, "--bundle", str(tmp_path / "bundle.tar.gz"))
+    assert (code, err.count("\n")) == (1, 1)
+    packed = gzip.decompress((tmp_path / "bundle.tar.gz").read_bytes())
+    for name in (b"findings.json", b"gleaner.toml", b"control.log", b"key for secrets"):
+        assert name in packed
+    for secret in (token, key, "pa55-w0rd", "wJalrXUtnFEMI", "AKIAEXAMPLE"):
+        assert secret.encode() not in packed
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from gleaner.control.setup.facts import (
     Programs,
     QueueFacts,
     Role,
+    SecretKeyFacts,
     StorageFacts,
     TextFile,
     Unread,
@@ -40,6 +41,7 @@ STORAGE = StorageFacts(
     uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
 )
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
+SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
@@ -124,7 +126,7 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True, queue=QUEUE,
+        munge="0", has_systemd=True, queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)
 

@@ -14,9 +14,10 @@ import pytest
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.setup import machine_facts, readers, reading
-from gleaner.control.setup.facts import Certificate, Output, Role, StorageFacts, Unread
+from gleaner.control.setup.facts import Certificate, Output, Role, SecretKeyFacts, StorageFacts, Unread
 from gleaner.control.setup.queue_probe import probe
 from gleaner.control.setup.storage_probe import try_writes
 
@@ -262,3 +263,33 @@ def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> Non
         assert reading.running((path,)) == ()
         process.send_signal(signal.SIGCONT)
         process.stdin.close()
+
+
+def found_key(path: Path, storage: Path) -> SecretKeyFacts:
+    found = machine_facts.secret_key(path, storage, PATIENCE_S)
+    assert isinstance(found, SecretKeyFacts), found
+    return found
+
+
+def test_the_key_for_secrets_is_read_as_the_service_account_reads_it(tmp_path: Path) -> None:
+    key, storage = tmp_path / "secrets.key", tmp_path / "storage"
+    storage.mkdir()
+    assert found_key(key, storage).is_missing
+    secret_key.make(key)
+    mine = os.geteuid()
+    assert found_key(key, storage) == SecretKeyFacts(mine, 0o600, False, False, "")
+    key.chmod(0o640)
+    assert (found_key(key, storage).mode, "chmod 600" in found_key(key, storage).trouble) == (0o640, True)
+    key.chmod(0o600)
+    key.write_text("n0t-a-key\n")
+    trouble = found_key(key, storage).trouble
+    assert trouble.startswith(f"{key} has no key for secrets")
+    assert "n0t-a-key" not in trouble
+    (storage / "link").symlink_to(key)
+    (tmp_path / "link").symlink_to(storage / "secrets.key")
+    secret_key.make(storage / "secrets.key")
+    assert found_key(tmp_path / "link", storage).is_on_storage
+    assert not found_key(storage / "link", storage).is_on_storage
+    if mine == 0:
+        os.chown(storage, 65534, 65534)
+        assert "cannot be read: Permission denied" in found_key(key, storage).trouble

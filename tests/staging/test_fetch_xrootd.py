@@ -175,7 +175,8 @@ def test_what_no_other_try_changes_is_one_line(site: Site, tmp_path: Path) -> No
     line = failure(f"{own_redirector}/loop/a.root", tmp_path / "i", own_redirector, f"root://127.0.0.1:{site.loop}/")
     assert "is redirected more than 10 times" in line
     assert "not below a URL" in failure(f"{own}/away/a.root", tmp_path / "f", f"{own}/pub/")
-    fetched(f"{own}/pub/two%20words.root", tmp_path / "g", own)
+    by_ipv6 = own.replace("127.0.0.1", "[::1]")
+    fetched(f"{by_ipv6}/pub/two%20words.root", tmp_path / "g", by_ipv6)
     assert (tmp_path / "g").read_bytes() == b"two words"
     fetched(f"{own}/pub/list.meta4", tmp_path / "h", own)
     assert (tmp_path / "h").read_text() == METALINK

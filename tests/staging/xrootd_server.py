@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -31,9 +32,8 @@ def xrootd(place: Path, name: str, *directives: str) -> Iterator[int]:
     )))  # fmt: skip
     as_root = ["-R", "nobody"] if os.geteuid() == 0 else []
     if as_root:
-        for each in (home, *place.rglob("*.pem"), *place.glob("cache/**/*"), place / "cache"):
-            with suppress(FileNotFoundError):
-                subprocess.run(["chown", "nobody", str(each)], check=True, timeout=60)
+        for each in (home, *place.glob("*.pem"), *place.glob("cache/**/*"), *place.glob("cache")):
+            shutil.chown(each, "nobody")
     environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(place / "cache")}
     with subprocess.Popen(
         ["xrootd", *as_root, "-c", str(config), "-n", name],

@@ -36,6 +36,7 @@ CHECKS = (
     Check("version", machine_checks.version, _ALL),
     Check("certificate", machine_checks.certificate, _ALL),
     Check("certificate's key", machine_checks.key_of_certificate, _CONTROL),
+    Check("key for secrets", machine_checks.secret_key, _CONTROL),
     Check("steps of control", machine_checks.steps, _CONTROL),
     Check("looks at Slurm", machine_checks.polls, _CONTROL),
     Check("database", storage_checks.schema, _CONTROL),

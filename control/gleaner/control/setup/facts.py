@@ -114,6 +114,17 @@ class QueueFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretKeyFacts:
+    """The file of the key for groups' secrets. An empty `trouble` says that the service account can use it."""
+
+    uid: int
+    mode: int
+    is_missing: bool
+    is_on_storage: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """A certificate that an authority vouches for: the names in it, and its end (seconds since the epoch)."""
 
@@ -189,6 +200,7 @@ class Facts:
     account: Account | Unread = NOT_ASKED
     """The service account."""
     queue: QueueFacts | Unread = NOT_ASKED
+    secret_key: SecretKeyFacts | Unread = NOT_ASKED
     schema: str | Unread = NOT_ASKED
     """Empty if the database has this version's tables, else what is wrong."""
     installed: Programs | Unread = NOT_ASKED

@@ -198,6 +198,32 @@ def key_of_certificate(facts: Facts) -> Judgement:
     return _secret_file(facts.file(str(path)), str(path))
 
 
+def secret_key(facts: Facts) -> Judgement:
+    """Judge the key for groups' secrets: the service account's alone, and on no node."""
+    path, found = needed(facts.settings).queue.secret_key_file, needed(facts.secret_key)
+    if found.is_missing:
+        return warning(
+            f"there is no {path}: groups can keep no secrets",
+            "`glean control prepare` makes it; or copy it from the other machine of control",
+        )
+    if found.is_on_storage:
+        return fault(
+            f"{path} is on the shared storage, which nodes can read",
+            "move it to a disk of this machine alone, and name it in [queue] secret_key_file",
+        )
+    if found.mode & 0o077:
+        return fault(f"others may read {path} (mode {found.mode:o})", f"chmod 600 {path}")
+    if not isinstance(facts.account, Unread) and found.uid != facts.account.uid:
+        return fault(
+            f"{path} is not {facts.account.name}'s, as whom control runs", f"chown {facts.account.name} {path}"
+        )
+    if found.trouble and facts.uid not in {0, found.uid}:
+        return not_checked(found.trouble, "run this as root")
+    if found.trouble:
+        return fault(found.trouble, "put the right key there: secrets that are stored need it")
+    return ok(f"{path} is the service account's alone")
+
+
 def _secret_file(file: TextFile | Unread, path: str) -> Judgement:
     if isinstance(file, Unread):
         if "Permission denied" in file.why:

@@ -29,6 +29,7 @@ from gleaner.control.setup.facts import (
     Output,
     Programs,
     QueueFacts,
+    SecretKeyFacts,
     StorageFacts,
     Unread,
     sqlite_file,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
 _KIB_A_MIB = 1024
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
+_KEY_PROBE = "gleaner.control.setup.key_probe"
 _HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
 
 
@@ -142,6 +144,18 @@ def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
         return StorageFacts(**answer)
     except (ValueError, TypeError):
         return Unread(f"{folder} cannot be tried: {ended.complaint}")
+
+
+def secret_key(path: Path, folder: Path, patience_s: float) -> SecretKeyFacts | Unread:
+    """Return the facts of the key for secrets, by a program of its own that acts as the owner of the storage folder."""
+    ended = reading.run((sys.executable, "-P", "-m", _KEY_PROBE, str(path), str(folder)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return Unread(f"{path} was not read within {patience_s:g} s")
+    try:
+        answer = untrusted.json_of(ended.stdout)
+        return Unread(f"{path}: {answer['error']}") if "error" in answer else SecretKeyFacts(**answer)
+    except (ValueError, TypeError):
+        return Unread(f"{path} cannot be looked at")  # what the program has printed may have a part of the key
 
 
 def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:

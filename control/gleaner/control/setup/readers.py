@@ -177,6 +177,8 @@ def _special(
             folder = settings.storage.folder
             readers["storage"] = lambda: machine_facts.storage(folder, uid, patience_s)
             readers["account"] = lambda: machine_facts.owner_of(folder)
+            key_file = settings.queue.secret_key_file
+            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, patience_s)
             readers["slurm_admin"] = partial(
                 reading.listens, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )

@@ -76,7 +76,8 @@ def try_writes(drafts: Path) -> str:
     return ""
 
 
-def _become_owner(root: Path, otherwise: int) -> None:
+def become_owner(root: Path, otherwise: int) -> None:
+    """Act as the owner of a folder from now on, if this is root."""
     try:
         facts = root.stat()
         uid, gid = facts.st_uid, facts.st_gid
@@ -92,7 +93,7 @@ def main() -> None:
     """Print the facts, or the error."""
     root = Path(sys.argv[1])
     try:
-        _become_owner(root, int(sys.argv[2]))
+        become_owner(root, int(sys.argv[2]))
         answer = probe(root)
     except OSError as error:
         answer = {"error": error.strerror or str(error), "is_missing": isinstance(error, FileNotFoundError)}
