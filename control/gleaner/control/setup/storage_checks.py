@@ -126,7 +126,7 @@ def database_disk(facts: Facts) -> Judgement:
 
 
 def queue_writes(facts: Facts) -> Judgement:
-    """Judge whether control can write its queue: its files' owners, and a lock that somebody never gives back."""
+    """Judge whether control can write its queue: its files' owners, and a lock of writers that somebody keeps."""
     url = needed(facts.settings).queue.url
     if not url.startswith("sqlite"):
         return not_checked("the database is a server's")
