@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static measure test test-all demo demo-entitlements demo-eternal demo-own-image demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page
+.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -35,6 +35,11 @@ test:  ## what proves a change: sets up what is missing, runs the tests, says wh
 
 test-all:  ## every test (ARGS="--only cluster -- --cluster-order reverse": those files in another order)
 	@$(PYTHON) -m tests.suite.run --all --limit-min 0 $(ARGS)
+
+test-install:  ## set up, used, started anew and taken back on a whole emulated machine with systemd; an hour (ARGS=helper, ARGS=docker)
+	@deploy/setup.sh --machine
+	@$(MAKE) --no-print-directory venv
+	@for way in $(or $(ARGS),helper docker); do tests/install/run.sh $$way || exit; done
 
 # pyright needs a minute for everything and remembers nothing: here it reads what differs from the last commit. In
 # `make test` it reads the program and the demo, in `make test-all` the tests, too.

@@ -15,6 +15,8 @@ from urllib.parse import quote
 import httpx
 
 from demo import nsenter
+from gleaner.control.setup.steps.answers import ControlAnswers
+from gleaner.control.setup.steps.roles import control_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
@@ -22,7 +24,7 @@ NODES = ("node1", "node2", "node3")
 SERVICE_USER = "gleaner"
 USERS = ("alice", "bob", "carol")
 TOKEN_FILE = "/home/gleaner/.config/gleaner/token"
-"""The admin's token on the head; the user's token has `-physics` behind its name."""
+"""A copy for the service account; the user's token has `-physics` behind its name."""
 
 
 PATIENCE_S = 180.0
@@ -267,16 +269,17 @@ def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None
 
 def is_configured() -> bool:
     """Return whether control has the demo's settings without changes."""
-    return run("head", "cat", "/etc/gleaner/gleaner.toml") in {settings_with(None), _shipped_settings()}
+    return run("head", "cat", "/etc/gleaner/gleaner.toml") in {settings_with(None), _settings()}
 
 
-def _shipped_settings() -> str:
-    return (ROOT / "deploy" / "settings" / "gleaner.toml").read_text()
+def _settings() -> str:
+    """Return what `glean setup control` has written on the head, and what `images/head/entry.sh` has added."""
+    return control_settings(ControlAnswers("head")) + (ROOT / "deploy" / "settings" / "demo.toml").read_text()
 
 
 def settings_with(changes: Mapping[str, Mapping[str, object]] | None) -> str:
     """Return the demo's settings with `changes`, as the text of a file."""
-    settings = tomllib.loads(_shipped_settings())
+    settings = tomllib.loads(_settings())
     for table, values in (changes or {}).items():
         settings.setdefault(table, {}).update(values)
     return "".join(
@@ -344,17 +347,16 @@ def _client() -> httpx.Client:
 
 
 def _admin_token() -> str:
-    home = TOKEN_FILE
+    token = run("head", "sh", "-c", "cat ~/.config/gleaner/token")  # root's: `glean setup control` has made it
     run(
         "head", "sh", "-c",
-        f"test -s {home} || {{ mkdir -p $(dirname {home}) && "
-        f"glean token create --local --role admin --name admin --to {home}; }} && "
+        f"umask 077; mkdir -p $(dirname {TOKEN_FILE}) && {{ test -s {TOKEN_FILE} || cat >{TOKEN_FILE}; }} && "
         # The group that the demos and the tests submit for: one that nobody has a token for is refused.
-        f"test -s {home}-physics || "
-        f"glean token create --local --role user --name demo --group physics --to {home}-physics",
-        user=SERVICE_USER,
+        f"test -s {TOKEN_FILE}-physics || "
+        f"glean token create --local --role user --name demo --group physics --to {TOKEN_FILE}-physics",
+        user=SERVICE_USER, stdin=token,
     )  # fmt: skip
-    return run("head", "cat", home).strip()
+    return token.strip()
 
 
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:

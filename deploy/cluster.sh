@@ -10,7 +10,7 @@
 #   cluster.sh thaw [NAME]                  let go what is frozen in control groups whose names begin with NAME (gleaner)
 #
 # GLEANER_UP_WITHIN_S (default 300): how long each of these may take; a busy machine needs a minute for all.
-# GLEANER_GRACE_S (default 60): the grace time of preempted agents; the slurm.conf for real clusters says 120.
+# GLEANER_GRACE_S (default 60): the grace time of preempted agents when the head is set up; on a real cluster it is 120.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -26,50 +26,28 @@ prepare_folders() {
     mkdir -p "$cluster_dir"
     chmod 711 "$cluster_dir"
     local node
-    install -d -m 0700 -o $uid -g $uid "$cluster_dir/storage"
+    install -d -m 0755 "$cluster_dir/storage"
     install -d -m 1777 "$cluster_dir/users" # what ordinary users have on all machines
-    for node in head $nodes; do install -d -m 0750 -o $uid -g $uid "$cluster_dir/$node"; done
+    for node in $nodes; do install -d -m 0750 -o $uid -g $uid "$cluster_dir/$node"; done
     for node in $nodes; do mkdir -p "$cluster_dir/$node-docker"; done
-    install -d -m 0755 "$cluster_dir/slurm" "$cluster_dir"/etc-{head,node}{,/tls}
+    install -d -m 0755 "$cluster_dir"/{slurm,head,etc-head,etc-node,etc-node/tls}
     install -d -m 0700 "$cluster_dir/secret"
     [ -s "$cluster_dir/secret/munge.key" ] || (umask 077 && head -c 1024 /dev/urandom >"$cluster_dir/secret/munge.key")
     [ -s "$cluster_dir/etc-node/user-jobs.key" ] || (umask 077 && head -c 64 /dev/urandom >"$cluster_dir/etc-node/user-jobs.key")
 }
 
+# What the demo's site has of its own. All else on the head is of `glean setup control` (images/head/entry.sh).
 prepare_settings() {
-    local from=$repo_dir/deploy role
-    sed "s/GraceTime=120/GraceTime=${GLEANER_GRACE_S:-60}/" "$from/slurm/slurm.conf" >"$cluster_dir/slurm/slurm.conf"
+    local from=$repo_dir/deploy
+    [ -s "$cluster_dir/slurm/slurm.conf" ] || cp "$from/slurm/slurm.conf" "$cluster_dir/slurm/"
     cp "$from"/slurm/{machine,cgroup}.conf "$from/slurm/job_submit.lua" "$cluster_dir/slurm/"
     install -m 0600 -o $slurm_uid "$from/slurm/slurmdbd.conf" "$cluster_dir/slurm/" # slurmdbd refuses one that others may read
-    for role in head node; do
-        find "$from/settings" -name '*.toml' -exec cp {} "$cluster_dir/etc-$role/" \; 2>/dev/null || true
-    done
-    install -m 0644 "$from/settings/privileged.json" "$cluster_dir/etc-node/"
-    install -m 0644 "$from/settings/slurm-admin.conf" "$cluster_dir/etc-head/"
+    install -m 0644 "$from"/settings/{agent.toml,privileged.json} "$cluster_dir/etc-node/"
+    install -m 0644 "$from"/settings/{demo.toml,slurm-admin.conf} "$cluster_dir/etc-head/"
 }
 
-# A certificate authority for this cluster alone, and one certificate for the head. The authority's key is not kept.
-prepare_tls() {
-    local tls=$cluster_dir/etc-head/tls
-    if ! openssl x509 -checkend 86400 -noout -in "$tls/cert.pem" >/dev/null 2>&1; then
-        local made
-        made=$(mktemp -d)
-        (
-            cd "$made"
-            umask 077
-            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 -subj "/CN=Gleaner demo CA" \
-                -addext "keyUsage=critical,keyCertSign,cRLSign" -keyout ca.key -out ca.pem
-            openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=head" -keyout key.pem -out cert.csr
-            printf '%s\n' "subjectAltName=DNS:head,DNS:localhost,IP:127.0.0.1,IP:10.213.87.10" \
-                "extendedKeyUsage=serverAuth" "basicConstraints=CA:FALSE" "authorityKeyIdentifier=keyid" >extensions
-            openssl x509 -req -in cert.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 824 -extfile extensions -out cert.pem
-        ) 2>"$cluster_dir/tls.log" || die "openssl could not make the certificates; see $cluster_dir/tls.log"
-        install -m 0644 "$made"/{ca,cert}.pem "$tls/"
-        install -m 0600 -o $uid -g $uid "$made/key.pem" "$tls/"
-        rm -rf "$made"
-    fi
-    install -m 0644 "$tls/ca.pem" "$cluster_dir/etc-node/tls/"
-}
+# The agents trust control's certificate by the authority that setup has made on the head.
+give_authority() { install -m 0644 "$cluster_dir/etc-head/tls/ca.pem" "$cluster_dir/etc-node/tls/"; }
 
 # Another engine may have told the machine to drop what bridges forward; this rule is for our bridge only.
 bridge_rule() {
@@ -120,13 +98,13 @@ up() {
     [ -z "$missing" ] || die "these images are missing:$missing; run images/build.sh first"
     prepare_folders
     prepare_settings
-    prepare_tls
     bridge_rule add
     compose up -d >"$cluster_dir/compose.log" 2>&1 || { tail -n 20 "$cluster_dir/compose.log" >&2; die "compose failed"; }
     await "Slurm does not have all nodes" all_up
     # As its first user finds it: the tables are there, and it leads. Only then can tokens be made and jobs be submitted.
     await "control on the head does not answer, or does not lead; see /var/log/gleaner/control.log there" control_leads
     await "the Slurm admin service on the head does not listen; see /var/log/gleaner/slurm-admin.log there" slurm_admin_listens
+    give_authority
     for node in $nodes; do
         await "the Docker Engine of $node does not answer; see /var/log/dockerd.log there" engine_answers "$node"
         await "the node helper of $node does not answer; see /var/log/gleaner-helper.log there" helper_answers "$node"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what a fresh Debian 12 machine lacks: setup.sh [--tests | --own-image]. Run as root; a second run finds nothing to do.
+# Install what a fresh Debian 12 machine lacks: setup.sh [--tests | --own-image | --machine]. Run as root; a second run finds nothing to do.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -7,7 +7,7 @@ log=$data_dir/setup.log
 updated=
 
 as_root
-case ${1:-}${2+ more} in "" | --tests | --own-image) ;; *) die "usage: setup.sh [--tests | --own-image]" ;; esac
+case ${1:-}${2+ more} in "" | --tests | --own-image | --machine) ;; *) die "usage: setup.sh [--tests | --own-image | --machine]" ;; esac
 command -v apt-get >/dev/null || die "this machine has no apt-get; install Docker Engine, compose and Python by hand"
 mkdir -p "$data_dir"
 chmod 711 "$data_dir"
@@ -54,7 +54,10 @@ need "packet filter" "command -v iptables" iptables
 need "compose" "compose version" docker-compose
 need "openssl" "command -v openssl" openssl
 need "Python's venv" "python3 -c 'import ensurepip, venv'" python3-venv python3-pip
-if [ $# = 1 ]; then
+if [ "${1:-}" = --machine ]; then
+    need "an emulated machine" "command -v qemu-system-x86_64 && command -v mkfs.ext4" qemu-system-x86 e2fsprogs
+    need "mmdebstrap" "command -v mmdebstrap" mmdebstrap
+elif [ $# = 1 ]; then
     need "SIF's tools" "command -v siftool && command -v mksquashfs && command -v unsquashfs" siftool squashfs-tools
 fi
 if [ "${1:-}" = --tests ]; then

@@ -13,7 +13,7 @@ PRETENDED = """
 . <(sed '/^as_root$/,$d' cluster.sh)
 cluster_dir=$PWD_OF_TEST
 docker() { case "$*" in *"ps -q"*) printf '1\\n2\\n3\\n4\\n' ;; esac; }
-prepare_folders() { :; }; prepare_settings() { :; }; prepare_tls() { :; }; bridge_rule() { :; }; compose() { :; }
+prepare_folders() { :; }; prepare_settings() { :; }; give_authority() { :; }; bridge_rule() { :; }; compose() { :; }
 status() { :; }; logs_of_dead() { :; }
 load_images() { echo images >>"$PWD_OF_TEST/asked"; }
 in_container() {

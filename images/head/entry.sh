@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the head runs: munge, the accounting database, Slurm's controller. Ends when one of them ends.
+# What the head runs: munge, the accounting database, Slurm's controller, and Gleaner. Ends when one of them ends.
 # /run is a fresh tmpfs at each start, so no pid file or socket of an earlier life is in the way.
 set -eu
 
@@ -7,7 +7,6 @@ mkdir -p /run/munge /run/slurm /run/mysqld /var/log/slurm /var/lib/slurm/slurmct
 chown munge: /run/munge
 chown slurm: /run/slurm /var/log/slurm /var/lib/slurm /var/lib/slurm/slurmctld
 chown mysql: /run/mysqld
-install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner
 
 install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
 
@@ -39,16 +38,41 @@ mariadb -e "CREATE DATABASE IF NOT EXISTS slurm_acct_db; CREATE USER IF NOT EXIS
 wait_for 20 munged munge -n
 as slurm slurmdbd -D &
 wait_for 60 slurmdbd sacctmgr -n list cluster
-[ -n "$(sacctmgr -nP list user gleaner)" ] || /accounts.sh >/var/log/slurm/accounts.log
-as slurm slurmctld -D &
-wait_for 60 slurmctld scontrol ping
+[ -n "$(sacctmgr -nP list user alice)" ] || /accounts.sh >/var/log/slurm/accounts.log
+start_slurmctld() {
+    as slurm slurmctld -D &
+    slurmctld=$!
+    wait_for 60 slurmctld scontrol ping
+}
+start_slurmctld
+install -d -o gleaner -g gleaner -m 0750 /var/log/gleaner
+
+# As an admin does it (docs/admin/install.md). No systemd starts control here, so setup ends with that as a fault; the
+# token is its last step.
+token=$HOME/.config/gleaner/token
+set_up() {
+    local address
+    address=$(hostname --ip-address)
+    glean setup control --host head --host "${address%% *}" --storage /srv/gleaner --memory-per-cpu 500 \
+        --grace-time "$GLEANER_GRACE_S" --yes >/var/log/gleaner/setup.log 2>&1 || [ -s $token ] || {
+        cat /var/log/gleaner/setup.log >&2
+        exit 1
+    }
+    # The demo's own settings: short rounds.
+    grep -qxF '[rounds]' /etc/gleaner/gleaner.toml || cat /etc/gleaner/demo.toml >>/etc/gleaner/gleaner.toml
+    # By hand, where Gleaner enforces entitlements or drains nodes (docs/admin/entitlements.md). This account submits nothing.
+    sacctmgr -i add user gleaner-slurm-admin Account=gleaner AdminLevel=Administrator
+    sacctmgr -i modify user gleaner-slurm-admin set MaxSubmitJobs=0
+    # As setup tells the admin.
+    pkill -x slurmctld
+    wait "$slurmctld" || true
+    start_slurmctld
+}
+[ -s $token ] || set_up
 
 # What a service manager does on a real head (deploy/systemd): start control, and start it again whenever it ends.
-install -d -o gleaner -g gleaner -m 0750 /var/log/gleaner
 keep_control() {
-    for verb in migrate prepare; do
-        until as gleaner glean control $verb >>/var/log/gleaner/control.log 2>&1; do sleep 2; done
-    done
+    until as gleaner glean control migrate >>/var/log/gleaner/control.log 2>&1; do sleep 2; done
     while :; do
         as gleaner glean control run >>/var/log/gleaner/control.log 2>&1 || true
         sleep 1

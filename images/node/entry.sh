@@ -50,6 +50,8 @@ while :; do gleaner-helper || true; sleep 1; done >/var/log/gleaner-helper.log 2
 /usr/local/libexec/gleaner/watchdog &
 if with_slurm; then
     wait_for 20 munged /dev/null munge -n
+    # Where the head is set up, slurm.conf gets lines that slurmd reads, too.
+    wait_for 300 "Gleaner's lines in slurm.conf" /etc/slurm/slurm.conf grep -q ^Epilog= /etc/slurm/slurm.conf
     # -b: processes of before are gone, as after a reboot, and slurmctld ends the jobs that it believes to run here.
     slurmd -D -b &
 fi

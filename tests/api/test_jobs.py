@@ -5,7 +5,7 @@ from tests.api.api_harness import START_S, ApiHarness, detail
 from tests.slurm.records import agent, node, seen
 
 from gleaner.control.policy.node_health import JOBS_UNTIL_SUSPECT
-from gleaner.control.queue import jobs, node_health
+from gleaner.control.queue import jobs, node_health, queries
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import RoundSettings
 from gleaner.control.slurm.snapshot import SlurmNode
@@ -191,7 +191,7 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
     _cluster(harness, node("n1", 4, 2048, "ALLOCATED"))
     assert says() == "no node is idle"
     _cluster(harness, node("n1", 4, 2048))
-    assert says() == "nothing is in its way: the next free agent takes it"
+    assert says().startswith("no agent is running: ")
     _cluster(harness, node("n1", 4, 2048, "IDLE", "PLANNED"))
     assert says() == "no node is idle"
     _cluster(harness, node("n1", 4, 2048))
@@ -202,6 +202,30 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
     assert "not started yet: 1" in says()
     harness.user.post(f"/v1/jobs/{job}/hold")
     assert says().startswith("held: by alice")
+
+
+def test_a_waiting_job_says_how_many_of_its_group_go_before_it(harness: ApiHarness) -> None:
+    saved, new = harness.user.submit(), harness.user.submit(spec={"priority": 1})
+    saver = harness.agent()
+    harness.user.post(f"/v1/jobs/{new}/hold")
+    assert [each["job"] for each in saver.claim()] == [saved]
+    saver.saved(saved, 1, harness.publish_checkpoint(saved, 1))
+    harness.user.post(f"/v1/jobs/{new}/release")
+    larger = harness.user.submit(spec={"cpus": 2, "priority": 3})
+    harness.caller("user", "bob", "cms").submit(spec={"priority": 9})
+    last, first = harness.user.submit(spec={"priority": 1}), harness.user.submit(spec={"priority": 2})
+    harness.user.post(f"/v1/jobs/{harness.user.submit(spec={'priority': 9})}/hold")
+
+    def before(job: int) -> int:
+        with transaction(harness.state.engine) as db:
+            return queries.waiting_before(db, job, at_most=100)
+
+    assert [before(job) for job in (saved, larger, first, new, last)] == [0, 1, 2, 3, 4]
+    with transaction(harness.state.engine) as db:
+        assert queries.waiting_before(db, last, at_most=3) == 3
+    _cluster(harness, node("n1", 8, 16_384, "ALLOCATED"))
+    line = harness.user.get(f"/v1/jobs/{last}").json()["waits_because"]
+    assert "; about 4 jobs of its group go before it" in line
 
 
 def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
@@ -216,7 +240,7 @@ def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
         return line
 
     _cluster(harness, node("n1", 8, 16384))
-    assert says() == "nothing is in its way: the next free agent takes it"  # nobody knows n1 yet
+    assert says().startswith("no agent is running: ")  # nobody knows n1 yet
     poor = harness.agent("n1", criu="4.1", cpu_features=["avx"])
     assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
     assert poor.claim() == []

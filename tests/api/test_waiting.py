@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.control.policy.fair_share import ShareRules, Shares
-from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, Surroundings, fits_somewhere, waits_because
+from gleaner.control.policy.why_waiting import (
+    MOST_BEFORE,
+    JobNeeds,
+    NodeOutlook,
+    Surroundings,
+    fits_somewhere,
+    waits_because,
+)
 
 SMALL = JobNeeds(cpus=1, memory_mib=512)
 IDLE = NodeOutlook(cpus=4, memory_mib=2048, is_free=True)
@@ -75,7 +82,7 @@ def test_a_saved_job_says_what_a_node_must_have_on_which_it_can_go_on() -> None:
     assert waits_because(tied, replace(CALM, nodes=other)).startswith("no idle node can restore it: waits for a node")
     too_small = (*named, replace(IDLE, cpus=0, name="n3"))
     assert waits_because(tied, replace(CALM, nodes=too_small)) == "waits for a node with CPU feature amx (saved on n9)"
-    assert "nothing is in its way" in waits_because(tied, replace(CALM, nodes=(*named, replace(IDLE, name="n3"))))
+    assert "no agent is running" in waits_because(tied, replace(CALM, nodes=(*named, replace(IDLE, name="n3"))))
 
 
 def test_a_saved_job_that_all_nodes_have_refused_names_them() -> None:
@@ -107,7 +114,19 @@ def test_pending_agents_are_named() -> None:
 
 
 def test_with_nothing_in_its_way_the_next_free_agent_takes_it() -> None:
-    assert waits_because(SMALL, CALM) == "nothing is in its way: the next free agent takes it"
+    calm = replace(CALM, agents_live=1)
+    assert waits_because(SMALL, calm) == "nothing is in its way: the next free agent takes it"
+    behind = waits_because(replace(SMALL, before=470), calm)
+    assert behind == (
+        "it waits for its turn; about 470 jobs of its group go before it: saved ones, then by priority, then by age"
+    )
+
+
+def test_without_any_agent_nobody_is_promised_the_next_free_one() -> None:
+    line = waits_because(replace(SMALL, before=1), CALM)
+    assert line.startswith("no agent is running: control starts one when it looks at the cluster next, or at 01:00 ")
+    assert "; 1 job of its group goes before it" in line
+    assert "10,000 jobs or more" in waits_because(replace(SMALL, before=MOST_BEFORE), replace(CALM, agents_live=10))
 
 
 nodes = st.builds(NodeOutlook, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), is_free=st.booleans())

@@ -111,7 +111,7 @@ def test_no_agent_is_submitted_that_has_no_time_to_begin_a_job(left_s: float, ag
 
 def test_the_shipped_settings_leave_each_agent_the_time_that_its_own_settings_want() -> None:
     deploy = Path(__file__).parents[2] / "deploy"
-    control = tomllib.loads((deploy / "settings" / "gleaner.toml").read_text())
+    control = tomllib.loads((deploy / "settings" / "demo.toml").read_text())
     agent = tomllib.loads((deploy / "settings" / "agent.toml").read_text())
     kill_wait = re.search(r"^KillWait=(\d+)", (deploy / "slurm" / "slurm.conf").read_text(), re.MULTILINE)
     assert kill_wait is not None

@@ -60,7 +60,8 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert setup(root, *CONTROL, "--dry-run") == 0
     assert tree(root) == before
     assert setup(root, *CONTROL) == 0
-    assert "systemctl restart slurmctld" in capsys.readouterr().err  # and never done silently
+    said = capsys.readouterr().err  # and never done silently: without the second, nodes would know of no Epilog
+    assert said.index("systemctl restart slurmctld") < said.index("scontrol reconfigure")
     tls = root / "etc/gleaner/tls"
     shown = reading.certificate_file(tls / "cert.pem", tls / "key.pem", ca_file=tls / "ca.pem", host="head.site")
     assert isinstance(shown, Certificate)
@@ -73,10 +74,24 @@ def test_control_is_set_up_and_taken_back(root: Path, capsys: pytest.CaptureFixt
     assert setup(root, "control", "--yes") == 0
     assert tree(root) == made
     (root / "data/gleaner/checkpoint").touch()
+    capsys.readouterr()
     assert setup(root, "control", "--remove", "--yes") == 0
+    assert "before you take the nodes back: systemctl restart slurmctld" in capsys.readouterr().err
     assert tree(root).keys() - before.keys() == {"data", "data/gleaner", "data/gleaner/checkpoint"}
     shutil.rmtree(root / "data")
     assert tree(root) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes accounts")
+def test_the_account_is_taken_back_where_userdel_takes_its_group_along(root: Path) -> None:
+    """Debian and Red Hat have `USERGROUPS_ENAB yes`."""
+    (root / "etc/login.defs").write_text("USERGROUPS_ENAB yes\n")
+    for table in ("passwd", "group", "shadow"):
+        (root / "etc" / table).write_text("")
+    assert setup(root, *CONTROL) == 0
+    assert "us:x:" in (root / "etc/group").read_text()
+    assert setup(root, "control", "--remove", "--yes") == 0
+    assert [(root / "etc" / table).read_text() for table in ("passwd", "group", "shadow")] == ["", "", ""]
 
 
 def test_a_file_beside_slurm_conf_is_read_if_that_includes_it(root: Path) -> None:
@@ -199,6 +214,20 @@ def test_a_node_is_set_up_and_taken_back(node_root: Path) -> None:
     assert setup(node_root, "node", "--yes") == 0
     assert tree(node_root) == made
     assert setup(node_root, "node", "--remove", "--yes") == 0
+    assert tree(node_root) == before
+
+
+def test_the_images_of_a_node_go_with_purge_alone(node_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(node_root)
+    image = node_root / "var/lib/gleaner-root/image"
+    for purge in ((), ("--purge",)):
+        assert setup(node_root, *NODE) == 0
+        image.touch()
+        capsys.readouterr()
+        assert setup(node_root, "node", "--remove", "--yes", *purge) == 0
+        assert ("/var/lib/gleaner-root stays: --purge removes it, too" in capsys.readouterr().err) is not bool(purge)
+        if not purge:
+            shutil.rmtree(node_root / "var")
     assert tree(node_root) == before
 
 

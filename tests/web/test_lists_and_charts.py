@@ -11,6 +11,7 @@ from gleaner.control.queue.node_time import NodeSlice, NodeUses
 from gleaner.control.states import State
 from gleaner.control.web.band_chart import band_chart
 from gleaner.control.web.listing import ListSearch, listing
+from gleaner.control.web.node_shares import node_shares
 from gleaner.control.web.slice_chart import WIDTH, slice_chart
 from gleaner.control.web.timeline_chart import timeline_chart
 
@@ -137,7 +138,31 @@ def test_a_timeline_shows_looks_and_on_them_slices_with_their_restores_and_saves
         "harvested": "M650 9h50M500 27h450",
         "saving": "M700 9h100", "idle": "M0 27h100M200 27h300", "lost": "M100 27h100",
     }  # fmt: skip
-    assert chart.stripes[1].shares == {"idle": 0.4, "lost": 0.1, "harvested": 0.45}  # nothing of what is to come
+
+
+def test_a_nodes_parts_are_counted_in_seconds_however_much_time_is_shown() -> None:
+    looks = [NodeUses(begin_s, ("n1", "n2"), "ri") for begin_s in range(0, 100_000, 500)]
+    slices = [
+        _slice("n1", 600, 1100, restore_s=5, save_s=10), _slice("n1", 700, 800, save_s=5),  # beside each other
+        _slice("n2", 90_000, None), _slice("gone", 0, 5), _slice("n2", 100, 200, lost_s=90),
+    ]  # fmt: skip
+    found = node_shares(("n1", "n2"), looks, slices, begin_s=0, end_s=200_000, look_s=500, now_s=100_000)
+    assert {part: round(100_000 * share, 3) for part, share in found["n1"].items()} == {
+        "regular": 99_500, "restoring": 4.167, "saving": 12.5, "harvested": 483.333,
+    }  # fmt: skip
+    assert {part: round(100_000 * share, 3) for part, share in found["n2"].items()} == {
+        "idle": 89_900, "lost": 90, "harvested": 10_010,
+    }  # fmt: skip
+
+
+def test_a_part_of_a_slice_and_of_a_look_counts_where_only_that_is_shown() -> None:
+    looks = [NodeUses(0, ("n1", "n2"), "r-")]
+    slices = [_slice("n1", 60, 100, save_s=20)]
+    found = node_shares(("n1", "n2"), looks, slices, begin_s=30, end_s=90, look_s=50, now_s=1000)
+    assert {part: round(share, 6) for part, share in found["n1"].items()} == {
+        "regular": 0.4, "harvested": 0.4, "saving": 0.2,
+    }  # fmt: skip
+    assert found["n2"] == {}
 
 
 @given(
@@ -149,20 +174,14 @@ def test_a_timeline_shows_looks_and_on_them_slices_with_their_restores_and_saves
     ),
     now_s=SECONDS, begin_s=SECONDS,
 )  # fmt: skip
-def test_whatever_clocks_say_a_stripe_is_as_long_as_the_picture(
+def test_whatever_clocks_say_a_nodes_parts_sum_to_all_that_is_known(
     slices: list[NodeSlice], now_s: float, begin_s: float
 ) -> None:
-    chart = timeline_chart(
-        ("n1", "n2"),
-        (NodeUses(10, ("n1",), "r"),),
-        slices,
-        begin_s=begin_s,
-        end_s=begin_s + 600,
-        look_s=60,
-        now_s=now_s,
-    )
-    for stripe in chart.stripes:
-        assert sum(stripe.shares.values()) <= 1 + 1e-9
+    looks = (NodeUses(10, ("n1",), "r"),)
+    found = node_shares(("n1", "n2"), looks, slices, begin_s=begin_s, end_s=begin_s + 600, look_s=60, now_s=now_s)
+    for shares in found.values():
+        assert not shares or abs(sum(shares.values()) - 1) < 1e-6
+        assert all(0 < share <= 1 + 1e-6 for share in shares.values())
 
 
 def test_a_picture_with_too_many_pieces_has_fewer_points() -> None:

@@ -71,9 +71,12 @@ def test_of_too_many_slices_only_the_use_of_the_nodes_is_drawn(
 ) -> None:
     _past(harness, 12, 8)
     browser = browser_of(harness, harness.user)
-    assert "too many slices" not in browser.good("/web/timeline?length=1d").text
+    shown = browser.good("/web/timeline?length=1d")
+    assert "too many slices" not in shown.text
+    assert "–" not in shown.text
     monkeypatch.setattr(timeline, "SLICES_AT_MOST", 5)
     shown = browser.good("/web/timeline?length=1d")
+    assert shown.text.count("–") == 12 * 3  # saving, restoring and lost are not known
     assert "too many slices" in shown.text
     assert {attrs.get("class") for tag, attrs in shown.elements if tag == "path"} >= {"regular", "harvested"}
 

@@ -24,6 +24,7 @@ from gleaner.control.queue import leader
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
+from gleaner.control.queue.node_losses import NodeLosses
 from gleaner.control.queue.quotas import Stored, allowance
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
@@ -108,6 +109,8 @@ class ControlState:
     faults: LoopFaults = field(default_factory=LoopFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
     """A cache that the threads that answer agents change in place, unlike the other fields."""
+    node_losses: NodeLosses = field(default_factory=NodeLosses)
+    """A cache that the threads that answer people change in place."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """By node, the seconds by which its clock is ahead of control's, where that is too much. The threads that answer
     agents replace it, and provisioning does, which forgets nodes that are gone; of two changes at once one may be lost

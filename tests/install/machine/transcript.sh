@@ -3,6 +3,9 @@ cd /srv/install
 alice=$(getent passwd alice | cut -d: -f6)
 way=$(cat way)
 stage=$(cat stage 2>/dev/null || echo 1)
+kept=$(printf '%s\n' /opt/gleaner "$alice" /srv/install /proc /sys /run /tmp /dev "$HOME/.cache" /var/cache /var/log /var/tmp \
+    /var/lib/apt /var/lib/containerd /var/lib/docker /var/lib/dpkg /var/lib/mysql /var/lib/slurm /var/lib/systemd |
+    sed 's|.*|^&/|')
 
 end() { # end LINE: the machine is switched off
     echo "$*"
@@ -14,8 +17,10 @@ end() { # end LINE: the machine is switched off
 failed() {
     trap - ERR
     systemctl --no-pager --failed
+    sinfo --long --Node
+    squeue
     journalctl --no-pager -b -p warning --since -15min | tail -40
-    tail -n 15 /var/log/slurm/*.log 2>/dev/null
+    tail -n 15 /var/log/slurm/*.log /var/lib/gleaner/work/*.log 2>/dev/null
     end "FAILED at stage $stage, line $1"
 }
 trap 'failed $LINENO' ERR
@@ -28,18 +33,23 @@ told() { # told COMMAND...: shown, and carried out; a failure ends the transcrip
     echo "(${SECONDS} s since the start, of which $((SECONDS - began_s)) s here)"
 }
 until_is() { # until_is SECONDS COMMAND...
-    local until_s=$((SECONDS + $1))
+    local began_s=$SECONDS limit_s=$1
     shift
     until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$until_s" ] || { echo "not within its time: $*"; return 1; }
+        [ "$SECONDS" -lt $((began_s + limit_s)) ] || { echo "not within its time: $*"; return 1; }
         sleep 3
     done
+    echo "after $((SECONDS - began_s)) s: $*"
 }
 as_alice() { runuser -u alice -- env HOME="$alice" "$@"; }
 state_is() { as_alice glean show 1 --json | grep -q "\"state\": *\"$1\""; }
+has_printed() { as_alice glean logs 1 | grep -qx "$1"; }
+is_usable() { sinfo --noheader --format=%T --nodes machine | grep -qx 'idle\|mixed\|allocated'; }
+files() { find / -xdev \( -type f -o -type l -o -type d \) -print | grep -v "$kept" | sort; }
 
 facts() {
-    echo "systemd $(systemctl --version | head -1 | cut -d' ' -f2), $(uname -r), cgroups: $(stat -fc %T /sys/fs/cgroup), $(slurmctld -V), $(criu --version | head -1)"
+    echo "systemd $(systemctl --version | head -1 | cut -d' ' -f2), $(uname -r), cgroups: $(stat -fc %T /sys/fs/cgroup)," \
+        "$(slurmctld -V), $(criu --version | head -1), $(runc --version | head -1)"
 }
 
 start_slurm() {
@@ -50,34 +60,45 @@ start_slurm() {
     until_is 300 sacctmgr --noheader show cluster
     sacctmgr --immediate add cluster one >/dev/null 2>&1 || true
     systemctl enable --now slurmctld slurmd
-    until_is 300 sh -c 'sinfo --noheader --format=%T --nodes machine | grep -q "idle\|mixed"'
+    until_is 300 is_usable
+}
+
+bring_image() { # the way of an admin on a node
+    if [ "$way" = docker ]; then
+        docker load -i pi.tar
+    else
+        gleaner-helper import gleaner/pi:demo pi.tar
+    fi
+}
+
+# The program and its files have their own ends: two restores, and the second of them after the machine's new start.
+was_restored() { # was_restored TIMES
+    [ "$(as_alice glean show 1 --json | grep -o '"restored_from": *"' | wc -l)" -eq "$1" ]
 }
 
 if [ "$stage" = 1 ]; then
     told facts
     told start_slurm
-    find / -xdev \( -type f -o -type l \) -not -path '/proc/*' -not -path '/sys/*' -not -path '/run/*' -not -path '/var/lib/mysql/*' \
-        -not -path '/var/log/*' -not -path '/var/lib/slurm/*' -not -path '/srv/install/*' -not -path '/tmp/*' | sort >/srv/install/before
-    cp /etc/slurm/slurm.conf /srv/install/slurm.conf.before
+    files >before
+    cp /etc/slurm/slurm.conf slurm.conf.before
     told glean setup control --host machine --yes --restart
     told glean setup node --from /etc/gleaner/join.json --runtime "$way" --yes --restart
     told systemctl restart slurmctld slurmd
-    until_is 300 sh -c 'sinfo --noheader --format=%T --nodes machine | grep -q "idle\|mixed"'
-    if [ "$way" = docker ]; then told docker load -i pi.tar; docker tag gleaner/pi:demo gleaner/pi; else told gleaner-helper import gleaner/pi pi.tar; fi
-    told glean doctor control || true
-    told glean doctor node || true
-    told glean token create --role user --name alice --group physics --to $alice/token
-    install -d -o alice -g alice -m 700 $alice/.config/gleaner
-    install -o alice -g alice -m 600 $alice/token $alice/.config/gleaner/token
-    told as_alice glean submit --image gleaner/pi --memory-mib 256 -- --samples 20000000 --seed 1 --out /job
-    until_is 900 state_is Running
-    sleep 60 # of computing
+    until_is 300 is_usable
+    told bring_image
+    told glean doctor control --patience 60
+    told glean doctor node --patience 60
+    told glean token create --role user --name alice --group physics --to "$alice/token"
+    install -d -o alice -g alice -m 700 "$alice/.config/gleaner"
+    install -o alice -g alice -m 600 "$alice/token" "$alice/.config/gleaner/token"
+    told as_alice glean submit --image gleaner/pi:demo --memory-mib 256 -- --samples "$(cat twin/samples)" --seed 1 --out /job
+    until_is 1500 has_printed "progress 20"
     told as_alice glean hold 1
-    until_is 900 state_is Saved
+    until_is 600 state_is Saved
     told as_alice glean release 1
-    until_is 1200 state_is Running
+    until_is 1500 has_printed "progress 40"
+    told was_restored 1
     told as_alice glean show 1
-    sleep 30 # of the second slice
     told glean agents
     echo "the machine is started anew, in the middle of the slice"
     echo 2 >stage
@@ -88,23 +109,32 @@ if [ "$stage" = 1 ]; then
 fi
 
 told facts
-until_is 600 sh -c 'sinfo --noheader --format=%T --nodes machine | grep -q "idle\|mixed\|alloc"'
+until_is 600 is_usable
 until_is 600 as_alice glean status
 told systemctl is-active gleaner-control gleaner-watchdog
+[ "$way" = docker ] || told systemctl is-active gleaner-helper
 until_is 3600 state_is Complete
 told as_alice glean show 1
-told as_alice glean results 1 --to $alice/results
-told sh -c 'cmp $(find "$0"/results -name pi.txt) /srv/install/twin/pi.txt && echo "the same as the uninterrupted run, byte for byte"' "$alice"
-told glean doctor control
-told glean doctor node
-scontrol update PartitionName=gleaner State=DOWN
-scancel --user gleaner
-told glean setup node --remove --yes --restart
-told glean setup control --remove --purge --yes --restart
+told was_restored 2
+told as_alice glean results 1 --to "$alice/results"
+told sh -c 'cmp $(find "$0"/results -name pi.txt) twin/pi.txt && echo "the same as the uninterrupted run, byte for byte"' "$alice"
+told glean doctor control --patience 60
+told glean doctor node --patience 60
+told scontrol update PartitionName=gleaner State=DOWN
+told scancel --user gleaner
+until_is 300 sh -c '! squeue --noheader --user gleaner | grep -q .'
+told glean setup node --remove --purge --yes
+told glean setup control --remove --purge --yes
+told diff slurm.conf.before /etc/slurm/slurm.conf
+told systemctl restart slurmctld slurmd
+until_is 300 is_usable
 told apt-get -q purge -y gleaner-control gleaner-node gleaner-client
-find / -xdev \( -type f -o -type l \) -not -path '/proc/*' -not -path '/sys/*' -not -path '/run/*' -not -path '/var/lib/mysql/*' \
-    -not -path '/var/log/*' -not -path '/var/lib/slurm/*' -not -path '/srv/install/*' -not -path '/tmp/*' | sort >/srv/install/after
-echo "files that are there since:"
-comm -13 /srv/install/before /srv/install/after | grep -v "^/opt/gleaner\|^$alice\|^/var/lib/\(docker\|containerd\|systemd\|dpkg\|apt\)\|^/var/cache" || true
-told diff /srv/install/slurm.conf.before /etc/slurm/slurm.conf
+files >after
+echo "what is there since:"
+comm -13 before after >since
+cat since
+ls -d /opt/gleaner 2>/dev/null || true
+[ ! -s since ]
+[ -z "$(getent passwd gleaner)$(getent group gleaner)" ]
+[ ! -e /opt/gleaner ]
 end "ALL IS AS IT SHOULD BE"

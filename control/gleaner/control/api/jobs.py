@@ -31,7 +31,14 @@ from gleaner.control.models.jobs import (
     Submission,
     Submitted,
 )
-from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, fits_somewhere, too_large, waits_because
+from gleaner.control.policy.why_waiting import (
+    MOST_BEFORE,
+    JobNeeds,
+    NodeOutlook,
+    fits_somewhere,
+    too_large,
+    waits_because,
+)
 from gleaner.control.queue import compatibility, deliveries, jobs, lanes, logs, queries, quotas, relocation, tokens
 from gleaner.control.states import WAITING
 
@@ -162,6 +169,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         found = compatibility.obstacles(db, job)
         moves_now = relocation.relocation_of(db, job)
         paused_until_s = lanes.paused_until(db, job)
+        before = queries.waiting_before(db, job, at_most=MOST_BEFORE)
         quota = quotas.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
     last = detail.attempts[-1].detail if detail.attempts else ""
     wish = JobNeeds(
@@ -176,6 +184,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         quota=quota,
         moved=moves_now.way if moves_now else "",
         needs_s=detail.needs_at_least_s or 0,
+        before=before,
         lacking=found.lacking if found else {},
     )
     return detail.model_copy(update={"waits_because": waits_because(wish, around)})

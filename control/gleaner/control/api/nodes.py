@@ -9,6 +9,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.policy.node_clocks import wrong_clock
+from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import drains, node_health
 from gleaner.control.queue.drains import StoredDrain
@@ -46,10 +47,12 @@ def cluster(caller: User) -> ClusterStatus:
     with caller.reading() as db:
         failures = node_health.unhealthy(db, now_s)
         drained = drains.nodes_drained(db)
+        counts = state.node_losses.counts(db, now_s=now_s)
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
     regular = regular_nodes(view) if view else frozenset[str]()
     rows: list[NodeRow] = []
     for node in view.nodes.values() if view else ():
+        count = counts.get(node.name, SliceCounts())
         failed = failures.get(node.name)
         excluded_until_s = failed.excluded_until_s if failed else None
         rows.append(
@@ -66,6 +69,8 @@ def cluster(caller: User) -> ClusterStatus:
                 suspect=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
                 wrong=_wrong(node, state.wrong_clocks.get(node.name)),
+                slices_in_day=count.slices,
+                lost_in_day=count.lost,
             )
         )
     return ClusterStatus(

@@ -391,7 +391,7 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
             value.nodes,
             {
                 "NODE": "name", "STATE": "state", "USED BY": _used_by, "CPUS": "cpus", "MIB": "memory_mib",
-                "REMARK": _about_node,
+                "LOST IN 24 H": _lost_in_day, "REMARK": _about_node,
             },
             right=("CPUS", "MIB"),
         )  # fmt: skip
@@ -405,6 +405,10 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
 def _used_by(node: NodeRow) -> str:
     users = (node.agent, "regular work" if node.regular else None)
     return ", ".join(filter(None, users)) or ("idle" if node.idle else "")
+
+
+def _lost_in_day(node: NodeRow) -> str:
+    return f"{node.lost_in_day} of {node.slices_in_day}" if node.slices_in_day else ""
 
 
 def _about_node(node: NodeRow) -> str:

@@ -30,10 +30,17 @@ if TYPE_CHECKING:  # only `glean setup` needs them
 app = typer.Typer(no_args_is_help=True, help="Set up this machine, step by step, or take that back.")
 
 Value = TypeVar("Value", str, int)
-_PATIENCE_S = 5.0
+_PATIENCE_S = 60.0
+"""The longest that one thing may take that is looked at: a slow machine is no broken one."""
 STARTS_WITHIN_S = 180.0
-"""Control answers within this time after its start, on a slow machine too."""
+"""The services answer within this time after their start, on a slow machine too."""
 LOOK_EVERY_S = 3.0
+_STARTING = {
+    "client": (),
+    "control": ("control", "looks at Slurm", "nodes"),
+    "node": ("node helper", "runtime", "watchdog"),
+}
+"""The doctor's checks, by role, that fail for a while after setup has started a service, or Slurm's daemons."""
 _STORAGE = "/srv/gleaner"
 _BEFORE: dict[str, tuple[str, ...]] = {
     "client": ("control", "certificate", "clock", "clock against control", "version"),
@@ -44,6 +51,13 @@ _BEFORE: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The doctor's checks that must hold before anything is changed, by role."""
+_OF_SLURM_CONF = frozenset((
+    "SelectType", "SchedulerType", "PreemptType", "PreemptMode", "PreemptParameters", "Epilog", "accounting",
+    "default memory", "partition",
+))  # fmt: skip
+"""The doctor's checks that a new slurm.conf mends once it is in force."""
+_IN_FORCE_AGAIN = "before you take the nodes back: systemctl restart slurmctld; scontrol reconfigure"
+"""Slurm drains a node whose Epilog is gone while slurm.conf still names it."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show everything that would be done; do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; take what is known, and the defaults.")]
@@ -274,19 +288,29 @@ def _authority(asker: _Asker, ca_file: Path | None, join: "JoinFile | None") -> 
     return asker.take("ca", given, "")
 
 
-def once_it_answers(
-    found: "tuple[Finding, ...]", look: Callable[[], "tuple[Finding, ...]"], clock: Clock
+def once_started(
+    found: "tuple[Finding, ...]", look: Callable[[], "tuple[Finding, ...]"], names: Sequence[str], clock: Clock
 ) -> "tuple[Finding, ...]":
-    """Return the findings once control answers, which has just been started; the last ones if it does not in time."""
+    """Return the findings once none of these checks fails: what they look at has just been started.
+
+    If that does not come in time, return the last findings.
+    """
     from gleaner.control.setup.finding import State
 
     give_up_s = clock.monotonic_s() + STARTS_WITHIN_S
-    while any(one.name == "control" and one.state is State.FAULT for one in found):
+    while any(one.name in names and one.state is State.FAULT for one in found):
         if clock.monotonic_s() >= give_up_s:
             break
         clock.wait(threading.Event(), LOOK_EVERY_S)
         found = look()
     return found
+
+
+def until_in_force(faults: "tuple[Finding, ...]") -> "tuple[tuple[Finding, ...], str]":
+    """Return the faults but for those that end when the new slurm.conf is in force, and a line that names those."""
+    waiting = tuple(one.name for one in faults if one.name in _OF_SLURM_CONF)
+    line = f"until then the doctor misses what slurm.conf says now: {', '.join(waiting)}" if waiting else ""
+    return tuple(one for one in faults if one.name not in _OF_SLURM_CONF), line
 
 
 class _Run:
@@ -391,13 +415,20 @@ class _Run:
         from gleaner.control.setup.finding import State, summary
 
         found = self._findings(_settings_now())
-        if many and self._role == "control" and self.machine.has_systemd:  # else nobody has started it yet
-            found = once_it_answers(found, lambda: self._findings(_settings_now()), SystemClock())
-        remarks += [_line(one) for one in found if one.state is State.FAULT]
-        has_fault = any(one.state is State.FAULT for one in found)
+        if many and self.machine.has_systemd:  # else nobody has started it yet
+
+            def look() -> "tuple[Finding, ...]":
+                return self._findings(_settings_now())
+
+            found = once_started(found, look, _STARTING[self._role], SystemClock())
+        faults = tuple(one for one in found if one.state is State.FAULT)
+        if hints and self._role == "control":
+            faults, waiting = until_in_force(faults)
+            remarks += [waiting] if waiting else []
+        remarks += map(_line, faults)
         return Answer(
             (said, f"glean doctor {self._role}: {summary(found)}"), remarks=tuple(remarks),
-            exit_code=int(bool(left) or has_fault),
+            exit_code=int(bool(left or faults)),
         )  # fmt: skip
 
     def _faults_before(self, answers: "Answers", ca: str) -> tuple[str, ...]:
@@ -437,6 +468,7 @@ class _Run:
 
     def take_back(self, *, purge: bool) -> Answer:
         """Show what would be taken back, ask, and do it."""
+        from gleaner.control.setup.steps.changes import EntryKind
         from gleaner.control.setup.steps.engine import Installer, plan_removal
 
         shown = plan_removal(self.machine, self.manifest, self._role, purge=purge)
@@ -447,6 +479,8 @@ class _Run:
         self._agree(shown, "Take all of this back?")
         with _named_interruption():
             left = Installer(self.machine, self._role, _progress).take_back(purge=purge)
+        if any(one.kind is EntryKind.EDIT and one.roles == ("control",) for one in self.manifest.entries):
+            left += (_IN_FORCE_AGAIN,)
         return Answer(f"{self._role}: taken back", remarks=left)
 
 

@@ -22,6 +22,10 @@ class NodeRow(Reply):
     """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
     wrong: tuple[str, ...] = ()
     """Faults of the node or of slurm.conf that an admin has to mend, one line each."""
+    slices_in_day: int = 0
+    """The slices that ended there in the last 24 hours."""
+    lost_in_day: int = 0
+    """Those of them that had computed something in vain, not by their user's will."""
 
 
 class ClusterStatus(Reply):

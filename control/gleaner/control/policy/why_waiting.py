@@ -11,6 +11,9 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.fair_share import Shares
 from gleaner.control.policy.resources import lacks_real_memory
 
+MOST_BEFORE = 10_000
+"""Jobs that go before another are counted up to here."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeOutlook:
@@ -44,6 +47,8 @@ class JobNeeds:
     """The nodes from which and to which the job migrates; empty if it does not."""
     needs_s: int = 0
     """The time that an agent must have left for the job; 0: any will do."""
+    before: int = 0
+    """The waiting jobs of its group that go before it, counted up to `MOST_BEFORE`."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
     """By node, what the job needs and the node lacks; empty where it failed, was refused or migrated away."""
 
@@ -162,6 +167,19 @@ def waits_because(wish: JobNeeds, around: Surroundings) -> str:
     return _in_the_way(wish, around) + (f" ({behind})" if behind else "")
 
 
+def its_turn(before: int) -> str:
+    """Return the words for the jobs that go before another; empty if there are none.
+
+    >>> its_turn(470), its_turn(0)
+    ('; about 470 jobs of its group go before it: saved ones, then by priority, then by age', '')
+    """
+    if not before:
+        return ""
+    jobs = "1 job" if before == 1 else f"about {before:,} jobs" if before < MOST_BEFORE else f"{before:,} jobs or more"
+    go = "goes" if before == 1 else "go"
+    return f"; {jobs} of its group {go} before it: saved ones, then by priority, then by age"
+
+
 def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
     if around.nodes is None:
         return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
@@ -174,23 +192,32 @@ def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
         next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
         needs = f"it needs {in_words(wish.needs_s)} of an agent's time"
         return f"{needs}, and this round has {in_words(left_s)} left: the next begins at {next_round:%H:%M}"
-    usable = [node for node in around.nodes if node.is_free]
+    return _in_time(wish, around, around.nodes)
+
+
+def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook]) -> str:
+    """Return the obstacle of a job that some node can run."""
+    usable = [node for node in nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
+    turn = its_turn(wish.before)
     if around.agents_pending:
-        return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}"
+        return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}{turn}"
     if agents >= around.agents_at_most:
-        return f"the site's cap of {around.agents_at_most} agents is reached"
+        return f"the site's cap of {around.agents_at_most} agents is reached{turn}"
     if not fits_somewhere(wish, usable):
         if usable:
             return "no idle node is large enough"
-        if any(node.is_excluded for node in around.nodes):
+        if any(node.is_excluded for node in nodes):
             return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
-        return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
+        return ("all agents are busy and no other node is idle" if around.agents_live else "no node is idle") + turn
     if nowhere := cannot_go_on(wish, usable):
         return f"no idle node can {'restore' if wish.saved_on else 'start'} it: {nowhere}"
+    next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
     if around.boundary_s - around.now_s < around.shortest_slice_s:
-        next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
-        return f"too little is left of this round: agents start again at {next_round:%H:%M}"
+        return f"too little is left of this round: agents start again at {next_round:%H:%M}{turn}"
     if around.problem:
         return f"the scheduler does not answer: {around.problem}"
-    return "nothing is in its way: the next free agent takes it"
+    if not agents:
+        start = f"control starts one when it looks at the cluster next, or at {next_round:%H:%M} with the next round"
+        return f"no agent is running: {start}{turn}"
+    return f"it waits for its turn{turn}" if turn else "nothing is in its way: the next free agent takes it"

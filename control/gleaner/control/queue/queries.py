@@ -231,6 +231,28 @@ def latest_event(db: Connection) -> int:
     return db.execute(select(func.max(EVENT.c.id))).scalar_one() or 0
 
 
+def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
+    """Return how many waiting jobs of its group go before a waiting job; the count stops at `at_most`.
+
+    They go in the order of a claim: saved ones first, then by priority, then the oldest. Each part of it is a range of
+    the index of the waiting jobs, so no more rows are read than are counted.
+    """
+    mine = db.execute(select(JOB.c.group, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
+    lanes = select(LANE.c.id).where(LANE.c.group == mine.group, LANE.c.not_on != NOWHERE)
+    alike = (JOB.c.state == mine.state, JOB.c.priority == mine.priority)
+    parts: list[tuple[ColumnElement[bool], ...]] = [
+        (JOB.c.state == mine.state, JOB.c.priority > mine.priority),
+        (*alike, JOB.c.id < job),
+    ]
+    if mine.state is State.NEW:
+        parts.append((JOB.c.state == State.SAVED,))
+    found = 0
+    for part in parts:
+        some = select(JOB.c.id).where(JOB.c.lane.in_(lanes), text(WAITS), *part).limit(at_most - found)
+        found += int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
+    return found
+
+
 def hold_reason(db: Connection, job: int) -> str:
     """Return why the job is held; empty if it is not held."""
     found = db.execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
@@ -338,6 +360,25 @@ def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
     for row in db.execute(here).mappings():
         counts[_phase(row, now_s).value] += 1
     return counts
+
+
+_HERE = text("phase <> 'ended'")  # word by word, so that the index of the agents that have not ended is used
+
+
+@dataclass(frozen=True, slots=True)
+class SilentAgents:
+    """The agents whose lease has ended, the number of their nodes, and the time at which the first lease ended."""
+
+    agents: int
+    nodes: int
+    since_s: float
+
+
+def silent_agents(db: Connection, *, now_s: float) -> SilentAgents | None:
+    """Return the agents that have not ended and are not heard of any more; None if there are none."""
+    counts = (func.count(), func.count(AGENT.c.node.distinct()), func.min(AGENT.c.lease_until_s))
+    row = db.execute(select(*counts).where(_HERE, AGENT.c.lease_until_s < now_s)).one()
+    return SilentAgents(*row) if row[0] else None
 
 
 _OCCUPIED = text(
@@ -475,7 +516,6 @@ class GroupUsage:
     """The groups with a job that an agent could claim."""
 
 
-_HERE = text("phase <> 'ended'")  # word by word, so that the index of the agents that have not ended is used
 _CAPACITY = select(func.coalesce(func.sum(AGENT.c.facts["cpus"].as_integer()), 0)).where(
     _HERE, AGENT.c.phase == Phase.LIVE
 )

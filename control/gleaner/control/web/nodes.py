@@ -9,7 +9,10 @@ from gleaner.control.api import agents, drains, nodes
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
+from gleaner.control.policy.node_time import DAY_S
+from gleaner.control.queue import node_losses
 from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.node_losses import LostSlice
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch, listing
 from gleaner.control.web.overview import use_of
@@ -18,6 +21,7 @@ from gleaner.control.web.rendering import page
 router = APIRouter(prefix=ROOT)
 
 DRAINS = 100
+LOST_AT_MOST = 20
 Wanted = Annotated[ListSearch, Query()]
 
 
@@ -37,8 +41,20 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
     if row is None:
         raise Unknown(f"the scheduler has no node {node}")
     mine = [agent for agent in agents.list_agents(caller) if agent.node == node]
+    lost: list[LostSlice] = []
+    if row.lost_in_day:
+        since_s = caller.now_s - DAY_S
+        with caller.reading() as db:
+            lost = node_losses.latest_lost(db, node, since_s=since_s, group=caller.group, at_most=LOST_AT_MOST)
     return page(
-        request, "node.html", node=row, use=use_of(row), agents=mine[:ROWS_A_PAGE], may_drain=_may_drain(caller)
+        request,
+        "node.html",
+        node=row,
+        use=use_of(row),
+        agents=mine[:ROWS_A_PAGE],
+        may_drain=_may_drain(caller),
+        lost=lost,
+        lost_at_most=LOST_AT_MOST,
     )
 
 

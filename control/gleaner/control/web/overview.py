@@ -8,16 +8,21 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.api import agents, campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.policy.node_losses import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S, BandStep, band
-from gleaner.control.queue import node_time
+from gleaner.control.queue import node_time, queries
+from gleaner.control.queue.queries import SilentAgents
 from gleaner.control.web.band_chart import HOUR_S, RANGES, BandChart, band_chart
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 
 router = APIRouter()
+
+LOSING_AT_MOST = 5
 
 WantedRange = Annotated[Literal["hours", "days", "weeks"], Query(alias="band")]
 
@@ -79,7 +84,7 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
         ranges=RANGES,
         wanted=wanted,
         round_s=caller.state.settings.rounds.length_s,
-        attention=needs_attention(cluster, caller.state.faults.now, held=status.held),
+        attention=needs_attention(cluster, caller.state.faults.now, held=status.held, silent=_silent(caller)),
     )
 
 
@@ -91,6 +96,14 @@ def _band(caller: Caller, wanted: str) -> BandChart | None:
     with caller.reading() as db:
         times = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=chosen.stored_step_s)
     return band_chart(band(times, begin_s=begin_s, end_s=end_s, step_s=chosen.step_s), now_s=now_s)
+
+
+def _silent(caller: Caller) -> tuple[SilentAgents, float] | None:
+    """Return the agents that are not heard of any more, and for how long the first of them; None if there are none."""
+    with caller.reading() as db:
+        found = queries.silent_agents(db, now_s=caller.now_s)
+    lease_s = caller.state.settings.queue.lease_s  # a heartbeat has renewed the lease for so long
+    return None if found is None else (found, caller.now_s - found.since_s + lease_s)
 
 
 def _yesterday(caller: Caller) -> DayHarvest | None:
@@ -140,7 +153,9 @@ def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
     )
 
 
-def needs_attention(cluster: ClusterStatus, failing: tuple[str, ...], *, held: int) -> tuple[Attention, ...]:
+def needs_attention(
+    cluster: ClusterStatus, failing: tuple[str, ...], *, held: int, silent: tuple[SilentAgents, float] | None = None
+) -> tuple[Attention, ...]:
     """Return all that somebody should look at, the most urgent first."""
     found = [Attention(f"control's step '{step}' fails", "control's log says how", ROOT) for step in failing]
     if cluster.problem:
@@ -155,7 +170,35 @@ def needs_attention(cluster: ClusterStatus, failing: tuple[str, ...], *, held: i
             found.append(Attention(f"node {node.name} is left alone: {node.failures} agents failed there", todo, path))
         elif node.suspect:
             found.append(Attention(f"node {node.name} is suspect: {node.suspect}", "look at the node", path))
+    found += _losing(cluster.nodes)
+    if silent is not None:
+        who, for_s = silent
+        agents = "1 agent" if who.agents == 1 else f"{who.agents:,} agents"
+        nodes = "1 node" if who.nodes == 1 else f"{who.nodes:,} nodes"
+        has = "has" if who.agents == 1 else "have"
+        todo = "see that the nodes run and reach control; the agents' jobs go on elsewhere from what was saved"
+        what = f"{agents} on {nodes} {has} not been heard of for {in_words(for_s)}"
+        found.append(Attention(what, todo, f"{ROOT}/agents?text=silent"))
     if held:
         some = "1 job is held" if held == 1 else f"{held:,} jobs are held"
         found.append(Attention(some, "find out why, then release or cancel", f"{ROOT}/jobs?held=true"))
     return tuple(found)
+
+
+def _losing(nodes: tuple[NodeRow, ...]) -> list[Attention]:
+    """Return a line for each node that loses conspicuously many slices, of many only for the worst."""
+    counts = {node.name: SliceCounts(node.slices_in_day, node.lost_in_day) for node in nodes}
+    todo = "look at the node and at what it lost; drain it if that goes on"
+    bad = conspicuous(counts)
+    found = [
+        Attention(
+            f"node {name} lost {counts[name].lost:,} of {counts[name].slices:,} slices in 24 hours, more than others",
+            todo,
+            f"{ROOT}/nodes/{name}",
+        )
+        for name in bad[:LOSING_AT_MOST]
+    ]
+    if len(bad) > LOSING_AT_MOST:
+        rest = f"{len(bad) - LOSING_AT_MOST:,} more nodes lost many slices"
+        found.append(Attention(rest, "see the list of nodes", f"{ROOT}/nodes?order=-lost_in_day"))
+    return found

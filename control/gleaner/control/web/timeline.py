@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from gleaner.control.queue import node_time
 from gleaner.control.settings import RoundSettings
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch
+from gleaner.control.web.node_shares import node_shares
 from gleaner.control.web.rendering import page
 from gleaner.control.web.timeline_chart import WIDTH, TimelineChart, timeline_chart
 
@@ -64,14 +65,15 @@ def timeline(request: Request, caller: User, wanted: Annotated[TimelineSearch, Q
     length_s = LENGTHS[wanted.length].length_s
     point_s = length_s / WIDTH
     end_s = float(wanted.end or math.ceil(caller.now_s / point_s) * point_s)
-    chart, found, is_whole = draw(caller, begin_s=end_s - length_s, end_s=end_s, text=wanted.text)
+    rows = slice(wanted.skipped, wanted.skipped + ROWS_A_PAGE)
+    chart, found, shares, is_whole = draw(caller, begin_s=end_s - length_s, end_s=end_s, text=wanted.text, rows=rows)
     return page(
         request,
         "timeline.html",
         chart=chart,
         found=found,
         is_whole=is_whole,
-        stripes=chart.stripes[wanted.skipped : wanted.skipped + ROWS_A_PAGE],
+        shares=shares,
         wanted=wanted,
         lengths=LENGTHS,
         length_s=length_s,
@@ -92,8 +94,11 @@ def at_place(
     return RedirectResponse(f"{ROOT}/nodes/{quote(node, safe='')}" if job is None else f"{ROOT}/jobs/{job}", 303)
 
 
-def draw(caller: Caller, *, begin_s: float, end_s: float, text: str) -> tuple[TimelineChart, int, bool]:
-    """Return the picture, the number of nodes that match, and True if each slice is in it."""
+def draw(
+    caller: Caller, *, begin_s: float, end_s: float, text: str, rows: slice
+) -> tuple[TimelineChart, int, Mapping[str, Mapping[str, float]], bool]:
+    """Return the picture, the number of nodes that match, the parts of the time of these rows' nodes, and True if each
+    slice is in it."""
     state, now_s = caller.state, caller.now_s
     keep_days = state.settings.history.keep_days
     look_s = finest(begin_s=begin_s, end_s=end_s, now_s=now_s, steps_at_most=STEPS_AT_MOST, keep_days=keep_days)
@@ -102,8 +107,9 @@ def draw(caller: Caller, *, begin_s: float, end_s: float, text: str) -> tuple[Ti
         slices = node_time.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST)
     names = {name for some in {look.names for look in looks} for name in some if text.casefold() in name.casefold()}
     named = sorted(names, key=_by_number)
+    drawn = named[:NODES_AT_MOST]
     chart = timeline_chart(
-        named[:NODES_AT_MOST],
+        drawn,
         looks,
         slices or (),
         begin_s=begin_s,
@@ -112,7 +118,8 @@ def draw(caller: Caller, *, begin_s: float, end_s: float, text: str) -> tuple[Ti
         now_s=now_s,
         ends_s=_shared_ends(state.settings.rounds, begin_s, end_s),
     )
-    return chart, len(named), slices is not None
+    shares = node_shares(drawn[rows], looks, slices or (), begin_s=begin_s, end_s=end_s, look_s=look_s, now_s=now_s)
+    return chart, len(named), shares, slices is not None
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

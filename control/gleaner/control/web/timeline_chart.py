@@ -38,11 +38,10 @@ _RUN = re.compile(rb"(.)\1*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """One node's stripe: its place from the top, and the part of the time for which it did each thing."""
+    """One node's stripe, and its place from the top."""
 
     node: str
     top: int
-    shares: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +87,11 @@ def timeline_chart(
     scale = WIDTH / points
     for place, (name, pieces) in enumerate(zip(names, runs, strict=True)):
         middle = place * height + height / 2
-        shares: dict[str, float] = {}
         for begin, end, letter in pieces:
             what = letter.decode()
             if what in shapes:
                 shapes[what].append(f"M{begin * scale:g} {middle:g}h{(end - begin) * scale:g}")
-                shares[PARTS[what]] = shares.get(PARTS[what], 0.0) + (end - begin) / points
-        made.append(Stripe(name, place * height, shares))
+        made.append(Stripe(name, place * height))
     places = (round(WIDTH * (at_s - begin_s) / (end_s - begin_s), 1) for at_s in ends_s if begin_s <= at_s <= end_s)
     paths = {PARTS[letter]: "".join(pieces) for letter, pieces in shapes.items() if pieces}
     return TimelineChart(begin_s, end_s, height, paths, tuple(made), tuple(places))
@@ -121,7 +118,8 @@ def _stripes(
         return (begin, end) if until_s > begin_s else (0, 0)
 
     place_of = {name: place for place, name in enumerate(names)}
-    stripes = _looked_at(place_of, looks, [bounds(look.begin_s, look.begin_s + look_s) for look in looks], points)
+    looked_at = letters_at(place_of, looks, [bounds(look.begin_s, look.begin_s + look_s) for look in looks], points)
+    stripes = [bytearray(row.tobytes()) for row in looked_at]
 
     def draw(stripe: bytearray, letter: str, from_s: float, until_s: float) -> None:
         begin, end = bounds(from_s, until_s)
@@ -142,10 +140,13 @@ def _stripes(
     return stripes
 
 
-def _looked_at(
+def letters_at(
     place_of: Mapping[str, int], looks: Sequence[NodeUses], bounds: Sequence[tuple[int, int]], points: int
-) -> list[bytearray]:
-    """Return the stripes with what was seen at each look, between its bounds; a day has a million of these letters."""
+) -> NDArray[np.uint8]:
+    """Return a row of points for each node, with the letter that was seen at each look, between the look's bounds.
+
+    A day has a million of these letters.
+    """
     picture = np.full((len(place_of), points), ord(Use.UNKNOWN.value), np.uint8)
     rows: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
     for look, (begin, end) in zip(looks, bounds, strict=True):
@@ -158,4 +159,4 @@ def _looked_at(
         wanted, into = rows[key]
         letters = np.frombuffer(look.letters.encode("ascii"), np.uint8)
         picture[into, begin:end] = letters[wanted, None]
-    return [bytearray(row.tobytes()) for row in picture]
+    return picture

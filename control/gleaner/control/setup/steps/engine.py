@@ -134,10 +134,11 @@ class Installer:
                     self._save(replace(self._manifest, entries=entries))
                     continue
                 if not manifests.PATH.startswith(f"{entry.name}/"):
-                    removal = removal_of(entry, self._machine, purge=purge)
-                    for action in removal.actions:
-                        self._writer.do(action)
-                    remarks += [removal.remark] if removal.remark else []
+                    for part in _parts(entry):
+                        removal = removal_of(part, self._machine, purge=purge)
+                        for action in removal.actions:
+                            self._writer.do(action)
+                        remarks += [removal.remark] if removal.remark else []
                     self._save(self._manifest.without_entry(entry))
             self._end()
         return tuple(remarks)
@@ -157,6 +158,13 @@ class Installer:
             self._writer.do(RemoveFolder(entry.name))
         if self._machine.has_systemd:
             self._writer.do(RunProgram(("systemctl", "daemon-reload")))
+
+
+def _parts(entry: Entry) -> tuple[Entry, ...]:
+    """Return what is taken back one after the other. On most systems userdel takes the account's own group, too."""
+    if entry.kind is not EntryKind.ACCOUNT:
+        return (entry,)
+    return tuple(replace(entry, undo=(words,)) for words in entry.undo)
 
 
 def _folder_of_manifest() -> str:

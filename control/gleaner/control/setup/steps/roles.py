@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.install.main import PYTHON, RECORD
 from gleaner.control.setup import shipped
 from gleaner.control.setup.steps import slurm_conf, text_edits
@@ -38,6 +39,8 @@ UNITS = "/etc/systemd/system"
 RUNC_CONF = "/etc/criu/runc.conf"
 STATE = "/var/lib/gleaner"
 SECRETS_KEY = f"{STATE}/secrets.key"
+BUNDLES = config.Config(1).bundles
+"""The folder in which the node helper keeps images and containers."""
 _INSTALL = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gleaner.agent.privileged.install.main import main; main()"
 )
@@ -187,10 +190,11 @@ def _slurm_steps(answers: ControlAnswers, machine: MachineReader) -> tuple[Setup
         text = f"there is no {answers.slurm_conf} here; where it is, setup needs --slurm-conf FILE"
         steps.append(RemarkStep(answers.slurm_conf, text))
     else:
-        hint = ("systemctl", "restart", "slurmctld")
+        # The restart alone leaves slurmd on the nodes with the old file: no Epilog would run.
+        in_force = (("systemctl", "restart", "slurmctld"), ("scontrol", "reconfigure"))
         included = _included(answers.slurm_conf, found.content, machine)
         edit, remarks = slurm_conf.edit(wanted, included), slurm_conf.remarks(wanted, included)
-        steps.append(EditStep(answers.slurm_conf, edit, remarks, (hint,)))
+        steps.append(EditStep(answers.slurm_conf, edit, remarks, in_force))
     show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
     change = ("sacctmgr", "--immediate")
     steps += [
@@ -249,7 +253,7 @@ def node_steps(answers: NodeAnswers, prefix: str, machine: MachineReader, packag
     else:
         text = shipped.content("gleaner-helper.service").decode()
         helper, start_helper = _unit(machine, "gleaner-helper", text, "/usr/local/sbin/gleaner-helper as root")
-        services += helper
+        services += [FolderStep(BUNDLES, Ownership(0o700), is_data=True), *helper]
         starts.append(start_helper)
     return (
         _account(account),

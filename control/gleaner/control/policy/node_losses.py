@@ -1,0 +1,49 @@
+"""Nodes that lose conspicuously many slices. Pure.
+
+The rule asks for three things at once. Three slices, because one or two are chance. A quarter of the node's slices,
+because each costs at most a round, and less is cheaper than an alarm. Three times the median of the other nodes,
+because a storage or a network that fails does the same to all of them. A median, because then one bad node does not
+hide another.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LEAST_LOST = 3
+LEAST_PART = 0.25
+TIMES_OTHERS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCounts:
+    """The slices of a node that ended in some time. `lost`: how many of them had computed something in vain."""
+
+    slices: int = 0
+    lost: int = 0
+
+    @property
+    def lost_part(self) -> float:
+        """The part of the slices that was lost."""
+        return self.lost / self.slices if self.slices else 0.0
+
+
+def conspicuous(counts: Mapping[str, SliceCounts]) -> tuple[str, ...]:
+    """Return the nodes that lose conspicuously many slices, the worst first.
+
+    >>> well = {f"n{number}": SliceCounts(40, 1) for number in range(5)}
+    >>> conspicuous(well | {"n7": SliceCounts(40, 12)}), conspicuous({"n7": SliceCounts(4, 2)})
+    (('n7',), ())
+    """
+    parts = {node: count.lost_part for node, count in counts.items() if count.slices}
+    bad = {
+        node: part
+        for node, part in parts.items()
+        if counts[node].lost >= LEAST_LOST and part >= LEAST_PART and part >= TIMES_OTHERS * _median(parts, node)
+    }
+    return tuple(sorted(bad, key=lambda node: (-bad[node], node)))
+
+
+def _median(parts: Mapping[str, float], but: str) -> float:
+    others = [part for node, part in parts.items() if node != but]
+    return statistics.median(others) if others else 0.0

@@ -1,0 +1,65 @@
+"""The slices that ended on each node in the last day, and those of them that were lost.
+
+The index of the attempts' ends finds the day. A day of a thousand nodes has sixty thousand rows, which take a tenth of
+a second, so the counts are kept in memory for a minute.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, and_, case, func, select
+
+from gleaner.control.models.jobs import Ending
+from gleaner.control.policy.node_losses import SliceCounts
+from gleaner.control.policy.node_time import DAY_S
+from gleaner.control.queue.node_time import LOST_S
+from gleaner.control.queue.schema import ATTEMPT, JOB
+
+FRESH_S = 60.0
+_IN_VAIN = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.FORGOTTEN, Ending.RETURNED]), LOST_S > 0)
+"""A slice that its user cancelled is not the node's loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostSlice:
+    """A slice that was lost, and the time that it had computed in vain."""
+
+    job: int
+    attempt: int
+    ended_s: float
+    lost_s: float
+    ending: str
+    detail: str
+
+
+class NodeLosses:
+    """The counts of the last day, kept for a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Mapping[str, SliceCounts] = {}
+        self._read_s: float | None = None
+
+    def counts(self, db: Connection, *, now_s: float) -> Mapping[str, SliceCounts]:
+        """Return the counts of each node on which a slice has ended in the last day, at most a minute old."""
+        with self._lock:
+            if self._read_s is None or not 0 <= now_s - self._read_s < FRESH_S:
+                self._counts, self._read_s = count_slices(db, since_s=now_s - DAY_S), now_s
+            return self._counts
+
+
+def count_slices(db: Connection, *, since_s: float) -> dict[str, SliceCounts]:
+    """Return the counts of each node on which a slice has ended since then."""
+    columns = (ATTEMPT.c.node, func.count().label("slices"), func.sum(case((_IN_VAIN, 1), else_=0)).label("lost"))
+    rows = select(*columns).where(ATTEMPT.c.ended_s >= since_s).group_by(ATTEMPT.c.node)
+    return {row.node: SliceCounts(int(row.slices), int(row.lost)) for row in db.execute(rows)}
+
+
+def latest_lost(db: Connection, node: str, *, since_s: float, group: str | None, at_most: int) -> list[LostSlice]:
+    """Return the latest slices that the node has lost since then, of this group's jobs, or of all if None."""
+    columns = (ATTEMPT.c.job, ATTEMPT.c.attempt, ATTEMPT.c.ended_s, LOST_S, ATTEMPT.c.ending, ATTEMPT.c.detail)
+    rows = select(*columns).where(ATTEMPT.c.ended_s >= since_s, ATTEMPT.c.node == node, _IN_VAIN)
+    if group is not None:
+        rows = rows.join(JOB, JOB.c.id == ATTEMPT.c.job).where(JOB.c.group == group)
+    return [LostSlice(*row) for row in db.execute(rows.order_by(ATTEMPT.c.ended_s.desc()).limit(at_most))]
