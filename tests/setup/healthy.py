@@ -117,6 +117,8 @@ def control(**changes: Any) -> Facts:
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
+            "sacctmgr limits": Output(0, "||||||\ngleaner||||40|cpu=64|\n"),
+            "sacctmgr qos limits": Output(0, "gleaner|||||||||\n"),
             "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
         },
         files={

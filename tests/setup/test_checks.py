@@ -156,6 +156,10 @@ FAULTS: list[tuple[str, Facts]] = [
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|0|||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "||||||\ngleaner||||0||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||gres/gpu=0,cpu=0|\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0|||||\n"))),
 ]  # fmt: skip
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
@@ -240,6 +244,7 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
         ("queue's writes", h.control(queue=DENIED)),
+        ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(1, "", "Unknown field"))),
         ("queue's writes", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
         ("database's disk", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
         ("certificate's key", h.file(h.control(uid=1000), "/etc/key.pem", DENIED)),
@@ -250,6 +255,17 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
 )  # fmt: skip
 def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
     assert state_of(name, facts) is State.NOT_CHECKED
+
+
+def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> None:
+    facts = h.program(h.control(), "sacctmgr limits", Output(0, "|||||cpu=0,node=5|\n"))
+    (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
+    assert found.seen == "account gleaner has GrpTRES=cpu=0: no agent starts"
+    assert found.to_do == "sacctmgr modify account gleaner set GrpTRES=cpu=-1"
+
+
+def test_limits_of_others_who_use_the_account_do_not_matter() -> None:
+    assert state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0|||||\n"))) is State.OK
 
 
 def test_agents_use_the_helper_where_docker_cannot_save() -> None:

@@ -91,6 +91,7 @@ CHECKS = (
     Check("nodes", slurm_checks.nodes, _CONTROL),
     Check("account", slurm_checks.account, _CONTROL),
     Check("QOS", slurm_checks.qos, _CONTROL),
+    Check("Slurm's limits", slurm_checks.limits, _CONTROL),
 )
 
 

@@ -18,6 +18,8 @@ from gleaner.agent.privileged.install.main import LIBRARY, RECORD
 from gleaner.control.settings import Settings
 from gleaner.control.setup import machine_facts, reading
 from gleaner.control.setup.facts import (
+    ACCOUNT_LIMITS,
+    QOS_LIMITS,
     Facts,
     Folder,
     Output,
@@ -107,6 +109,13 @@ def commands(
                 "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "qos", "format=Name,UsageFactor,Flags",
             ),
         }  # fmt: skip
+        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+        account, qos = settings.cluster.account, settings.cluster.qos
+        if account is not None:
+            fields = f"format=User,{','.join(ACCOUNT_LIMITS)}"
+            asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
+        if qos is not None:
+            asked["sacctmgr qos limits"] = (*show, "qos", f"name={qos}", f"format=Name,{','.join(QOS_LIMITS)}")
     return asked
 
 
