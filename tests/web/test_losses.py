@@ -6,11 +6,13 @@ from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import browser_of
 
+from gleaner.control.models.jobs import AttemptRow
 from gleaner.control.policy.node_losses import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import attempt_reports, node_losses
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.node_losses import FRESH_S
+from gleaner.control.web.jobs import ending_reason
 
 
 def _lose_one(harness: ApiHarness, name: str) -> int:
@@ -107,3 +109,24 @@ def test_agents_that_are_not_heard_of_are_counted_with_what_to_do(harness: ApiHa
     assert "3 agents on 2 nodes have not been heard of for 3 min 5 s" in shown.text
     assert "/web/agents?text=silent" in shown.links()
     assert browser.good("/web/agents?text=silent").text.count("silent ") >= 3
+
+
+def test_a_jobs_page_says_when_it_was_saved_and_what_was_computed_in_vain(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    browser = browser_of(harness, harness.user)
+    assert "Saved never saved" in browser.good(f"/web/jobs/{job}").text
+    _save_one(harness, "n1")
+    assert "2027-01-15 08:01:40 on n1 , took 4 s, " in browser.good(f"/web/jobs/{job}").text
+    _lose_one(harness, "n2")
+    assert "fell silent; computed in vain: 5 min" in browser.good(f"/web/jobs/{job}").text
+
+
+def test_a_lost_slice_without_a_detail_has_the_reason_that_its_ending_tells() -> None:
+    slice_ = AttemptRow(
+        attempt=1, agent="a", node="n1", claimed_s=0, ended_s=1, ending="lost", detail="", started_s=None,
+        restored_from=None, restore_s=0, compute_s=0, save_s=0,
+    )  # fmt: skip
+    said = {ending: ending_reason(slice_.model_copy(update={"ending": ending})) for ending in ("lost", "saved", None)}
+    assert said == {"lost": "its agent was not heard of any more", "saved": "", None: ""}
+    assert ending_reason(slice_.model_copy(update={"ending": "returned"})) == "no reason known"
+    assert ending_reason(slice_.model_copy(update={"detail": "it said so"})) == "it said so"

@@ -56,6 +56,12 @@ def count_slices(db: Connection, *, since_s: float) -> dict[str, SliceCounts]:
     return {row.node: SliceCounts(int(row.slices), int(row.lost)) for row in db.execute(rows)}
 
 
+def lost_by_attempt(db: Connection, job: int) -> dict[int, float]:
+    """Return the seconds that each ended attempt of a job has computed in vain, where there are any."""
+    rows = select(ATTEMPT.c.attempt, LOST_S).where(ATTEMPT.c.job == job, ATTEMPT.c.ended_s.is_not(None), LOST_S > 0)
+    return {attempt: float(lost_s) for attempt, lost_s in db.execute(rows)}
+
+
 def latest_lost(db: Connection, node: str, *, since_s: float, group: str | None, at_most: int) -> list[LostSlice]:
     """Return the latest slices that the node has lost since then, of this group's jobs, or of all if None."""
     columns = (ATTEMPT.c.job, ATTEMPT.c.attempt, ATTEMPT.c.ended_s, LOST_S, ATTEMPT.c.ending, ATTEMPT.c.detail)

@@ -1,6 +1,7 @@
 """Jobs: the list, all about one job, and its log."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request
@@ -12,9 +13,10 @@ from gleaner.control.api.jobs import JobPath
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail
 from gleaner.control.models.searches import ROWS_A_PAGE, JobSearch
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import logs, searches
+from gleaner.control.queue import logs, node_losses, searches
 from gleaner.control.states import Outcome, State
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
@@ -25,6 +27,11 @@ router = APIRouter(prefix=f"{ROOT}/jobs")
 LINES_A_PAGE = 500
 LAST_LINES = 20
 DECISIONS = 20
+REASONS: Mapping[str, str] = {
+    Ending.LOST: "its agent was not heard of any more",
+    Ending.FORGOTTEN: "the answer to its claim never reached its agent",
+    Ending.RETURNED: "no reason known",
+}
 
 
 @router.get("")
@@ -59,7 +66,37 @@ def show_job(request: Request, caller: User, job: JobPath) -> Response:
         decisions=about,
         last_lines=jobs.log(caller, job, _begin_of_last(caller, job, LAST_LINES), LAST_LINES),
         because=_because(about, job_subject(job)),
+        saved=last_save(detail),
+        lost_s=_lost_s(caller, job),
+        reasons={each.attempt: ending_reason(each) for each in detail.attempts},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LastSave:
+    """The latest checkpoint of a job, and the slice that wrote it."""
+
+    checkpoint: CheckpointRow
+    writer: AttemptRow
+
+
+def last_save(detail: JobDetail) -> LastSave | None:
+    """Return the latest save that is kept; None if there is none."""
+    if not detail.checkpoints:
+        return None
+    last = detail.checkpoints[-1]
+    writer = next((each for each in detail.attempts if each.attempt == last.attempt), None)
+    return None if writer is None else LastSave(last, writer)
+
+
+def ending_reason(slice_: AttemptRow) -> str:
+    """Return the reason why a slice ended so. Without a detail the ending itself may say it."""
+    return slice_.detail or REASONS.get(slice_.ending or "", "")
+
+
+def _lost_s(caller: Caller, job: int) -> Mapping[int, float]:
+    with caller.reading() as db:
+        return node_losses.lost_by_attempt(db, job)
 
 
 def _begin_of_last(caller: Caller, job: int, lines: int) -> int:
