@@ -30,6 +30,7 @@ from gleaner.control.setup.facts import (
     Role,
     SecretKeyFacts,
     StorageFacts,
+    StoredFacts,
     TextFile,
     Unread,
 )
@@ -131,7 +132,8 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True, queue=QUEUE, secret_key=SECRET_KEY,
+        munge="0", has_systemd=True, commands=(readers.SLURMCTLD,),
+        stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)
 

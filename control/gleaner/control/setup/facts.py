@@ -53,6 +53,8 @@ class NotRead(Exception):
     """A check needs a fact that was not read."""
 
 
+HANGS = "accepts connections"
+"""Words about a server that then does not answer."""
 NOT_ASKED = Unread("this was not read")
 
 
@@ -149,6 +151,16 @@ class SecretKeyFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFacts:
+    """A few rows of the queue's database."""
+
+    secrets: int
+    """The number of groups' secrets."""
+    runtimes: tuple[str, ...]
+    """The runtimes of all agents so far: "docker", "criu"."""
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """A certificate that an authority vouches for: the names in it, and its end (seconds since the epoch)."""
 
@@ -228,6 +240,7 @@ class Facts:
     secret_key: SecretKeyFacts | Unread = NOT_ASKED
     schema: str | Unread = NOT_ASKED
     """Empty if the database has this version's tables, else what is wrong."""
+    stored: StoredFacts | Unread = NOT_ASKED
     installed: Programs | Unread = NOT_ASKED
     docker_socket: str | Unread = NOT_ASKED
     """Empty if the service account may open Docker's socket, else the socket's owner, group and mode."""
