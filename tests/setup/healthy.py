@@ -43,7 +43,7 @@ STORAGE = StorageFacts(
 )
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
-ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
+ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"), (UID, 998))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",

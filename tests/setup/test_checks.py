@@ -28,6 +28,15 @@ DENIED = Unread("/etc/key.pem cannot be read: Permission denied")
 MISSING = Unread("there is no such thing", is_missing=True)
 ROOTS = replace(h.STORAGE, uid=0)
 WITHOUT_DOCKER = {"docker version": MISSING, "docker info": MISSING}
+SETTINGS = "/etc/gleaner/gleaner.toml"
+UNREADABLE = Facts(
+    Role.CONTROL, h.NOW_S, h.UID, "6.12.48", "0.2.0", Unread(f"{SETTINGS}: Permission denied"), settings_file=SETTINGS
+)
+"""The facts of control's machine as an account sees them that may not read the settings."""
+ENTITLED = h.control(
+    slurm_admin=Unread("/run/gleaner/slurm-admin.sock did not answer within 5 s"),
+    settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))),
+)
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -44,6 +53,12 @@ FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.client(settings=Unread("/etc/gleaner/gleaner.toml: not valid TOML"))),
     ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: no such file", is_missing=True))),
     ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o666))),
+    ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o600))),
+    ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", h.UID, 0o044))),
+    ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o640, gid=7))),
+    ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o600))),
+    ("storage's owner", h.control(storage=storage(foreign="agents"))),
+    ("storage's owner", h.node(storage=storage(foreign="jobs", foreign_uid=7))),
     ("service account", h.node(account=MISSING)),
     ("service account", h.node(account=Account("gleaner", 999, ("gleaner",)))),
     ("service account", h.node(storage=storage(uid=7))),
@@ -290,6 +305,14 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "mount -o remount,rw /srv/gleaner"),
         ("Slurm's JSON", h.program(h.node(), "scontrol json", Unread("scontrol did not answer within 5 s")),
          "5 s does slurmctld answer?"),
+        ("settings", h.file(h.control(), SETTINGS, TextFile("", mode=0o600)),
+         f"gleaner cannot read {SETTINGS} (root's, mode 600) chmod 644 {SETTINGS}"),
+        ("settings", replace(UNREADABLE, uid=h.UID), f"chmod 644 {SETTINGS}"),
+        ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: Permission denied")),
+         "chmod 644 /etc/gleaner/agent.toml"),
+        ("storage's owner", h.node(storage=storage(foreign="agents")),
+         "/srv/gleaner/agents is root's, not uid 4200's chown -R --reference=/srv/gleaner /srv/gleaner/agents"),
+        ("Slurm admin service", ENTITLED, "hangs systemctl restart gleaner-slurm-admin"),
         ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
     ],
 )  # fmt: skip
@@ -297,6 +320,15 @@ def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str
     (found,) = (finding for finding in findings(facts) if finding.name == name)
     assert found.state is State.FAULT
     assert words in f"{found.seen} {found.to_do}"
+
+
+def test_settings_that_cannot_be_read_are_one_fault() -> None:
+    assert [finding.name for finding in findings(UNREADABLE) if finding.state is State.FAULT] == ["settings"]
+
+
+def test_settings_of_the_accounts_group_can_be_read() -> None:
+    facts = h.file(h.control(), SETTINGS, TextFile("", mode=0o640, gid=h.UID))
+    assert state_of("settings", facts) is State.OK
 
 
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:

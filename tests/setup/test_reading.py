@@ -20,6 +20,7 @@ from gleaner.control.queue.database import connect, migrate
 from gleaner.control.setup import machine_facts, readers, reading
 from gleaner.control.setup.facts import Certificate, Folder, Output, Role, SecretKeyFacts, StorageFacts, Unread
 from gleaner.control.setup.queue_probe import probe
+from gleaner.control.setup.storage_probe import probe as try_storage
 from gleaner.control.setup.storage_probe import try_writes
 
 PATIENCE_S = 120.0
@@ -160,6 +161,18 @@ def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> No
     assert storage_id(folder) == found.id
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_another_owner_in_the_storage_is_seen(tmp_path: Path) -> None:
+    FolderStorage(tmp_path / "storage").prepare()
+    (tmp_path / "storage" / "lost+found").mkdir()
+    for name in ("lost+found", "jobs"):
+        (tmp_path / "storage" / name).mkdir(exist_ok=True)
+        assert not try_storage(tmp_path / "storage").get("foreign")
+        os.chown(tmp_path / "storage" / name, NOBODY, NOBODY)
+    found = try_storage(tmp_path / "storage")
+    assert (found["foreign"], found["foreign_uid"]) == ("jobs", NOBODY)
+
+
 def test_a_storage_that_refuses_says_at_which_step(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert try_writes(tmp_path / "file") == "cannot make a folder: Not a directory"
@@ -278,14 +291,24 @@ def test_the_agents_settings_are_named_by_file_and_line(tmp_path: Path, monkeypa
     assert good.margin_s == 7
 
 
-def test_a_socket_without_anybody_is_one_line(tmp_path: Path) -> None:
+def test_a_program_at_a_socket_is_asked_and_not_only_looked_for(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    assert "No such file" in str(reading.listens(path, within_s=PATIENCE_S))
+    assert "No such file" in str(reading.answers(path, within_s=PATIENCE_S))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
-        assert "Connection refused" in str(reading.listens(path, within_s=PATIENCE_S))
+        assert "Connection refused" in str(reading.answers(path, within_s=PATIENCE_S))
         listening.listen()
-        assert reading.listens(path, within_s=PATIENCE_S) == ""
+        # A program that somebody has stopped still has connections made to it, by the kernel.
+        assert reading.answers(path, within_s=0.05) == Unread(f"{path} did not answer within 0.05 s")
+
+        def close_both() -> None:
+            for _ in range(2):
+                listening.accept()[0].close()
+
+        server = threading.Thread(target=close_both, daemon=True)
+        server.start()
+        assert reading.answers(path, within_s=PATIENCE_S) == ""
+        server.join()
 
 
 def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:

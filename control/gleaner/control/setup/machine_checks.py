@@ -22,6 +22,8 @@ _SURPRISING_GROUPS = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow"
 
 def settings(facts: Facts) -> Judgement:
     """Judge the settings of control and of the command line."""
+    if isinstance(facts.settings, Unread) and facts.settings.is_denied:
+        return fault(facts.settings.why, _let_read(facts.settings_file or "that file"))
     if isinstance(facts.settings, Unread):
         return fault(facts.settings.why, "mend that line; `glean config` then prints what is in force")
     path = facts.settings_file
@@ -34,9 +36,17 @@ def settings(facts: Facts) -> Judgement:
         return not_checked(file.why)
     if facts.role is Role.CONTROL and file.is_writable_by_others:
         return fault(f"others than its owner may write to {path}", f"chmod 644 {path}")
+    if facts.role is Role.CONTROL and (refused := facts.refusal_to_account(path)):
+        has_password = password_of(facts.settings.queue.url)
+        return fault(refused, _let_read(path) if has_password else f"chmod 644 {path}")
     if password_of(facts.settings.queue.url) and file.mode & 0o004:
         return warning(f"{path} holds the database's password, and all may read it", f"chmod 640 {path}")
     return ok(f"{path} is in order")
+
+
+def _let_read(path: str) -> str:
+    """Return what makes the account able to read a file of settings."""
+    return f"chmod 644 {path}, or, with a password in it: chgrp to the service account's group, chmod 640"
 
 
 def rounds(facts: Facts) -> Judgement:
@@ -176,6 +186,8 @@ def certificate(facts: Facts) -> Judgement:
         if shown.certificate is None:
             return ok("plain http, on this machine only")
         found = shown.certificate
+    else:
+        needed(facts.settings)
     if isinstance(found, Unread):
         if found.is_missing and "has no certificate" in found.why:
             return ok("none: control listens on this machine only")
@@ -302,7 +314,10 @@ def slurm_admin(facts: Facts) -> Judgement:
     """Judge the Slurm admin service, which entitlements and drains need."""
     settings = needed(facts.settings).entitlements
     if not isinstance(facts.slurm_admin, Unread):
-        return ok(f"listens at {settings.slurm_admin_socket}")
+        return ok(f"answers at {settings.slurm_admin_socket}")
+    if "did not answer within" in facts.slurm_admin.why:
+        judge = warning if settings.mode == "off" else fault
+        return judge("the Slurm admin service hangs", "systemctl restart gleaner-slurm-admin")
     if settings.mode == "off":
         return not_checked(f"{facts.slurm_admin.why}; only entitlements and drains need it")
     return fault(facts.slurm_admin.why, "systemctl status gleaner-slurm-admin")

@@ -118,12 +118,13 @@ def account(uid: int, *, usual_name: str = "") -> Account | Unread:
     if entry is None:
         return Unread(f"there is no account with the number {uid} on this machine", is_missing=True)
     groups: list[str] = []
-    for number in os.getgrouplist(entry.pw_name, entry.pw_gid):
+    gids = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    for number in gids:
         try:
             groups.append(grp.getgrgid(number).gr_name)
         except KeyError:
             groups.append(str(number))
-    return Account(entry.pw_name, entry.pw_uid, tuple(groups))
+    return Account(entry.pw_name, entry.pw_uid, tuple(groups), tuple(gids))
 
 
 def owner_of(folder: Path) -> Account | Unread:

@@ -199,7 +199,7 @@ def _special(
             key_file = settings.queue.secret_key_file
             readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, patience_s)
             readers["slurm_admin"] = partial(
-                reading.listens, settings.entitlements.slurm_admin_socket, within_s=patience_s
+                reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
             if settings.queue.url.startswith("sqlite"):

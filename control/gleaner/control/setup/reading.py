@@ -103,7 +103,7 @@ def text_file(path: Path) -> TextFile | Unread:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode):
                 return Unread(f"{path} is no plain file")
-            return TextFile(text_of(file.read(_LARGEST_FILE)), facts.st_uid, stat.S_IMODE(facts.st_mode))
+            return TextFile(text_of(file.read(_LARGEST_FILE)), facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_gid)
     except FileNotFoundError:
         return Unread(f"there is no {path}", is_missing=True)
     except OSError as error:
@@ -229,14 +229,21 @@ def certificate_file(certificate: Path, key: Path, *, ca_file: Path | None, host
         return Unread(one_line(f"{certificate}: {error}"))
 
 
-def listens(path: Path, *, within_s: float) -> str | Unread:
-    """Return an empty text if somebody listens at this socket."""
+def answers(path: Path, *, within_s: float) -> str | Unread:
+    """Return an empty text if the program at this socket answers an empty request, or closes the connection."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(within_s)
         try:
             connection.connect(str(path))
         except OSError as error:
             return Unread(f"nobody listens at {path}: {error.strerror or error}", isinstance(error, FileNotFoundError))
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+        except TimeoutError:
+            return Unread(f"{path} did not answer within {within_s:g} s")
+        except OSError as error:
+            return Unread(f"{path} did not answer: {error.strerror or error}")
     return ""
 
 
