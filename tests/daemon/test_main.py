@@ -221,6 +221,32 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_p
     ), "and nothing else: it has neither led nor submitted agents"
 
 
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_what_listens_at_all_of_ipv6_answers_by_ipv4_too(control: Control, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-subj", "/CN=head", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    control.start(GLEANER_API__HOST="::", GLEANER_API__CERTIFICATE=str(certificate), GLEANER_API__KEY=str(key))
+    port = until(lambda: re.search(r"listening +address=\('::', (\d+)\)", control.said))[1]
+    with httpx.Client(verify=False, timeout=60) as caller:  # the certificate is not the question
+        for host in ("127.0.0.1", "[::1]"):
+            assert caller.post(f"https://{host}:{port}/v1/jobs").status_code == 401
+    _, said = control.end(signal.SIGTERM)
+    assert "127.0.0.1" in said
+    assert "::ffff:" not in said  # the audit names a caller as people write it
+
+
 def test_plain_text_off_this_machine_is_refused_by_the_settings() -> None:
     with pytest.raises(ValueError, match="set certificate and key"):
         Settings.model_validate({"api": {"host": "0.0.0.0"}})

@@ -346,6 +346,11 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "does not take the token in /token ask an admin"),
         ("Slurm admin service", ENTITLED, "hangs systemctl restart gleaner-slurm-admin"),
         ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
+        (
+            "services",
+            h.program(h.control(), "systemctl", unit("inactive", "", "not-found")),
+            "run glean setup control, then systemctl enable --now gleaner-control",
+        ),
     ],
 )  # fmt: skip
 def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str) -> None:

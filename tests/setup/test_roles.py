@@ -123,12 +123,14 @@ def test_the_certificate_is_of_each_host_and_the_first_is_in_the_address(root: P
     for host in ("head.site", "10.1.2.3", "fd00::1"):
         shown = reading.certificate_file(tls / "cert.pem", tls / "key.pem", ca_file=tls / "ca.pem", host=host)
         assert isinstance(shown, Certificate)
+    settings = root / SETTINGS.lstrip("/")
+    assert 'host = "::"' in settings.read_text()  # else nobody reaches it by its address of IPv6
     made = tree(root)
     assert setup(root, "control", "--yes") == 0  # all of them are known
     assert tree(root) == made
     assert setup(root, "control", "--host", "fd00::1", "--yes") == 0
     assert read_join("it", (root / "etc/gleaner/join.json").read_bytes()).url == "https://[fd00::1]:8642"
-    assert 'host = "::"' in (root / SETTINGS.lstrip("/")).read_text()
+    assert 'host = "::"' in settings.read_text()
 
 
 def test_the_grace_time_stays_as_it_was_asked_for(root: Path) -> None:

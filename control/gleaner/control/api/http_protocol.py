@@ -34,6 +34,8 @@ class BoundedHead(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.client is not None:  # a socket of IPv6 names a caller by IPv4 ::ffff:10.1.2.3
+            self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         if self._connections_of_host() > self.per_host:
             transport.close()
             return

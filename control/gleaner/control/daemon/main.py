@@ -161,9 +161,7 @@ def _server(state: ControlState) -> tuple[uvicorn.Server, socket.socket]:
     _allow_files(api.connections_at_most + OWN_FILES)
     try:
         _check_tls(api)
-        listening = socket.create_server(
-            (api.host, api.port), family=socket.AF_INET6 if ":" in api.host else socket.AF_INET, backlog=BACKLOG
-        )
+        listening = _listen(api.host, api.port)
     except ssl.SSLError as error:
         raise CannotStart(f"[api] certificate and key cannot be used: {error.reason or error}") from error
     except OSError as error:
@@ -188,6 +186,14 @@ def _server(state: ControlState) -> tuple[uvicorn.Server, socket.socket]:
         ssl_keyfile=api.key,
     )
     return uvicorn.Server(config), listening
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at this address; at `::`, to callers by IPv4, too. Raises `OSError`."""
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=BACKLOG)
+    takes_ipv4 = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=takes_ipv4)
 
 
 def _allow_files(at_least: int) -> None:

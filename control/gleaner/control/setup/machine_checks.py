@@ -395,5 +395,5 @@ def units(facts: Facts) -> Judgement:
         elif values.get("UnitFileState") not in {"enabled", "static"}:
             wrong.append(f"{name} is not enabled")
     if wrong:
-        return fault("; ".join(wrong), "install the unit from deploy/systemd, then systemctl enable --now")
+        return fault("; ".join(wrong), f"run glean setup {facts.role}, then systemctl enable --now {' '.join(names)}")
     return ok(", ".join(names))

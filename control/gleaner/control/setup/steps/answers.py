@@ -72,8 +72,8 @@ class ControlAnswers:
 
     @property
     def listens_at(self) -> str:
-        """The address at which control listens: all of IPv4, or those of IPv6 if its own is one."""
-        return "::" if ":" in self.host else "0.0.0.0"  # noqa: S104 - with TLS
+        """The address at which control listens: all of IPv4; with an address of IPv6, `::`, which is both."""
+        return "::" if any(":" in host for host in self.hosts) else "0.0.0.0"  # noqa: S104 - with TLS
 
 
 @dataclass(frozen=True, slots=True)
