@@ -86,8 +86,8 @@ if [ "$stage" = 1 ]; then
     told systemctl restart slurmctld slurmd
     until_is 300 is_usable
     told bring_image
-    told glean doctor control --patience 60
-    told glean doctor node --patience 60
+    told glean doctor control --patience 600
+    told glean doctor node --patience 600
     told glean token create --role user --name alice --group physics --to "$alice/token"
     install -d -o alice -g alice -m 700 "$alice/.config/gleaner"
     install -o alice -g alice -m 600 "$alice/token" "$alice/.config/gleaner/token"
@@ -118,8 +118,8 @@ told as_alice glean show 1
 told was_restored 2
 told as_alice glean results 1 --to "$alice/results"
 told sh -c 'cmp $(find "$0"/results -name pi.txt) twin/pi.txt && echo "the same as the uninterrupted run, byte for byte"' "$alice"
-told glean doctor control --patience 60
-told glean doctor node --patience 60
+told glean doctor control --patience 600
+told glean doctor node --patience 600
 told scontrol update PartitionName=gleaner State=DOWN
 told scancel --user gleaner
 until_is 300 sh -c '! squeue --noheader --user gleaner | grep -q .'
