@@ -49,6 +49,17 @@ def resolver(guard: AddressGuard) -> Any:
     return Resolver
 
 
+def socket_factory(guard: AddressGuard) -> Any:
+    """Return a function that makes aiohttp's sockets: a host that is an address itself is not resolved, but checked."""
+
+    def make(address: Any) -> socket.socket:
+        family, kind_of_socket, protocol, _, place = address
+        guard.check(str(place[0]), str(place[0]))
+        return socket.socket(family, kind_of_socket, protocol)
+
+    return make
+
+
 def one_line(error: Exception) -> str:
     """Return an error of a library in one line, or its name if it says nothing."""
     return " ".join(str(error).split())[:300] or type(error).__name__
