@@ -8,6 +8,7 @@ from sqlalchemy import text
 from tests.api.api_harness import SLICE, ApiHarness, detail
 
 from gleaner.control.api.app import described
+from gleaner.control.api.health import Pulse
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import GroupSettings, MungeRule, MungeSettings
@@ -55,10 +56,17 @@ def test_every_call_says_whom_it_is_for(harness: ApiHarness) -> None:
 def test_health_tells_no_secrets(harness: ApiHarness) -> None:
     answer = harness.client.get("/health")
     assert answer.json() | {"version": "", "now_s": 0} == {
-        "status": "ok", "leader": True, "version": "", "queue": "ok", "failing": [], "step_ages_s": {},
+        "status": "ok", "leader": True, "has_leader": True, "version": "", "queue": "ok",
+        "failing": [], "step_ages_s": {},
         "step_every_s": {},
         "last_poll_age_s": None, "storage_id": "", "now_s": 0,
     }  # fmt: skip
+
+
+def leads(harness: ApiHarness) -> tuple[bool, bool]:
+    """Return from `/health` if this control program leads, and if any does."""
+    said = harness.client.get("/health").json()
+    return said["leader"], said["has_leader"]
 
 
 def test_health_tells_the_age_of_the_last_look_at_the_cluster(harness: ApiHarness) -> None:
@@ -210,6 +218,7 @@ def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(harness:
     harness.state.leads_until_s = 0.0
     assert harness.user.get(f"/v1/jobs/{job}").status_code == 200
     assert detail(harness.user.post(f"/v1/jobs/{job}/hold"), 503).endswith("none leads yet")
+    assert leads(harness) == (False, False)
     with transaction(harness.state.engine) as db:
         leader.try_lead(db, "head2:8642", now=leader.NOW, term_s=60)
     for answer in [
@@ -222,4 +231,6 @@ def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(harness:
     ]:
         assert detail(answer, 503).endswith("head2:8642 leads")
         assert answer.headers["Retry-After"]
+    harness.client.app.state.pulse = Pulse(harness.state)  # type: ignore[attr-defined] # the last look is still valid
+    assert leads(harness) == (False, True)
     assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"

@@ -144,6 +144,43 @@ def test_a_database_that_a_newer_version_has_migrated_is_as_before_once_its_back
     assert not inspect(harness.engine).has_table("added_later")  # it would be in the way of the next upgrade
 
 
+def test_without_replace_no_table_goes_that_is_not_known(
+    harness: QueueHarness, storage: FolderStorage, tmp_path: Path
+) -> None:
+    if harness.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite's database is a file of Gleaner's own, and is replaced as a whole")
+    backup.back_up(harness.engine, tmp_path / "backup")
+    with harness.engine.begin() as db:
+        db.exec_driver_sql("CREATE TABLE measurements (id BIGINT)")
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(BackupFailed, match=r"newer Gleaner.*with measurements: .*--replace"):
+        restore(harness, tmp_path / "backup", replace=False)
+    assert inspect(harness.engine).has_table("measurements")
+    restore(harness, tmp_path / "backup")  # leaves the database as other tests expect it
+    assert not inspect(harness.engine).has_table("measurements")
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("table", ["alembic_version", "job"])
+def test_the_tables_of_another_application_are_never_dropped(
+    table: str, replace: bool, empty_postgres_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "backup").write_bytes(b"PGDMP")
+    other = connect(empty_postgres_url)
+    with other.begin() as db:
+        db.exec_driver_sql(f"CREATE TABLE {table} (version_num TEXT)")
+        db.exec_driver_sql(f"INSERT INTO {table} VALUES ('ae1027a6acf')")
+        db.exec_driver_sql("CREATE TABLE measurements (version TEXT)")
+    with (
+        pytest.raises(BackupFailed, match=rf"another application's \({table}, measurements\): give Gleaner a database"),
+        backup.put_back(other, tmp_path / "backup", replace=replace),
+    ):
+        pass
+    assert set(inspect(other).get_table_names()) == {table, "measurements"}
+    other.dispose()
+
+
 def test_nothing_is_put_back_while_control_runs(harness: QueueHarness, storage: FolderStorage, tmp_path: Path) -> None:
     backup.back_up(harness.engine, tmp_path / "backup")
     harness.do(leader.try_lead, "control on head", now=leader.NOW, term_s=60.0)

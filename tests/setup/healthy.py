@@ -26,6 +26,7 @@ from gleaner.control.setup.facts import (
     Folder,
     Output,
     Programs,
+    QueueFacts,
     Role,
     SecretKeyFacts,
     StorageFacts,
@@ -40,11 +41,13 @@ UID = 4200
 STORAGE = StorageFacts(
     uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
 )
+QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
-    "status": "ok", "leader": True, "version": "0.2.0", "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
+    "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
+    "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
     "storage_id": "5eed",
 }  # fmt: skip
 CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE)
@@ -117,6 +120,8 @@ def control(**changes: Any) -> Facts:
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
+            "sacctmgr limits": Output(0, "||||||\ngleaner||||40|cpu=64|\n"),
+            "sacctmgr qos limits": Output(0, "gleaner|||||||||\n"),
             "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
         },
         files={
@@ -126,8 +131,7 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True,
-        secret_key=SECRET_KEY,
+        munge="0", has_systemd=True, queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)
 

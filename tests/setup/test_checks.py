@@ -67,6 +67,11 @@ FAULTS: list[tuple[str, Facts]] = [
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
     ("database", h.control(schema=Unread("the queue's database does not work now: connection refused"))),
+    ("control", h.health(h.control(), leader=False, has_leader=False)),
+    ("queue's writes", h.control(queue=replace(h.QUEUE, refused="/var/lib/gleaner/queue.db", mode=0o644))),
+    ("queue's writes", h.control(queue=replace(h.QUEUE, refused="/var/lib/gleaner", uid=4200, is_read_only=True))),
+    ("queue's writes", h.control(queue=replace(h.QUEUE, holder="sqlite3", holder_pid=71))),
+    ("partition", h.slurm("State=UP GraceTime=120", "State=DOWN GraceTime=120", "scontrol partitions")),
     ("database's disk", h.control(folders={"/var/lib/gleaner": Folder(h.UID, 0o750, 2**20)})),
     ("token", h.control(token=Output(401, "the token has expired"))),
     ("token", h.file(h.client(), "/token", TextFile("secret", mode=0o644))),
@@ -162,6 +167,10 @@ FAULTS: list[tuple[str, Facts]] = [
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|0|||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "||||||\ngleaner||||0||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||gres/gpu=0,cpu=0|\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0|||||\n"))),
 ]  # fmt: skip
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
@@ -196,7 +205,7 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("accounting", h.slurm("associations,limits,qos", "associations")),
     ("KillWait", h.slurm("30 sec", "4 sec")),
     ("default memory", h.slurm("DefMemPerCPU            = 500", "DefMemPerNode           = UNLIMITED")),
-    ("partition", h.slurm("State=UP GraceTime=120", "State=DOWN GraceTime=120", "scontrol partitions")),
+    ("queue's writes", h.control(queue=replace(h.QUEUE, holder="glean", holder_pid=71, is_holder_ours=True))),
     ("partition", h.slurm("GraceTime=120", "GraceTime=20", "scontrol partitions")),
     ("nodes", h.slurm("NodeName=node2 Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE",
                       "NodeName=node2 Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
@@ -253,6 +262,9 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("queue's writes", h.control(queue=DENIED)),
+        ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(1, "", "Unknown field"))),
+        ("queue's writes", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
         ("database's disk", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
         ("certificate's key", h.file(h.control(uid=1000), "/etc/key.pem", DENIED)),
         ("key for secrets", h.control(uid=1000, secret_key=replace(h.SECRET_KEY, trouble="Permission denied"))),
@@ -290,6 +302,17 @@ def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
     facts = h.node(storage=storage(is_set_up=False, uid=0, mode=0o755, id=""))
     assert [finding.name for finding in findings(facts) if finding.state is State.FAULT] == ["storage"]
+
+
+def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> None:
+    facts = h.program(h.control(), "sacctmgr limits", Output(0, "|||||cpu=0,node=5|\n"))
+    (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
+    assert found.seen == "account gleaner has GrpTRES=cpu=0: no agent starts"
+    assert found.to_do == "sacctmgr modify account gleaner set GrpTRES=cpu=-1"
+
+
+def test_limits_of_others_who_use_the_account_do_not_matter() -> None:
+    assert state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0|||||\n"))) is State.OK
 
 
 def test_agents_use_the_helper_where_docker_cannot_save() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.setup import machine_facts, readers, reading
 from gleaner.control.setup.facts import Certificate, Folder, Output, Role, SecretKeyFacts, StorageFacts, Unread
+from gleaner.control.setup.queue_probe import probe
 from gleaner.control.setup.storage_probe import try_writes
 
 PATIENCE_S = 120.0
@@ -178,6 +180,42 @@ def test_a_database_is_only_read(tmp_path: Path) -> None:
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
     path.write_bytes(b"no database at all" * 100)
     assert "not a database" in str(machine_facts.schema(url, PATIENCE_S))
+
+
+HOLDS = (
+    "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('BEGIN IMMEDIATE'); print(1, flush=True); input()"
+)
+
+
+def test_who_holds_the_queue_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    url, me = f"sqlite:///{path}", os.geteuid()
+    assert "No such file" in str(machine_facts.queue(url, me, PATIENCE_S))
+    engine = connect(url)
+    migrate(engine)
+    engine.dispose()
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    free = machine_facts.queue(url, me, PATIENCE_S)
+    assert not isinstance(free, Unread)
+    assert (free.refused, free.holder) == ("", "")
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+    for mode in ("WAL", "DELETE"):
+        with sqlite3.connect(path) as database:
+            database.execute(f"PRAGMA journal_mode={mode}")
+        database.close()
+        words = (sys.executable, "-c", HOLDS, str(path))
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            assert program.stdout is not None
+            assert program.stdin is not None
+            program.stdout.readline()
+            found = probe(path, me, watch_s=0.02)
+            assert (found["holder_pid"], found["is_holder_ours"]) == (program.pid, False)
+            assert found["holder"].startswith("python")
+            program.stdin.close()
+        assert probe(path, me, watch_s=0.02)["holder_pid"] == 0
+    path.chmod(0o400)
+    if me != 0:
+        assert probe(path, me, watch_s=0)["refused"] == str(path)
 
 
 def test_root_s_programs_are_compared_with_the_record_and_with_this_version(tmp_path: Path) -> None:

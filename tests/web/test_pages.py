@@ -291,6 +291,9 @@ def _job_page(word: str) -> str:
         "chart": None,
         "decisions": [],
         "because": {},
+        "saved": None,
+        "lost_s": {1: 5.0},
+        "reasons": {1: word},
         "last_lines": lines,
     }
     return _rendered("job.html", **facts) + _rendered(

@@ -37,13 +37,15 @@ def installed_version() -> str:
 
 
 class Pulse:
-    """The last observation of the database. Only the event loop's thread touches it."""
+    """The last observation of the database. Only the event loop's thread touches it, but for `has_leader`."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
         self._limiter = CapacityLimiter(1)
         self._looking: asyncio.Task[str] | None = None
         self._found = ""
+        self.has_leader = False
+        """True if a control program led at the last look."""
         self._found_s = float("-inf")
 
     async def queue(self) -> str:
@@ -66,7 +68,7 @@ class Pulse:
     def _ask(self) -> str:
         try:
             with snapshot(self._state.engine) as db:
-                leader.leader(db, now=self._state.database_clock())
+                self.has_leader = leader.leader(db, now=self._state.database_clock()) is not None
         except QueueError as error:
             return str(error)
         except SQLAlchemyError:
@@ -86,6 +88,7 @@ async def health(request: Request, response: Response) -> Health:
     return Health(
         status="ok" if queue == "ok" and not failing else "failing",
         leader=state.is_leader,
+        has_leader=state.is_leader or pulse.has_leader,
         version=installed_version(),
         queue=queue,
         failing=failing,

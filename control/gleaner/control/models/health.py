@@ -10,6 +10,8 @@ class Health(Reply):
 
     status: str
     leader: bool
+    has_leader: bool
+    """True if this or another control program leads."""
     version: str
     queue: str
     """`ok`, or what is wrong with the database."""

@@ -7,7 +7,8 @@ hide another.
 """
 
 import statistics
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LEAST_LOST = 3
@@ -36,14 +37,21 @@ def conspicuous(counts: Mapping[str, SliceCounts]) -> tuple[str, ...]:
     (('n7',), ())
     """
     parts = {node: count.lost_part for node, count in counts.items() if count.slices}
+    ordered = sorted(parts.values())
     bad = {
         node: part
         for node, part in parts.items()
-        if counts[node].lost >= LEAST_LOST and part >= LEAST_PART and part >= TIMES_OTHERS * _median(parts, node)
+        if counts[node].lost >= LEAST_LOST
+        and part >= LEAST_PART
+        and part >= TIMES_OTHERS * _median_of_others(ordered, part)
     }
     return tuple(sorted(bad, key=lambda node: (-bad[node], node)))
 
 
-def _median(parts: Mapping[str, float], but: str) -> float:
-    others = [part for node, part in parts.items() if node != but]
-    return statistics.median(others) if others else 0.0
+def _median_of_others(ordered: Sequence[float], part: float) -> float:
+    """Return the median of all parts but this one; 0 if there are no others. In sorted order its place says it."""
+    place, others = bisect_left(ordered, part), len(ordered) - 1
+    if not others:
+        return 0.0
+    middle = (ordered[at + (at >= place)] for at in ((others - 1) // 2, others // 2))
+    return statistics.fmean(middle)

@@ -25,6 +25,10 @@ from gleaner.control.queue.schema import JOB, METADATA
 PROGRAM_S = 3600.0
 """The longest time for one program of PostgreSQL's."""
 COPY_PAGES = 1000
+NAMED_AT_MOST = 5
+"""The greatest number of tables that an error names."""
+_CORE = {"leader", "job", "attempt"}
+"""Tables that each version of Gleaner has, and hardly another application has all of them."""
 _MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (id INTEGER)"
 _SQLITE, _POSTGRESQL = b"SQLite format 3\x00", b"PGDMP"
 
@@ -113,11 +117,32 @@ def _check_free(engine: Engine, *, replace: bool) -> None:
         return
     with snapshot(engine) as db:
         there = set(inspect(db).get_table_names())
+        if engine.dialect.name != "sqlite":
+            _check_ours(db, there, replace=replace)
         if "leader" in there and (who := leader.leader(db, now=leader.NOW)) is not None:
             raise BackupFailed(f"control runs ({who}): stop all control programs, and try again")
         is_ours = UNFINISHED in there  # what a restore has left that was broken off
         if "job" in there and not replace and not is_ours and db.execute(select(JOB.c.id).limit(1)).first() is not None:
             raise BackupFailed("the database has jobs, which would be lost: back it up, and give --replace")
+
+
+def _check_ours(db: Connection, there: set[str], *, replace: bool) -> None:
+    """Raise `BackupFailed` if tables of another application would be dropped from PostgreSQL's schema.
+
+    Many applications have a table `alembic_version`, and some have one called `job`.
+    """
+    ours = {"alembic_version", *METADATA.tables}
+    named = ", ".join(sorted(there - ours)[:NAMED_AT_MOST]) or "no other tables"
+    if there & ours and UNFINISHED not in there and not there >= _CORE:
+        raise BackupFailed(
+            f"the database's schema is another application's ({', '.join(sorted(there)[:NAMED_AT_MOST])}): give Gleaner"
+            " a database of its own, in [queue] url"
+        )
+    if is_newer(MigrationContext.configure(db).get_current_revision()) and not (replace and there >= _CORE):
+        raise BackupFailed(
+            f"the database is of a newer Gleaner, and all tables of its schema would be dropped, with {named}: back it"
+            " up, and give --replace"
+        )
 
 
 def finish(db: Connection) -> None:

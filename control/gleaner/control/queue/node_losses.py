@@ -17,8 +17,8 @@ from gleaner.control.queue.node_time import LOST_S
 from gleaner.control.queue.schema import ATTEMPT, JOB
 
 FRESH_S = 60.0
-_IN_VAIN = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.FORGOTTEN, Ending.RETURNED]), LOST_S > 0)
-"""A slice that its user cancelled is not the node's loss."""
+_IN_VAIN = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.RETURNED]), LOST_S > 0)
+"""A slice that its user cancelled is not the node's loss, nor one of which its agent never heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ CHECKS = (
     Check("looks at Slurm", machine_checks.polls, _CONTROL),
     Check("database", storage_checks.schema, _CONTROL),
     Check("database's disk", storage_checks.database_disk, _CONTROL),
+    Check("queue's writes", storage_checks.queue_writes, _CONTROL),
     Check("token", machine_checks.token, _MINE),
     Check("munge", machine_checks.munge, _ALL),
     Check("services", machine_checks.units, _WORKS),
@@ -91,6 +92,7 @@ CHECKS = (
     Check("nodes", slurm_checks.nodes, _CONTROL),
     Check("account", slurm_checks.account, _CONTROL),
     Check("QOS", slurm_checks.qos, _CONTROL),
+    Check("Slurm's limits", slurm_checks.limits, _CONTROL),
 )
 
 
@@ -107,4 +109,4 @@ def _finding(check: Check, facts: Facts) -> Finding:
     except Exception as error:  # the other checks still tell what they know
         said = f"this check itself failed: {type(error).__name__}: {error}"
         return Finding(check.name, State.NOT_CHECKED, one_line(said)[:200], "please report this")
-    return Finding(check.name, found.state, one_line(found.seen), one_line(found.to_do))
+    return Finding(check.name, found.state, one_line(found.seen) or "no text", one_line(found.to_do))

@@ -5,7 +5,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.control.settings import Settings
@@ -13,6 +15,12 @@ from gleaner.control.settings import Settings
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
+ACCOUNT_LIMITS = ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs", "GrpTRES", "MaxTRESPerJob")
+QOS_LIMITS = (
+    "GrpJobs", "GrpSubmitJobs", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MaxJobsPerAccount",
+    "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser",
+)  # fmt: skip
+"""Slurm's limits that let nothing start if they are 0."""
 Value = TypeVar("Value")
 _LONGEST = 160
 """The most letters of a program's output in a finding."""
@@ -94,6 +102,23 @@ class StorageFacts:
     trouble: str
     wrote_s: float
     """The time that the trial writes took."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """The service account's way to the queue's SQLite database. Empty texts: nothing keeps it from writing."""
+
+    refused: str
+    """The first file, or the folder, that the account cannot write."""
+    uid: int
+    """The owner of that file."""
+    mode: int
+    is_read_only: bool
+    """True if its file system is."""
+    holder: str
+    """The program that has held the lock of writers for as long as was looked."""
+    holder_pid: int
+    is_holder_ours: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +207,7 @@ class Facts:
     """The one in control's settings."""
     account: Account | Unread = NOT_ASKED
     """The service account."""
+    queue: QueueFacts | Unread = NOT_ASKED
     secret_key: SecretKeyFacts | Unread = NOT_ASKED
     schema: str | Unread = NOT_ASKED
     """Empty if the database has this version's tables, else what is wrong."""
@@ -221,6 +247,15 @@ def needed(fact: Value | Unread) -> Value:
     if isinstance(fact, Unread):
         raise NotRead(fact.why)
     return fact
+
+
+def sqlite_file(url: str) -> Path:
+    """Return the file of an SQLite database.
+
+    >>> sqlite_file("sqlite:////var/lib/gleaner/queue.db")
+    PosixPath('/var/lib/gleaner/queue.db')
+    """
+    return Path(urlsplit(url).path.removeprefix("/"))
 
 
 def version_in(text: str) -> tuple[int, ...]:

@@ -91,7 +91,13 @@ def control_answers(facts: Facts) -> Judgement:
     if queue != "ok":
         return fault(f"control answers, and its database does not: {queue}", "look at the database and control's log")
     if not found.health.get("leader"):
-        return warning(f"{found.url} answers, and does not lead", "one control program must lead: look at its log")
+        # An older version of control does not say whether another leads.
+        judge = fault if found.health.get("has_leader") is False else warning
+        nobody = ": no control program does" if judge is fault else ""
+        return judge(
+            f"{found.url} answers, and does not lead{nobody}",
+            "one control program must lead: on its machine `glean doctor control` and its log say why it cannot",
+        )
     return ok(f"{found.url} answers and leads")
 
 

@@ -29,9 +29,11 @@ from gleaner.control.setup.facts import (
     ControlFacts,
     Output,
     Programs,
+    QueueFacts,
     SecretKeyFacts,
     StorageFacts,
     Unread,
+    sqlite_file,
 )
 from gleaner.control.slurm import munge as munge_programs
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
 
 _KIB_A_MIB = 1024
 _PROBE = "gleaner.control.setup.storage_probe"
+_QUEUE_PROBE = "gleaner.control.setup.queue_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
 _HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
 
@@ -129,6 +132,17 @@ def owner_of(folder: Path) -> Account | Unread:
         return account(folder.stat().st_uid)
     except OSError as error:
         return Unread(f"{folder} cannot be looked at: {error.strerror}")
+
+
+def service_uid(folder: Path, name: str) -> int:
+    """Return the owner of the storage folder, or the account of this name if that is root or unknown; else 0."""
+    owner = owner_of(folder)
+    if not isinstance(owner, Unread) and owner.uid != 0:
+        return owner.uid
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return 0
 
 
 def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
@@ -234,9 +248,19 @@ def schema(url: str, patience_s: float) -> str | Unread:
     return ""
 
 
-def sqlite_file(url: str) -> Path:
-    """Return the file of an SQLite database."""
-    return Path(urlsplit(url).path.removeprefix("/"))
+def queue(url: str, uid: int, patience_s: float) -> QueueFacts | Unread:
+    """Return the facts of an SQLite queue, by a program of its own that acts as the service account."""
+    path = sqlite_file(url)
+    ended = reading.run((sys.executable, "-P", "-m", _QUEUE_PROBE, str(path), str(uid)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return Unread(f"{path} could not be looked at within {patience_s:g} s")
+    try:
+        answer = untrusted.json_of(ended.stdout)
+        if "error" in answer:
+            return Unread(f"{path}: {answer['error']}", bool(answer["is_missing"]))
+        return QueueFacts(**answer)
+    except (ValueError, TypeError):
+        return Unread(f"{path} cannot be looked at: {ended.complaint}")
 
 
 def _sqlite_revision(path: Path, patience_s: float) -> str | None:

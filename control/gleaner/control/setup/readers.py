@@ -18,12 +18,15 @@ from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
 from gleaner.control.setup import machine_facts, reading
 from gleaner.control.setup.facts import (
+    ACCOUNT_LIMITS,
+    QOS_LIMITS,
     Facts,
     Folder,
     Output,
     Role,
     TextFile,
     Unread,
+    sqlite_file,
 )
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
@@ -112,6 +115,13 @@ def commands(
                 "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "qos", "format=Name,UsageFactor,Flags",
             ),
         }  # fmt: skip
+        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+        account, qos = settings.cluster.account, settings.cluster.qos
+        if account is not None:
+            fields = f"format=User,{','.join(ACCOUNT_LIMITS)}"
+            asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
+        if qos is not None:
+            asked["sacctmgr qos limits"] = (*show, "qos", f"name={qos}", f"format=Name,{','.join(QOS_LIMITS)}")
     return asked
 
 
@@ -192,6 +202,10 @@ def _special(
                 reading.listens, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
+            if settings.queue.url.startswith("sqlite"):
+                readers["queue"] = lambda: machine_facts.queue(
+                    settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
+                )
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
         readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
     elif role is Role.NODE:
@@ -234,7 +248,7 @@ def _places(
         if settings.api.key is not None:
             files.append(str(settings.api.key))
         if settings.queue.url.startswith("sqlite"):
-            folders.append(str(machine_facts.sqlite_file(settings.queue.url).parent))
+            folders.append(str(sqlite_file(settings.queue.url).parent))
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(folders))
 
 

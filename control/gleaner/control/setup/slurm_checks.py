@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from gleaner.control.hostlist import expanded
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.setup.facts import Facts, NotRead, Role, Unread, dotted, needed, version_in
+from gleaner.control.setup.facts import (
+    ACCOUNT_LIMITS,
+    QOS_LIMITS,
+    Facts,
+    NotRead,
+    Role,
+    Unread,
+    dotted,
+    needed,
+    version_in,
+)
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
 _OLDEST, _NEWEST = (22, 5), (25, 11)
@@ -214,7 +224,9 @@ def partition(facts: Facts) -> Judgement:
         return judge(f"partition {name}: GraceTime={grace_s}", f"GraceTime=120: preempted agents save in it; {_CONFIG}")
     state = values.get("State", "UP")
     if state != "UP":
-        return warning(f"the partition {name} is {state}", f"scontrol update PartitionName={name} State=UP")
+        return fault(
+            f"the partition {name} is {state}: no agent starts", f"scontrol update PartitionName={name} State=UP"
+        )
     return ok(f"{name}: PreemptMode={mode}, GraceTime={grace_s}")
 
 
@@ -325,6 +337,37 @@ def account(facts: Facts) -> Judgement:
             f"sacctmgr modify user {rows[0][1]} set qos+={asked.qos}",
         )
     return ok(f"{rows[0][1]} uses account {asked.account}" + (f" and QOS {asked.qos}" if asked.qos else ""))
+
+
+def limits(facts: Facts) -> Judgement:
+    """Judge limits of the account, of the service account in it, and of the QOS, that let no agent start."""
+    asked = cluster(facts)
+    found: list[Judgement] = []
+    for name, fields, kind, of_kind in (
+        ("sacctmgr limits", ACCOUNT_LIMITS, "account", asked.account),
+        ("sacctmgr qos limits", QOS_LIMITS, "qos", asked.qos),
+    ):
+        if of_kind is None:
+            continue
+        for line in facts.output(name).stdout.splitlines():
+            owner, *values = line.split("|")
+            if len(values) != len(fields):
+                return not_checked("sacctmgr said what cannot be read")
+            is_user = kind == "account" and owner != ""
+            if is_user and not isinstance(facts.account, Unread) and owner != facts.account.name:
+                continue  # others who use the account
+            who = f"user {owner}" if is_user else f"{kind} {of_kind}"
+            where = f"user {owner} where account={of_kind}" if is_user else who
+            found += [
+                fault(
+                    f"{who} has {field}={zero}: no agent starts",
+                    f"sacctmgr modify {where} set {field}={zero.rpartition('=')[0]}{'=' * ('=' in zero)}-1",
+                )
+                for field, value in zip(fields, values, strict=True)
+                for zero in value.split(",")
+                if re.fullmatch(r"(?:(?:cpu|node|mem)=)?0[MG]?", zero)
+            ]
+    return found[0] if found else ok("no limit keeps all agents from starting")
 
 
 def qos(facts: Facts) -> Judgement:

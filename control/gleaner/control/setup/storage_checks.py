@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gleaner.agent.common.quantities import size
 from gleaner.control.setup import readers
-from gleaner.control.setup.facts import Facts, Role, StorageFacts, Unread, needed
+from gleaner.control.setup.facts import Facts, Role, StorageFacts, Unread, needed, sqlite_file
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
 _GIB = 2**30
@@ -154,6 +154,33 @@ def database_disk(facts: Facts) -> Judgement:
     if found.free_bytes < _LEAST_BYTES:
         return fault(f"{size(found.free_bytes)} are free in {path}", "free some space: control cannot write its queue")
     return ok(f"{path}, {size(found.free_bytes)} are free")
+
+
+def queue_writes(facts: Facts) -> Judgement:
+    """Judge whether control can write its queue: its files' owners, and a lock of writers that somebody keeps."""
+    url = needed(facts.settings).queue.url
+    if not url.startswith("sqlite"):
+        return not_checked("the database is a server's")
+    found, path = needed(facts.queue), sqlite_file(url)
+    name = "the service account" if isinstance(facts.account, Unread) else facts.account.name
+    if found.refused and found.is_read_only:
+        return fault(f"{found.refused} is on a file system that is read-only", "mount it with rw: control writes there")
+    if found.refused:
+        owner_name = "root" if found.uid == 0 else f"uid {found.uid}"
+        return fault(
+            f"{name} cannot write {found.refused} ({owner_name}'s, mode {found.mode:o})",
+            f"chown {name}: {path.parent} {path}*, then systemctl restart gleaner-control",
+        )
+    if not found.holder:
+        return ok(f"{name} can write {path}")
+    if found.is_holder_ours:
+        return warning(
+            f"glean itself (process {found.holder_pid}) writes the queue without a pause", "look again in a minute"
+        )
+    return fault(
+        f"the queue cannot be written: {found.holder} (process {found.holder_pid}) has locked {path}",
+        f"end that program: ps -fp {found.holder_pid} shows it",
+    )
 
 
 def schema(facts: Facts) -> Judgement:

@@ -15,7 +15,7 @@ from gleaner.control.web.timeline_chart import PARTS, letters_at
 
 Floats = NDArray[np.float64]
 LEAST_S = 1e-6
-"""What an agent reports of less than this is as if it had reported nothing: no division by it."""
+"""The least reported time by which is divided."""
 LOOKED_AT = tuple(use for use in Use if use.value in PARTS)
 
 

@@ -12,6 +12,13 @@ function signIn() {
 signIn();
 window.addEventListener("hashchange", signIn);  // the address was pasted where this page was open already
 
+// What was done is said once: neither a reload nor a bookmark says it again.
+const place = new URL(location.href);
+if (place.searchParams.has("done")) {
+  place.searchParams.delete("done");
+  history.replaceState(null, "", place);
+}
+
 const began = { at: performance.now() };
 function countDown() {
   for (const each of document.querySelectorAll("[data-left-s]")) {
