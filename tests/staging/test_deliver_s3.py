@@ -147,6 +147,7 @@ def whole(large: str) -> dict[str, bytes]:
 
 def test_a_result_is_there_with_a_list_that_proves_it_whole(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:1")
+    monkeypatch.setenv("FSSPEC_S3_TOKEN", "of the account")
     digest = node.store("b.root")
     report = node.deliver(digest, "whole/7/")
     assert report is not None
@@ -205,7 +206,7 @@ def test_what_an_agent_has_left_that_ended_the_next_one_removes_and_delivers(nod
 
 def test_an_upload_that_a_newer_try_begins_meanwhile_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older one of the same file is removed. The newer one begins while the result is unpacked."""
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_EC2_METADATA_DISABLED"):
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_EC2_METADATA_DISABLED", "FSSPEC_CONFIG_DIR"):
         monkeypatch.setenv(name, "")  # it is put back at the end
     digest, key = node.store("b.root"), "newer/7/big/b.root"
 

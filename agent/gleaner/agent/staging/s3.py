@@ -49,6 +49,7 @@ class S3Server:
         # Of this account's own credentials and settings nothing may be used, and no server of the cloud is asked.
         os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
         os.environ |= {"AWS_EC2_METADATA_DISABLED": "true"}
+        servers.forget_own_settings()
         from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
         from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
 
@@ -73,6 +74,7 @@ class S3Server:
             anon=mine is None,
             key=access_key,
             secret=secret_key,
+            token=None,
             endpoint_url=endpoint,
             client_kwargs={"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True},
             config_kwargs=config,
