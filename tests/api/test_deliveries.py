@@ -124,6 +124,18 @@ def test_an_agent_of_before_delivers_to_folders_and_to_servers_of_groups_without
     assert (taken["job"], taken["has_secret"]) == (plain, False)
 
 
+def test_an_agent_is_told_again_only_of_what_it_delivers(dav: ApiHarness) -> None:
+    older, newer = dav.agent(), dav.agent("n2")
+    put_secret(dav, "https://dav.example.org/atlas/", "atlas")
+    done(dav, older)
+    assert older.ask("beat", {}).json()["deliveries"] is True  # nobody knows what it delivers
+    assert older.ask("deliver", {}).json()["delivery"] is None
+    assert older.ask("beat", {}).json()["deliveries"] is False
+    assert newer.ask("beat", {}).json()["deliveries"] is True
+    done(dav, older, "file:///data/atlas/{job}/")
+    assert older.ask("beat", {}).json()["deliveries"] is True
+
+
 @pytest.mark.parametrize(
     ("to", "said"),
     [

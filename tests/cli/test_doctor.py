@@ -90,6 +90,8 @@ def test_a_settings_file_that_cannot_be_read_is_a_finding_and_not_the_end(harnes
     first = json.loads(out)["findings"][0]
     assert (found, first["name"], first["state"]) == (1, "settings", "fault")
     assert f"{settings}, line 2: [rounds] unknown key 'lenght_s'" in first["seen"]
+    _, out, _ = harness.run("doctor", "control", *PATIENT)
+    assert out.count("lenght_s") == 2  # the fault, and one line for all checks that wait for it
 
 
 def test_a_bundle_is_written_once_and_without_the_token(harness: CliHarness, tmp_path: Path) -> None:

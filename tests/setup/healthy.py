@@ -30,6 +30,7 @@ from gleaner.control.setup.facts import (
     Role,
     SecretKeyFacts,
     StorageFacts,
+    StoredFacts,
     TextFile,
     Unread,
 )
@@ -43,7 +44,7 @@ STORAGE = StorageFacts(
 )
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
-ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"))
+ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"), (UID, 998))
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
@@ -131,7 +132,8 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True, queue=QUEUE, secret_key=SECRET_KEY,
+        munge="0", has_systemd=True, commands=(readers.SLURMCTLD,),
+        stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)
 

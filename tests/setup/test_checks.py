@@ -21,13 +21,35 @@ from gleaner.control.settings import (
 )
 from gleaner.control.setup import readers
 from gleaner.control.setup.doctor import CHECKS, findings
-from gleaner.control.setup.facts import Account, Certificate, Facts, Folder, Output, Programs, Role, TextFile, Unread
+from gleaner.control.setup.facts import (
+    Account,
+    Certificate,
+    Facts,
+    Folder,
+    Output,
+    Programs,
+    Role,
+    StoredFacts,
+    TextFile,
+    Unread,
+)
 from gleaner.control.setup.finding import State
 
 DENIED = Unread("/etc/key.pem cannot be read: Permission denied")
 MISSING = Unread("there is no such thing", is_missing=True)
 ROOTS = replace(h.STORAGE, uid=0)
 WITHOUT_DOCKER = {"docker version": MISSING, "docker info": MISSING}
+NO_DOCKER = Account("gleaner", h.UID, ("gleaner",))
+NO_KEY = replace(h.SECRET_KEY, is_missing=True, uid=0, mode=0)
+SETTINGS = "/etc/gleaner/gleaner.toml"
+UNREADABLE = Facts(
+    Role.CONTROL, h.NOW_S, h.UID, "6.12.48", "0.2.0", Unread(f"{SETTINGS}: Permission denied"), settings_file=SETTINGS
+)
+"""The facts of control's machine as an account sees them that may not read the settings."""
+ENTITLED = h.control(
+    slurm_admin=Unread("/run/gleaner/slurm-admin.sock did not answer within 5 s"),
+    settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))),
+)
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -44,6 +66,12 @@ FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.client(settings=Unread("/etc/gleaner/gleaner.toml: not valid TOML"))),
     ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: no such file", is_missing=True))),
     ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o666))),
+    ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o600))),
+    ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", h.UID, 0o044))),
+    ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o640, gid=7))),
+    ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o600))),
+    ("storage's owner", h.control(storage=storage(foreign="agents"))),
+    ("storage's owner", h.node(storage=storage(foreign="jobs", foreign_uid=7))),
     ("service account", h.node(account=MISSING)),
     ("service account", h.node(account=Account("gleaner", 999, ("gleaner",)))),
     ("service account", h.node(storage=storage(uid=7))),
@@ -63,6 +91,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, trouble="/k has no key for secrets"))),
     ("steps of control", h.health(h.control(), failing=["provisioning"])),
     ("steps of control", h.health(h.control(), step_ages_s={"drafts": 700.0}, step_every_s={"drafts": 60.0})),
+    ("key for secrets", h.control(secret_key=NO_KEY, stored=StoredFacts(3, ()))),
+    ("agents' groups", h.control(account=NO_DOCKER)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=900.0)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
@@ -181,7 +211,10 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("clock", h.program(h.control(), "chronyc", Output(0, "00000000,,0,0.0,0.0,Not synchronised"))),
     ("control", h.health(h.control(), leader=False)),
     ("version", h.health(h.node(), version="0.1.0")),
-    ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, is_missing=True, uid=0, mode=0))),
+    ("key for secrets", h.control(secret_key=NO_KEY)),
+    ("key for secrets", h.control(secret_key=NO_KEY, stored=DENIED)),
+    ("agents' groups", h.control(account=NO_DOCKER, stored=StoredFacts(0, ()))),
+    ("certificate", h.control(certificate=replace(h.CERTIFICATE, ends_s=h.NOW_S + 800 * h.DAY_S))),
     ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S + 5 * h.DAY_S))),
     ("certificate", h.client(control=replace(h.CONTROL, certificate=Certificate(("head",), h.NOW_S + 5 * h.DAY_S)))),
     ("storage's owner", h.control(storage=storage(mode=0o750))),
@@ -262,6 +295,8 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("agents' groups", h.control(account=NO_DOCKER, commands=())),
+        ("agents' groups", h.control(account=NO_DOCKER, stored=DENIED)),
         ("queue's writes", h.control(queue=DENIED)),
         ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(1, "", "Unknown field"))),
         ("queue's writes", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
@@ -290,6 +325,26 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "mount -o remount,rw /srv/gleaner"),
         ("Slurm's JSON", h.program(h.node(), "scontrol json", Unread("scontrol did not answer within 5 s")),
          "5 s does slurmctld answer?"),
+        ("settings", h.file(h.control(), SETTINGS, TextFile("", mode=0o600)),
+         f"gleaner cannot read {SETTINGS} (root's, mode 600) chmod 644 {SETTINGS}"),
+        ("settings", replace(UNREADABLE, uid=h.UID), f"chmod 644 {SETTINGS}"),
+        ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: Permission denied")),
+         "chmod 644 /etc/gleaner/agent.toml"),
+        ("storage's owner", h.node(storage=storage(foreign="agents")),
+         "/srv/gleaner/agents is root's, not uid 4200's chown -R --reference=/srv/gleaner /srv/gleaner/agents"),
+        ("control", h.control(control=Unread("the certificate of head is not trusted: self-signed certificate")),
+         "still serves an older certificate than its file's systemctl restart gleaner-control"),
+        ("control", h.node(control=Unread("the certificate of head is not trusted: self-signed certificate")),
+         "ca_file is not the authority of control's certificate: copy it from control's machine again"),
+        ("control", h.node(control=Unread("the certificate of head is not trusted: certificate has expired")),
+         "on its machine: run `glean setup control` again, then systemctl restart gleaner-control"),
+        ("control", h.node(control=Unread("head port 8642 accepts connections: it did not answer within 5 s")),
+         "control hangs: on its machine systemctl restart gleaner-control"),
+        ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S - h.DAY_S)),
+         "expired on 2027-01-14 run `glean setup control` again"),
+        ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),
+         "does not take the token in /token ask an admin"),
+        ("Slurm admin service", ENTITLED, "hangs systemctl restart gleaner-slurm-admin"),
         ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
     ],
 )  # fmt: skip
@@ -297,6 +352,26 @@ def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str
     (found,) = (finding for finding in findings(facts) if finding.name == name)
     assert found.state is State.FAULT
     assert words in f"{found.seen} {found.to_do}"
+
+
+def test_settings_that_cannot_be_read_are_one_fault() -> None:
+    assert [finding.name for finding in findings(UNREADABLE) if finding.state is State.FAULT] == ["settings"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        h.control(account=NO_DOCKER, stored=StoredFacts(0, ("criu",))),
+        replace(h.slurm("Epilog[0]", "LaunchParameters = disable_send_gids\nEpilog[0]"), account=NO_DOCKER),
+    ],
+)
+def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None:
+    assert state_of("agents' groups", facts) is State.OK
+
+
+def test_settings_of_the_accounts_group_can_be_read() -> None:
+    facts = h.file(h.control(), SETTINGS, TextFile("", mode=0o640, gid=h.UID))
+    assert state_of("settings", facts) is State.OK
 
 
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:

@@ -18,8 +18,18 @@ from gleaner.agent.checkpoints.storage_root import storage_id
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.setup import machine_facts, readers, reading
-from gleaner.control.setup.facts import Certificate, Folder, Output, Role, SecretKeyFacts, StorageFacts, Unread
+from gleaner.control.setup.facts import (
+    Certificate,
+    Folder,
+    Output,
+    Role,
+    SecretKeyFacts,
+    StorageFacts,
+    StoredFacts,
+    Unread,
+)
 from gleaner.control.setup.queue_probe import probe
+from gleaner.control.setup.storage_probe import probe as try_storage
 from gleaner.control.setup.storage_probe import try_writes
 
 PATIENCE_S = 120.0
@@ -123,6 +133,18 @@ def test_a_token_never_travels_in_the_clear() -> None:
     assert "in the clear" in found.why
 
 
+def test_a_server_that_hangs_is_told_from_one_that_is_away_and_its_address_is_named() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        away = str(reading.ask(f"http://localhost:{port}", "/health", None, within_s=PATIENCE_S))
+        assert f"1 here) port {port}: Connection refused" in away
+        listening.listen()
+        for scheme in ("http", "https"):
+            hung = str(reading.ask(f"{scheme}://127.0.0.1:{port}", "/health", None, within_s=0.05))
+            assert f"127.0.0.1 port {port} accepts connections: it did not answer within 0.05 s" in hung
+
+
 def test_a_certificate_is_shown_as_to_a_client_and_its_key_must_fit(tmp_path: Path) -> None:
     certificate, key, other = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "other.pem"
     kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3")
@@ -133,6 +155,12 @@ def test_a_certificate_is_shown_as_to_a_client_and_its_key_must_fit(tmp_path: Pa
     found = reading.certificate_file(certificate, key, ca_file=certificate, host="head")
     assert isinstance(found, Certificate)
     assert found.names == ("head",)
+    old = tmp_path / "old.pem"
+    renew = ("openssl", "x509", "-in", str(certificate), "-signkey", str(key), "-days", "-1", "-out", str(old))
+    subprocess.run(renew, check=True, capture_output=True, timeout=60)
+    expired = reading.certificate_file(old, key, ca_file=old, host="head")
+    assert isinstance(expired, Certificate)  # a check says when it ended
+    assert expired.ends_s <= time.time()
     for given, host, ca_file, why in (
         (key, "node1", certificate, "Hostname mismatch"),
         (other, "head", certificate, "cannot be used together"),
@@ -160,6 +188,18 @@ def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> No
     assert storage_id(folder) == found.id
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_another_owner_in_the_storage_is_seen(tmp_path: Path) -> None:
+    FolderStorage(tmp_path / "storage").prepare()
+    (tmp_path / "storage" / "lost+found").mkdir()
+    for name in ("lost+found", "jobs"):
+        (tmp_path / "storage" / name).mkdir(exist_ok=True)
+        assert not try_storage(tmp_path / "storage").get("foreign")
+        os.chown(tmp_path / "storage" / name, NOBODY, NOBODY)
+    found = try_storage(tmp_path / "storage")
+    assert (found["foreign"], found["foreign_uid"]) == ("jobs", NOBODY)
+
+
 def test_a_storage_that_refuses_says_at_which_step(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert try_writes(tmp_path / "file") == "cannot make a folder: Not a directory"
@@ -177,9 +217,11 @@ def test_a_database_is_only_read(tmp_path: Path) -> None:
     engine.dispose()
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
     assert machine_facts.schema(url, PATIENCE_S) == ""
+    assert machine_facts.stored(path, PATIENCE_S) == StoredFacts(0, ())
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
     path.write_bytes(b"no database at all" * 100)
     assert "not a database" in str(machine_facts.schema(url, PATIENCE_S))
+    assert "not a database" in str(machine_facts.stored(path, PATIENCE_S))
 
 
 HOLDS = (
@@ -278,14 +320,29 @@ def test_the_agents_settings_are_named_by_file_and_line(tmp_path: Path, monkeypa
     assert good.margin_s == 7
 
 
-def test_a_socket_without_anybody_is_one_line(tmp_path: Path) -> None:
+def test_a_program_at_a_socket_is_asked_and_not_only_looked_for(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    assert "No such file" in str(reading.listens(path, within_s=PATIENCE_S))
+    assert "No such file" in str(reading.answers(path, within_s=PATIENCE_S))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
-        assert "Connection refused" in str(reading.listens(path, within_s=PATIENCE_S))
+        assert "Connection refused" in str(reading.answers(path, within_s=PATIENCE_S))
         listening.listen()
-        assert reading.listens(path, within_s=PATIENCE_S) == ""
+        # A program that somebody has stopped still has connections made to it, by the kernel.
+        assert reading.answers(path, within_s=0.05) == Unread(f"{path} did not answer within 0.05 s")
+
+        def close_both() -> None:
+            for _ in range(2):
+                listening.accept()[0].close()
+
+        server = threading.Thread(target=close_both, daemon=True)
+        server.start()
+        assert reading.answers(path, within_s=PATIENCE_S) == ""
+        server.join()
+
+
+def test_programs_are_known_by_their_names() -> None:
+    mine = Path("/proc/self/comm").read_text().strip()
+    assert reading.running_names((mine, "no-such-program")) == (mine,)
 
 
 def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
     state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
         orders = agents.record_heartbeat(db, caller.identity.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
-        if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s):
+        abilities = state.delivery_asks.of(caller.identity.name, now_s=caller.now_s)
+        if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s, abilities=abilities):
             orders = orders.model_copy(update={"deliveries": True})
         ahead_s = heartbeat.clock_ahead_s
         if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
@@ -117,6 +118,7 @@ def take_delivery(caller: OwnAgent, ask: Annotated[DeliveryClaim, examples.A_DEL
             most_failures=tries,
             now_s=caller.now_s,
         )
+        caller.state.delivery_asks.note(caller.identity.name, ask.delivers, now_s=caller.now_s)
         if row is None:
             return DeliveryOffer()
         has_secret = secrets.find(db, row.group, row.to) is not None

@@ -34,7 +34,7 @@ def doctor(
     from gleaner.control.setup import doctor as checks
     from gleaner.control.setup import readers, reading
     from gleaner.control.setup.facts import Role, Unread
-    from gleaner.control.setup.finding import State, has_fault, summary
+    from gleaner.control.setup.finding import State, fold, has_fault, summary
     from gleaner.control.simulation.metrics.tables import Table
 
     try:
@@ -60,6 +60,6 @@ def doctor(
         answer = {"role": machine, "version": facts.version, "findings": found}
         return Answer(answer, as_json, remarks, exit_code)
     worst_first = (State.FAULT, State.WARNING, State.NOT_CHECKED, State.OK)
-    rows = sorted(found, key=lambda finding: worst_first.index(finding.state))
+    rows = sorted(fold(found), key=lambda finding: worst_first.index(finding.state))
     table = Table.of(rows, {"STATE": "state", "CHECK": "name", "SEEN": "seen", "TO DO": "to_do"})
     return Answer((table, f"{machine}: {summary(found)}"), as_json, remarks, exit_code)

@@ -338,7 +338,7 @@ def _delivery(detail: JobDetail) -> str:
             now = "under way"
         case DeliveryPhase.WAITING:
             now = "waits for an agent"
-    return f"to {to}: {now}" + (f"; the last try failed: {delivery.problem}" if delivery.problem else "")
+    return f"to {to}: {now}" + (f"; {delivery.trouble}" if delivery.trouble else "")
 
 
 def _input(one: JobInput) -> str:

@@ -11,6 +11,8 @@ from gleaner.agent.staging import allowed_urls
 from gleaner.agent.system import keep_patterns
 from gleaner.control.models.base import Reply, Shape
 
+NO_AGENT = "no agent here delivers to"
+"""The beginning of the problem of a delivery that no agent can take."""
 PLACES = ("campaign", "index", "job")
 """The words in braces that are filled in in a target."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -108,8 +110,15 @@ class DeliveryRow(Reply):
     tries: int
     """The number of times that an agent has begun with it."""
     problem: str
-    """Why the latest try failed; empty if none has."""
+    """Why the latest try failed, or no agent can try; empty if neither."""
     files: int | None
     size_bytes: int | None
     ended_s: float | None
     """The time at which all was there, or at which it was given up."""
+
+    @property
+    def trouble(self) -> str:
+        """Return the problem of a delivery that has not ended, in words; "" if it has none."""
+        if not self.problem or self.problem.startswith(NO_AGENT):
+            return self.problem
+        return f"the last try failed: {self.problem}"

@@ -7,12 +7,13 @@ same bytes.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, insert, or_, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
-from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow, filled_target
+from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow, filled_target
 from gleaner.control.policy import retries
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
 from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SECRET, SPEC, Phase
@@ -37,9 +38,62 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
     db.execute(insert(DELIVERY).values(**new, due_s=now_s, problem=""))
 
 
-def is_due(db: Connection, *, now_s: float) -> bool:
-    """Return True if a delivery waits for an agent. Each heartbeat asks: two questions, each answered by the index."""
-    return any(db.execute(select(DELIVERY.c.job).where(one).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT))
+Abilities = Collection[Collection[str]]
+"""For each agent in question, the schemes to whose targets it delivers; empty for an agent of before."""
+
+KNOWN_FOR_S = 3600.0
+"""The answer of an agent counts for so long. Then it is asked again, and an agent is started again, which may know."""
+
+
+@dataclass(slots=True)
+class DeliveryAsks:
+    """A cache: by agent, what it delivers, as it said when it last asked for a delivery, and when that was.
+
+    The threads that answer agents change it in place. After a restart of control each agent is asked again.
+    """
+
+    _last: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict[str, tuple[float, frozenset[str]]])
+
+    def note(self, agent: str, delivers: Collection[str], *, now_s: float) -> None:
+        """Record what an agent says that it delivers, and forget what was said long ago."""
+        self._last[agent] = (now_s, frozenset(delivers))
+        for name, (asked_s, _) in self._last.copy().items():
+            if asked_s <= now_s - KNOWN_FOR_S:
+                self._last.pop(name, None)
+
+    def of(self, agent: str, *, now_s: float) -> Abilities | None:
+        """Return what this agent delivers; None if that is unknown."""
+        last = self._last.get(agent)
+        return None if last is None or last[0] <= now_s - KNOWN_FOR_S else (last[1],)
+
+    def lately(self, *, now_s: float) -> Abilities | None:
+        """Return what the agents deliver that have asked lately; None if none has."""
+        return {said for asked_s, said in self._last.copy().values() if asked_s > now_s - KNOWN_FOR_S} or None
+
+
+def is_due(db: Connection, *, now_s: float, abilities: Abilities | None = None) -> bool:
+    """Return True if a delivery waits for an agent with one of these abilities; None: for any agent.
+
+    Each heartbeat asks: two questions, each answered by the index.
+    """
+    can_be = [] if abilities is None else [or_(*map(_can_be_of, abilities))]
+    return any(
+        db.execute(select(DELIVERY.c.job).where(one, *can_be).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT)
+    )
+
+
+def record_no_agent(db: Connection, abilities: Abilities, *, now_s: float) -> None:
+    """Record at each delivery that is due, and that no agent of these abilities can have, that no agent can."""
+    for_nobody = and_(
+        or_(_is_due(now_s), and_(_IS_OPEN, _IS_LEFT)),
+        ~or_(*map(_can_be_of, abilities)),
+        ~DELIVERY.c.problem.startswith(NO_AGENT, autoescape=True),
+    )
+    targets = db.scalars(select(DELIVERY.c.to).where(for_nobody))
+    for scheme in sorted({to.partition("://")[0].lower() for to in targets}):
+        library = "lack s3fs or " if scheme == "s3" else ""
+        problem = f"{NO_AGENT} {scheme}://: the nodes' agents {library}are of an earlier version"
+        db.execute(update(DELIVERY).where(for_nobody, _is_to(scheme)).values(problem=problem))
 
 
 _IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that its partial index is used
@@ -78,6 +132,8 @@ def take(
                     _give_up(db, row, problem, now_s=now_s)
                     continue
                 taken |= {"failures": row.failures + 1, "problem": problem}
+            elif row.problem.startswith(NO_AGENT):
+                taken |= {"problem": ""}
             _change(db, row, taken)
             return _whole(db, row.job)
     return None

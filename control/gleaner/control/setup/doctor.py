@@ -45,6 +45,7 @@ CHECKS = (
     Check("token", machine_checks.token, _MINE),
     Check("munge", machine_checks.munge, _ALL),
     Check("services", machine_checks.units, _WORKS),
+    Check("agents' groups", machine_checks.groups_of_agents, _CONTROL),
     Check("Slurm admin service", machine_checks.slurm_admin, _CONTROL),
     Check("storage", storage_checks.folder, _WORKS),
     Check("storage's owner", storage_checks.owner, _WORKS),

@@ -1,5 +1,7 @@
 """The facts that the checks judge: what was read of one machine. Plain records; `readers` fills them."""
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -41,11 +43,18 @@ class Unread:
     why: str
     is_missing: bool = False
 
+    @property
+    def is_denied(self) -> bool:
+        """True if the rights of whoever runs the doctor did not suffice."""
+        return os.strerror(errno.EACCES) in self.why
+
 
 class NotRead(Exception):
     """A check needs a fact that was not read."""
 
 
+HANGS = "accepts connections"
+"""Words about a server that then does not answer."""
 NOT_ASKED = Unread("this was not read")
 
 
@@ -71,11 +80,17 @@ class TextFile:
     text: str
     uid: int = 0
     mode: int = 0o644
+    gid: int = 0
 
     @property
     def is_writable_by_others(self) -> bool:
         """True if others than its owner may write to it."""
         return bool(self.mode & 0o022)
+
+    def is_readable_by(self, account: "Account") -> bool:
+        """Return True if the file's owner, group and mode let this account read it."""
+        bits = 0o400 if account.uid == self.uid else 0o040 if self.gid in account.gids else 0o004
+        return account.uid == 0 or bool(self.mode & bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,9 @@ class StorageFacts:
     trouble: str
     wrote_s: float
     """The time that the trial writes took."""
+    foreign: str = ""
+    """A folder of Gleaner's in it that has another owner."""
+    foreign_uid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +148,16 @@ class SecretKeyFacts:
     is_missing: bool
     is_on_storage: bool
     trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFacts:
+    """A few rows of the queue's database."""
+
+    secrets: int
+    """The number of groups' secrets."""
+    runtimes: tuple[str, ...]
+    """The runtimes of all agents so far: "docker", "criu"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +191,7 @@ class Account:
     name: str
     uid: int
     groups: tuple[str, ...]
+    gids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +240,7 @@ class Facts:
     secret_key: SecretKeyFacts | Unread = NOT_ASKED
     schema: str | Unread = NOT_ASKED
     """Empty if the database has this version's tables, else what is wrong."""
+    stored: StoredFacts | Unread = NOT_ASKED
     installed: Programs | Unread = NOT_ASKED
     docker_socket: str | Unread = NOT_ASKED
     """Empty if the service account may open Docker's socket, else the socket's owner, group and mode."""
@@ -219,7 +249,7 @@ class Facts:
     munge: str | Unread = NOT_ASKED
     """The name of the machine's own account in a credential that munge made and read."""
     slurm_admin: str | Unread = NOT_ASKED
-    """Empty if the Slurm admin service listens."""
+    """Empty if the Slurm admin service answers."""
     commands: tuple[str, ...] | Unread = NOT_ASKED
     """Those of our programs, and of the system's that matter here, that run now."""
     memory_mib: int = 0
@@ -240,6 +270,17 @@ class Facts:
     def file(self, path: str) -> TextFile | Unread:
         """Return a file."""
         return self.files.get(path, NOT_ASKED)
+
+    def refusal_to_account(self, path: str) -> str:
+        """Return one line if the service account cannot read this file; empty if it can, or if that is not known.
+
+        Root itself reads any file: its own success says nothing.
+        """
+        file = self.file(path)
+        if isinstance(file, Unread) or isinstance(self.account, Unread) or file.is_readable_by(self.account):
+            return ""
+        owner = "root" if file.uid == 0 else f"uid {file.uid}"
+        return f"{self.account.name} cannot read {path} ({owner}'s, mode {file.mode:o})"
 
 
 def needed(fact: Value | Unread) -> Value:

@@ -1,7 +1,12 @@
 """The result of a check: its state, what was seen, and what to do. Pure."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+_MANY = 3
+"""So many checks that wait for one thing are one line."""
 
 
 class State(StrEnum):
@@ -55,6 +60,25 @@ def not_checked(why: str, to_do: str = "") -> Judgement:
 def has_fault(findings: tuple[Finding, ...]) -> bool:
     """Return True if something has to be mended."""
     return any(finding.state is State.FAULT for finding in findings)
+
+
+def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, with one line instead of many checks that wait for the same thing.
+
+    >>> waits = [Finding(name, State.NOT_CHECKED, "no settings", "as root") for name in "abc"]
+    >>> [(found.name, found.seen) for found in fold([*waits, Finding("d", State.OK, "no settings")])]
+    [('3 checks', 'wait for this: no settings'), ('d', 'no settings')]
+    """
+    causes = Counter(found.seen for found in findings if found.state is State.NOT_CHECKED)
+    folded: dict[tuple[State, str], Finding] = {}
+    for found in findings:
+        many = causes[found.seen] if found.state is State.NOT_CHECKED else 1
+        if many < _MANY:
+            folded[found.state, found.name] = found
+        else:
+            line = Finding(f"{many} checks", found.state, f"wait for this: {found.seen}", found.to_do)
+            folded.setdefault((found.state, line.seen), line)
+    return tuple(folded.values())
 
 
 def summary(findings: tuple[Finding, ...]) -> str:

@@ -1,14 +1,18 @@
 """Checks of what every machine needs: settings, clocks, control's answer, tokens, munge, units. Pure."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import cast
 
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
-from gleaner.control.setup.facts import NOT_ASKED, Facts, Role, TextFile, Unread, needed
+from gleaner.control.setup import readers
+from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, Role, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
 
+_RENEW = "run `glean setup control` again, then systemctl restart gleaner-control"
+_RESTART = "systemctl restart gleaner-control"
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
@@ -22,6 +26,8 @@ _SURPRISING_GROUPS = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow"
 
 def settings(facts: Facts) -> Judgement:
     """Judge the settings of control and of the command line."""
+    if isinstance(facts.settings, Unread) and facts.settings.is_denied:
+        return fault(facts.settings.why, _let_read(facts.settings_file or "that file"))
     if isinstance(facts.settings, Unread):
         return fault(facts.settings.why, "mend that line; `glean config` then prints what is in force")
     path = facts.settings_file
@@ -34,9 +40,17 @@ def settings(facts: Facts) -> Judgement:
         return not_checked(file.why)
     if facts.role is Role.CONTROL and file.is_writable_by_others:
         return fault(f"others than its owner may write to {path}", f"chmod 644 {path}")
+    if facts.role is Role.CONTROL and (refused := facts.refusal_to_account(path)):
+        has_password = password_of(facts.settings.queue.url)
+        return fault(refused, _let_read(path) if has_password else f"chmod 644 {path}")
     if password_of(facts.settings.queue.url) and file.mode & 0o004:
         return warning(f"{path} holds the database's password, and all may read it", f"chmod 640 {path}")
     return ok(f"{path} is in order")
+
+
+def _let_read(path: str) -> str:
+    """Return what makes the account able to read a file of settings."""
+    return f"chmod 644 {path}, or, with a password in it: chgrp to the service account's group, chmod 640"
 
 
 def rounds(facts: Facts) -> Judgement:
@@ -83,6 +97,8 @@ def control_answers(facts: Facts) -> Judgement:
     found = facts.control
     if found is NOT_ASKED:
         return not_checked("the settings cannot be read, which name control")
+    if isinstance(found, Unread) and _serves_older(facts, found.why):
+        return fault("control still serves an older certificate than its file's", _RESTART)
     if isinstance(found, Unread):
         return fault(f"control does not answer: {found.why}", _to_do_about_connection(facts, found.why))
     if not found.health:
@@ -101,10 +117,25 @@ def control_answers(facts: Facts) -> Judgement:
     return ok(f"{found.url} answers and leads")
 
 
+def _serves_older(facts: Facts, why: str) -> bool:
+    """Return True if control shows a certificate that clients refuse, and the one in its file is in order."""
+    found = facts.certificate
+    if facts.role is not Role.CONTROL or isinstance(found, Unread):
+        return False
+    return "is not trusted" in why and found.ends_s > facts.now_s
+
+
 def _to_do_about_connection(facts: Facts, why: str) -> str:
+    is_control = facts.role is Role.CONTROL
+    if "expired" in why:
+        return f"{'' if is_control else 'on its machine: '}{_RENEW}"
+    if any(word in why for word in ("self-signed", "self signed", "local issuer", "signature failure")):
+        return "ca_file is not the authority of control's certificate: copy it from control's machine again"
+    if HANGS in why:
+        return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}"
     if "certificate" in why or "ca_file" in why:
         return "set ca_file to the authority of control's certificate; the name in the address must be in it"
-    if facts.role is Role.CONTROL:
+    if is_control:
         return "systemctl status gleaner-control; is client.url right?"
     where = "control_url in agent.toml" if facts.role is Role.NODE else "client.url"
     return f"is control running, {where} right, and its port not blocked by a firewall?"
@@ -176,6 +207,8 @@ def certificate(facts: Facts) -> Judgement:
         if shown.certificate is None:
             return ok("plain http, on this machine only")
         found = shown.certificate
+    else:
+        needed(facts.settings)
     if isinstance(found, Unread):
         if found.is_missing and "has no certificate" in found.why:
             return ok("none: control listens on this machine only")
@@ -185,8 +218,13 @@ def certificate(facts: Facts) -> Judgement:
     left_days = (found.ends_s - facts.now_s) / _DAY_S
     names = ", ".join(found.names[:4])
     if left_days < _CERTIFICATE_DAYS:
-        judge = fault if left_days < 0 else warning
-        return judge(f"the certificate ends in {left_days:.0f} days", "renew it, and restart control")
+        if left_days < 0:
+            ended = datetime.fromtimestamp(found.ends_s, UTC)
+            return fault(f"the certificate expired on {ended:%Y-%m-%d}", _RENEW)
+        return warning(f"the certificate ends in {left_days:.0f} days", "renew it, and restart control")
+    served = None if isinstance(facts.control, Unread) else facts.control.certificate
+    if served is not None and served.ends_s < found.ends_s:
+        return warning("control still serves an older certificate than its file's", _RESTART)
     return ok(f"for {names}; ends in {left_days:.0f} days")
 
 
@@ -201,6 +239,11 @@ def key_of_certificate(facts: Facts) -> Judgement:
 def secret_key(facts: Facts) -> Judgement:
     """Judge the key for groups' secrets: the service account's alone, and on no node."""
     path, found = needed(facts.settings).queue.secret_key_file, needed(facts.secret_key)
+    if found.is_missing and not isinstance(facts.stored, Unread) and facts.stored.secrets:
+        return fault(
+            f"{path} is missing: the {facts.stored.secrets} secrets of groups cannot be read",
+            "put it back from your backup, or from the other machine of control",
+        )
     if found.is_missing:
         return warning(
             f"there is no {path}: groups can keep no secrets",
@@ -250,7 +293,9 @@ def token(facts: Facts) -> Judgement:
         judge = fault if "plain text" in facts.token.why else not_checked
         return judge(facts.token.why, f"ask an admin for a token, and put it into {path}" if judge is fault else "")
     if facts.token.status == 401:
-        return fault(f"control does not take the token in {path}: {facts.token.stdout}", "ask an admin for a new one")
+        # Its usual reason is for whoever writes a program.
+        reason = "" if facts.token.stdout.startswith("send a known token") else f": {facts.token.stdout}"
+        return fault(f"control does not take the token in {path}{reason}", "ask an admin for a new one")
     if facts.token.status in {200, 403}:
         return ok(f"control knows the token in {path}")
     return not_checked(f"control answered with status {facts.token.status}")
@@ -298,11 +343,33 @@ def account(facts: Facts) -> Judgement:
     return ok(f"{found.name} ({found.uid})")
 
 
+def groups_of_agents(facts: Facts) -> Judgement:
+    """Judge the group docker on slurmctld's machine: it gives agents the groups that the account has there."""
+    if readers.SLURMCTLD not in needed(facts.commands):
+        return not_checked("slurmctld does not run here")
+    found = needed(facts.account)
+    if "docker" in found.groups:
+        return ok(f"{found.name} is in the group docker")
+    if "disable_send_gids" in facts.output("scontrol config").stdout:
+        return ok("nodes have their own groups (disable_send_gids)")
+    runtimes = needed(facts.stored).runtimes
+    if runtimes and "docker" not in runtimes:
+        return ok("no agent uses Docker")
+    judge, when = (fault, "") if runtimes else (warning, ", if agents are to use Docker")
+    return judge(
+        f"{found.name} is not in the group docker here, and slurmctld hands out this machine's groups",
+        f"usermod -aG docker {found.name}{when}; slurmctld sees it within ten minutes",
+    )
+
+
 def slurm_admin(facts: Facts) -> Judgement:
     """Judge the Slurm admin service, which entitlements and drains need."""
     settings = needed(facts.settings).entitlements
     if not isinstance(facts.slurm_admin, Unread):
-        return ok(f"listens at {settings.slurm_admin_socket}")
+        return ok(f"answers at {settings.slurm_admin_socket}")
+    if "did not answer within" in facts.slurm_admin.why:
+        judge = warning if settings.mode == "off" else fault
+        return judge("the Slurm admin service hangs", "systemctl restart gleaner-slurm-admin")
     if settings.mode == "off":
         return not_checked(f"{facts.slurm_admin.why}; only entitlements and drains need it")
     return fault(facts.slurm_admin.why, "systemctl status gleaner-slurm-admin")

@@ -8,7 +8,7 @@ import pwd
 import sqlite3
 import stat
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -32,6 +32,7 @@ from gleaner.control.setup.facts import (
     QueueFacts,
     SecretKeyFacts,
     StorageFacts,
+    StoredFacts,
     Unread,
     sqlite_file,
 )
@@ -118,12 +119,13 @@ def account(uid: int, *, usual_name: str = "") -> Account | Unread:
     if entry is None:
         return Unread(f"there is no account with the number {uid} on this machine", is_missing=True)
     groups: list[str] = []
-    for number in os.getgrouplist(entry.pw_name, entry.pw_gid):
+    gids = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    for number in gids:
         try:
             groups.append(grp.getgrgid(number).gr_name)
         except KeyError:
             groups.append(str(number))
-    return Account(entry.pw_name, entry.pw_uid, tuple(groups))
+    return Account(entry.pw_name, entry.pw_uid, tuple(groups), tuple(gids))
 
 
 def owner_of(folder: Path) -> Account | Unread:
@@ -263,22 +265,36 @@ def queue(url: str, uid: int, patience_s: float) -> QueueFacts | Unread:
         return Unread(f"{path} cannot be looked at: {ended.complaint}")
 
 
-def _sqlite_revision(path: Path, patience_s: float) -> str | None:
-    """Return the revision of an SQLite database, of which nothing is written."""
+def _opened(path: Path, patience_s: float) -> closing[sqlite3.Connection]:
+    """Open an SQLite database of which nothing is written."""
     if not path.exists():
         raise sqlite3.OperationalError(f"there is no database {path}: run `glean control migrate`")
     # Without a log nobody has it open; SQLite would make one even to read.
     way = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    database = sqlite3.connect(f"{path.as_uri()}?{way}", uri=True, timeout=patience_s)
-    try:
-        row = database.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        return None
-    finally:
-        database.close()
+    return closing(sqlite3.connect(f"{path.as_uri()}?{way}", uri=True, timeout=patience_s))
+
+
+def _sqlite_revision(path: Path, patience_s: float) -> str | None:
+    """Return the revision of an SQLite database."""
+    with _opened(path, patience_s) as database:
+        try:
+            row = database.execute("SELECT version_num FROM alembic_version").fetchone()
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            return None
     return None if row is None else str(row[0])
+
+
+def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
+    """Return the few rows of an SQLite queue that the checks need."""
+    try:
+        with _opened(path, patience_s) as database:
+            (secrets,) = database.execute("SELECT count(*) FROM secret").fetchone()
+            runtimes = database.execute("SELECT DISTINCT family FROM kind ORDER BY family").fetchall()
+    except sqlite3.Error as error:
+        return Unread(one_line(f"{path}: {error}"))
+    return StoredFacts(int(secrets), tuple(str(family) for (family,) in runtimes))
 
 
 def helper(socket: str, uid: int, patience_s: float) -> str | Unread:

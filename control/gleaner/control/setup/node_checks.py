@@ -266,11 +266,15 @@ def runtime(facts: Facts) -> Judgement:
 def agent_settings(facts: Facts) -> Judgement:
     """Judge the agents' settings."""
     path = machine_facts.agent_file()
+    if isinstance(facts.agent, Unread) and facts.agent.is_denied:
+        return fault(facts.agent.why, f"chmod 644 {path}")
     if isinstance(facts.agent, Unread):
         return fault(facts.agent.why, f"mend it; docs/admin/agent-settings.md has all keys ({path})")
     file = facts.file(path)
     if not isinstance(file, Unread) and file.is_writable_by_others:
         return fault(f"others may write to {path}", f"chmod 644 {path}")
+    if refused := facts.refusal_to_account(path):
+        return fault(refused, f"chmod 644 {path}")
     if facts.agent.margin_s <= 5 and facts.agent.shortest_slice_s <= 10:
         return warning(f"the times in {path} are the demo's", "leave out margin_s, shortest_slice_s and idle_s")
     return ok(f"{path} is in order")

@@ -41,6 +41,7 @@ CGROUPS_V1 = "/proc/cgroups"
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
+SLURMCTLD = "slurmctld"
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
     Role.CONTROL: ("gleaner-control",),
@@ -199,13 +200,15 @@ def _special(
             key_file = settings.queue.secret_key_file
             readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, patience_s)
             readers["slurm_admin"] = partial(
-                reading.listens, settings.entitlements.slurm_admin_socket, within_s=patience_s
+                reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
             if settings.queue.url.startswith("sqlite"):
                 readers["queue"] = lambda: machine_facts.queue(
                     settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
                 )
+                readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
+            readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
         readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
     elif role is Role.NODE:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.input_errors import one_line
-from gleaner.control.setup.facts import Certificate, Folder, Output, TextFile, Unread
+from gleaner.control.setup.facts import HANGS, Certificate, Folder, Output, TextFile, Unread
 
 Value = TypeVar("Value")
 
@@ -27,6 +27,8 @@ _LARGEST_FILE = 2**20
 _LARGEST_ANSWER = 2**20
 _PASSED = ("SLURM_CONF", "PYTHONPATH")
 _LONGEST_WHY = 200
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's `ssl` has no name for."""
 _START_TIME = 19
 """The place of the start time behind a program's name in `/proc/PID/stat` (proc_pid_stat(5))."""
 
@@ -103,7 +105,7 @@ def text_file(path: Path) -> TextFile | Unread:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode):
                 return Unread(f"{path} is no plain file")
-            return TextFile(text_of(file.read(_LARGEST_FILE)), facts.st_uid, stat.S_IMODE(facts.st_mode))
+            return TextFile(text_of(file.read(_LARGEST_FILE)), facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_gid)
     except FileNotFoundError:
         return Unread(f"there is no {path}", is_missing=True)
     except OSError as error:
@@ -152,7 +154,10 @@ def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: st
     except (OSError, ssl.SSLError) as error:
         return Unread(one_line(f"ca_file {ca_file}: {getattr(error, 'strerror', None) or error}"))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    where = f"{host} port {port}"
     try:
+        address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+        where = where if address == host else f"{host} ({address} here) port {port}"
         connection.connect()
         certificate = _certificate_of(connection.sock) if isinstance(connection.sock, ssl.SSLSocket) else None
         asked_s = time.time()
@@ -164,11 +169,10 @@ def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: st
     except ssl.SSLCertVerificationError as error:
         return Unread(f"the certificate of {host} is not trusted: {one_line(error.verify_message)}")
     except TimeoutError:
-        return Unread(f"{host} port {port} did not answer within {within_s:g} s")
+        accepts = f" {HANGS}: it" if connection.sock is not None else ""
+        return Unread(f"{where}{accepts} did not answer within {within_s:g} s")
     except (OSError, http.client.HTTPException) as error:
-        return Unread(
-            one_line(f"{host} port {port}: {getattr(error, 'strerror', None) or error or type(error).__name__}")
-        )
+        return Unread(one_line(f"{where}: {getattr(error, 'strerror', None) or error or type(error).__name__}"))
     finally:
         connection.close()
 
@@ -213,6 +217,7 @@ def certificate_file(certificate: Path, key: Path, *, ca_file: Path | None, host
     except (OSError, ssl.SSLError) as error:
         return Unread(one_line(f"ca_file {ca_file}: {error}"))
     client.check_hostname = bool(host)
+    client.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)  # a check judges the time
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server, server_hostname=host or None)
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
@@ -229,14 +234,21 @@ def certificate_file(certificate: Path, key: Path, *, ca_file: Path | None, host
         return Unread(one_line(f"{certificate}: {error}"))
 
 
-def listens(path: Path, *, within_s: float) -> str | Unread:
-    """Return an empty text if somebody listens at this socket."""
+def answers(path: Path, *, within_s: float) -> str | Unread:
+    """Return an empty text if the program at this socket answers an empty request, or closes the connection."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(within_s)
         try:
             connection.connect(str(path))
         except OSError as error:
             return Unread(f"nobody listens at {path}: {error.strerror or error}", isinstance(error, FileNotFoundError))
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+        except TimeoutError:
+            return Unread(f"{path} did not answer within {within_s:g} s")
+        except OSError as error:
+            return Unread(f"{path} did not answer: {error.strerror or error}")
     return ""
 
 
@@ -255,3 +267,14 @@ def running(programs: Sequence[str]) -> tuple[str, ...]:
         if state != [b"T"]:
             found |= {program for program in programs if program.encode() in words}
     return tuple(sorted(found))
+
+
+def running_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of these names, of 15 letters at most, that a process has for itself now."""
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            found.add(process.read_text("utf-8", "replace").strip())
+        except OSError:  # it has ended
+            continue
+    return tuple(name for name in names if name in found)

@@ -50,6 +50,10 @@ def owner(facts: Facts) -> Judgement:
         return not_checked(f"no storage is mounted at {path}")
     if found.uid == 0:
         return fault(f"{path} is root's", f"chown it to the service account, and chmod 700 {path}")
+    if found.foreign:
+        whose = "root" if found.foreign_uid == 0 else f"uid {found.foreign_uid}"
+        place = path / found.foreign
+        return fault(f"{place} is {whose}'s, not uid {found.uid}'s", f"chown -R --reference={path} {place}")
     if found.mode & 0o022:
         return fault(f"others may write into {path} (mode {found.mode:o})", f"chmod 700 {path}")
     if found.mode & 0o077:
@@ -186,6 +190,7 @@ def queue_writes(facts: Facts) -> Judgement:
 def schema(facts: Facts) -> Judgement:
     """Judge the tables of the database."""
     found = facts.schema
+    needed(facts.settings)
     if isinstance(found, Unread):
         if any(word in found.why for word in ("not installed", "run this as", "Permission", "unable to open")):
             return not_checked(found.why)

@@ -20,6 +20,8 @@ from typing import Any
 
 from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID
 
+_OURS = (DRAFTS, ".broken", "agents", "jobs", "images", "inputs")
+
 
 def probe(root: Path) -> dict[str, Any]:
     """Return the facts of the folder. Raises `OSError` if it cannot be looked at."""
@@ -36,6 +38,12 @@ def probe(root: Path) -> dict[str, Any]:
         "trouble": "",
         "wrote_s": 0.0,
     }
+    for name in _OURS:
+        with suppress(OSError):
+            owner = (root / name).lstat().st_uid
+            if owner != facts.st_uid:
+                found |= {"foreign": name, "foreign_uid": owner}
+                break
     with suppress(OSError):  # it was set up before storages had numbers
         found["id"] = (root / STORAGE_ID).read_text("ascii", "replace")[:64].strip()
     if found["is_set_up"]:
