@@ -8,6 +8,7 @@ from pydantic import SecretStr
 from tests.agent.control_harness import Control, job_spec
 
 from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.staging.credentials import Credential
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.models.outputs import DeliveryPhase, OutputSpec
@@ -140,3 +141,22 @@ def test_a_secret_that_control_cannot_open_is_a_failure_that_may_pass(control: C
     assert delivery is not None
     assert delivery.problem.startswith(f"control does not say which secret is for https://dav/{job}/: 503: this site")
     assert delivery.phase is DeliveryPhase.WAITING
+
+
+def test_an_agent_that_ends_while_it_asks_for_the_secret_leaves_the_delivery_to_another(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_secret(control).unlink()  # control refuses
+    job = submit_to(control, "https://dav/", "5")
+    agent = control.agent("a", lives_s=300, idle_s=2.0)
+    ask = ControlClient.ask_delivery_credential
+
+    def ask_late(client: ControlClient, job: int, number: int) -> object:
+        agent.deliveries.stop()
+        return ask(client, job, number)
+
+    monkeypatch.setattr(ControlClient, "ask_delivery_credential", ask_late)
+    assert control.live(agent) == 0
+    delivery = control.job(job).delivery
+    assert delivery is not None
+    assert (delivery.phase, delivery.problem) == (DeliveryPhase.TAKEN, "")

@@ -28,6 +28,10 @@ class BadServer:
     """The path and the credential of each request."""
     wanted: str = ""
     """The header that `private` wants to see."""
+    moved_to: str = ""
+    """The URL to which `led` is redirected."""
+    refuses_with: str = ""
+    """The code with which `refused` is answered, in the form of S3."""
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"https://{host}:{self.port}/{path}"
@@ -66,6 +70,35 @@ def bad_server(
         server.server_close()
 
 
+@contextmanager
+def plain_server() -> Iterator[BadServer]:
+    """Serve without TLS at an address of this machine that no list names, until the end."""
+    server = ThreadingHTTPServer(("127.0.0.2", 0), _PlainHandler)
+    server.made = made = BadServer(server.server_port, Path())  # type: ignore[attr-defined]
+    running = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    running.start()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        running.join()
+        server.server_close()
+
+
+class _PlainHandler(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.made.asked.append(f"{self.command} {self.path}")  # type: ignore[attr-defined]
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(CONTENT)
+
+    do_PUT = do_GET
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -87,6 +120,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(503)
             case "moved":
                 self._answer(302, Location=parse_qs(asked.query)["to"][0])
+            case "led":
+                self._answer(307, Location=made.moved_to)
+            case "refused":
+                self._refuse(made.refuses_with)
             case "loop":
                 self._answer(302, Location=self.path)
             case "silent":
@@ -118,6 +155,13 @@ class _Handler(BaseHTTPRequestHandler):
         if status != 200:
             self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _refuse(self, code: str) -> None:
+        content = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def _hang(self, made: BadServer) -> None:
         made.hangs.set()

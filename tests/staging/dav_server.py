@@ -13,14 +13,12 @@ from tests.staging.bad_server import BadServer, bad_server
 
 @dataclass
 class DavServer(BadServer):
-    """A server that takes files, and what it has."""
+    """A server that takes files, and what it has. Each PUT is redirected once to `moved_to` with its own path."""
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     folders: set[str] = field(default_factory=set[str])
     refuses: dict[str, int] = field(default_factory=dict[str, int])
     """The answers to methods that it refuses, and to `PUT PATH` once."""
-    moved_to: str = ""
-    """A host and port to which each PUT is redirected once, or a whole URL."""
     moves: threading.Event | None = None
     """A MOVE waits for it."""
     shown: list[set[str]] = field(default_factory=list[set[str]])

@@ -28,6 +28,9 @@ class Misbehaving:
         if environ["REQUEST_METHOD"] != "GET" and "HTTP_AUTHORIZATION" not in environ:
             start("403 Forbidden", [("Content-Length", "0")])
             return []
+        if "HTTP_X_AMZ_SECURITY_TOKEN" in environ:  # only this account's own settings could have one
+            start("400 Bad Request", [("Content-Length", "0")])
+            return []
         if "partNumber=2" in environ["QUERY_STRING"] and name.startswith("busy"):
             start("503 Service Unavailable", [("Content-Length", "0")])
             return []

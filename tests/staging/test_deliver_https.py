@@ -199,8 +199,9 @@ def test_a_server_that_fails_in_the_middle_shows_whole_files_only_and_no_list(
 
 def test_a_server_that_hangs_is_given_up(server: DavServer, tmp_path: Path) -> None:
     server.refuses |= {"hang": 1}
-    report = delivered(tmp_path, server, silent_s=1.0)
-    assert "nothing for 1 s" in report.failed
+    report = delivered(tmp_path, server, silent_s=3.0)
+    assert server.hangs.is_set(), "the server was reached"
+    assert "nothing for 3 s" in report.failed
     assert report.may_pass
 
 
@@ -230,7 +231,8 @@ def test_a_server_that_moves_a_large_file_slowly_is_waited_for_and_progress_is_s
 
 def test_a_server_that_hangs_when_it_moves_a_file_is_given_up(server: DavServer, tmp_path: Path) -> None:
     server.moves = threading.Event()
-    report = delivered(tmp_path, server, silent_s=1.0)
+    report = delivered(tmp_path, server, silent_s=3.0)
+    assert server.hangs.is_set(), "the server was reached"
     server.moves.set()
     assert "taken nothing for" in report.failed or "took nothing for" in report.failed
     assert (report.may_pass, [name for name in server.files if ".gleaner-" not in name]) == (True, [])

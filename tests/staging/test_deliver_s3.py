@@ -12,7 +12,8 @@ from typing import IO, Any
 
 import boto3
 import pytest
-from tests.staging.bad_server import bad_server
+from tests.staging.bad_server import bad_server, plain_server
+from tests.staging.dav_server import dav_server
 from tests.staging.s3_server import BUCKET
 
 from gleaner.agent.checkpoints import workdir_tar
@@ -20,6 +21,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.staging import deliver_child
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.deliver import Deliver, schemes
 from gleaner.agent.staging.s3 import PART_BYTES
@@ -145,6 +147,7 @@ def whole(large: str) -> dict[str, bytes]:
 
 def test_a_result_is_there_with_a_list_that_proves_it_whole(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:1")
+    monkeypatch.setenv("FSSPEC_S3_TOKEN", "of the account")
     digest = node.store("b.root")
     report = node.deliver(digest, "whole/7/")
     assert report is not None
@@ -199,6 +202,47 @@ def test_what_an_agent_has_left_that_ended_the_next_one_removes_and_delivers(nod
     assert report.failed == ""
     assert node.site.objects("ended/7/") == whole("hang2.root")
     assert node.site.uploads("ended/") == [other]
+
+
+def test_an_upload_that_a_newer_try_begins_meanwhile_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older one of the same file is removed. The newer one begins while the result is unpacked."""
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_EC2_METADATA_DISABLED", "FSSPEC_CONFIG_DIR"):
+        monkeypatch.setenv(name, "")  # it is put back at the end
+    digest, key = node.store("b.root"), "newer/7/big/b.root"
+
+    def begin() -> str:
+        return str(node.site.client().create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"])
+
+    def uploads() -> set[str]:
+        found = node.site.client().list_multipart_uploads(Bucket=BUCKET, Prefix="newer/").get("Uploads", [])
+        return {one["UploadId"] for one in found}
+
+    def unpack(*given: Any, **more: Any) -> None:
+        newer.append(begin())
+        unpack_result(*given, **more)
+
+    older, newer, unpack_result = begin(), list[str](), deliver_child.unpack_result
+    assert uploads() == {older}
+    monkeypatch.setattr(deliver_child, "unpack_result", unpack)
+    (node.place / "spool").mkdir()
+    to = f"{node.site.url}newer/7/"
+    request = deliver_child.DeliverRequest(
+        str(node.place / "storage"), 7, 2, digest, to, 2, (), (to,), "", 300, str(node.place / "spool"), 0,
+        credential=Credential(node.site.url, KEYS),
+    )  # fmt: skip
+    assert deliver_child.deliver_to_server(request, lambda: None) == (2, LARGE_BYTES + 6000)
+    assert uploads() == set(newer)
+
+
+def test_a_redirect_is_not_followed_wherever_it_leads(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dav_server(node.place) as server, plain_server() as other:
+        monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
+        server.moved_to = f"http://127.0.0.2:{other.port}"
+        to = f"s3://127.0.0.1:{server.port}/{BUCKET}/"
+        report = node.deliver(node.store("b.root"), "", to=to, allowed=(to,))
+    assert report is not None
+    assert "the server answers 307, a redirect, which is not followed" in report.failed
+    assert (report.may_pass, other.asked) == (False, [])
 
 
 @pytest.mark.extended

@@ -1,16 +1,20 @@
 """Inputs from S3: a real client and a real server, with the certificate of the server that misbehaves."""
 
+import asyncio
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
-from tests.staging.bad_server import CONTENT, BadServer
+from tests.staging.bad_server import CONTENT, BadServer, plain_server
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
+from gleaner.agent.staging import servers
+from gleaner.agent.staging.child_process import MayNot
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetch, Fetched, FetchFailed, schemes
 
@@ -93,3 +97,31 @@ def test_a_server_that_misbehaves_is_one_line(server: BadServer, tmp_path: Path)
     assert len(server.asked) == 2, "each is asked once: the job waits, and is tried again"
     elsewhere = failure(f"{place}bucket/moved?to=https://localhost/", tmp_path / "c", place)
     assert "without a ?" in elsewhere
+
+
+def test_a_redirect_is_not_followed_wherever_it_leads(server: BadServer, tmp_path: Path) -> None:
+    place = f"s3://127.0.0.1:{server.port}/"
+    with plain_server() as other:
+        server.moved_to = f"http://127.0.0.2:{other.port}/latest/meta-data"
+        line = failure(f"{place}bucket/led", tmp_path / "a", place)
+    assert "the server answers 307, a redirect, which is not followed: name the server that has the bucket" in line
+    assert other.asked == []
+
+
+def test_a_host_that_is_an_address_is_checked_before_it_is_connected_to() -> None:
+    async def ask(port: int) -> None:
+        connector = aiohttp.TCPConnector(socket_factory=servers.socket_factory(servers.AddressGuard((), "")))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://127.0.0.2:{port}/"):
+            pass
+
+    with plain_server() as other, pytest.raises(MayNot, match=r"127\.0\.0\.2, which is of the node itself"):
+        asyncio.run(ask(other.port))
+    assert other.asked == []
+
+
+def test_the_servers_own_code_says_what_may_pass(server: BadServer, tmp_path: Path) -> None:
+    """The status alone, 400, would end it for good."""
+    place = f"s3://127.0.0.1:{server.port}/"
+    server.refuses_with = "RequestTimeout"
+    line = failure(f"{place}bucket/refused", tmp_path / "a", place, may_pass=True)
+    assert "the server answers 400 (RequestTimeout)" in line

@@ -66,7 +66,8 @@ class Deliveries:
         try:
             credential = self._credential(delivery) if delivery.has_secret else None
         except (ControlSilent, ControlRefused) as error:
-            report = _without_credential(delivery, str(error))
+            # The agent ends: the next one asks anew, and the job has failed at nothing.
+            report = None if self._stop.is_set() else _without_credential(delivery, str(error))
         else:
             report = self.deliver(delivery, self._stop, credential)
         if report is None:

@@ -3,6 +3,7 @@
 from base64 import b64encode
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import quote
 
 from gleaner.agent.staging import allowed_urls
 
@@ -43,9 +44,12 @@ class Credential:
 
         >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
         '…, … and …'
+        >>> Credential("https://host/", "me:pass/word").hidden_in("https://host/pass%2Fword")
+        'https://host/…'
         """
         encoded = b64encode(self.value.encode()).decode()
-        for word in (self.value, encoded, self.value.partition(":")[2]):
+        plain = (self.value, encoded, self.value.partition(":")[2])
+        for word in sorted({*plain, *(quote(word, safe="") for word in plain)}, key=len, reverse=True):
             line = line.replace(word, "…") if len(word) >= _SHORTEST_HIDDEN else line
         return line
 

@@ -204,6 +204,10 @@ class TargetServer(Protocol):
         """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
         ...
 
+    def find_left(self) -> None:
+        """Find what tries before have left, if others could leave more of the same form later."""
+        ...
+
     def remove_left(self, names: Names) -> None:
         """Remove what tries before may have left of a file."""
         ...
@@ -251,13 +255,15 @@ def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> 
         openat.closing_fd(os.open(request.spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as spool,
         stage_folder(spool, request.job, request.number) as stage,
     ):
+        if request.number > 1:  # tries before may have died
+            server.find_left()  # now: a newer try may begin while the result is unpacked
         unpack_result(request, stage, progress, most_bytes=room_bytes)
         for folder, names in staged_files(stage):
             if request.keep and not keep(names):
                 continue
             with os.fdopen(openat.open_plain(folder, names[-1]), "rb") as file:
                 digest, of_file_bytes = read_staged(file.fileno(), progress)
-                if request.number > 1:  # tries before may have died
+                if request.number > 1:
                     server.remove_left(names)
                 server.put(names, file)
             lines.append(list_line(digest, names))

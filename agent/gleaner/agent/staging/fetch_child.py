@@ -18,8 +18,6 @@ from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.servers import AddressGuard
 from gleaner.agent.system import openat
 
-MOST_REDIRECTS = 10
-
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
@@ -78,6 +76,8 @@ def _is_file(entry: str) -> bool:
 def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
     """Yield the content that a server sends. Each redirect is checked before it is followed."""
     import aiohttp  # slow to load, and not needed for a file
+
+    servers.forget_own_settings()
     from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
     resolver = servers.resolver(AddressGuard(request.allowed, request.control_host))
@@ -89,7 +89,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
         return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, auto_decompress=False)
 
     server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
-    for _ in range(1 + MOST_REDIRECTS):
+    for _ in range(1 + servers.MOST_REDIRECTS):
         try:
             file = server.open(
                 url, block_size=0, size=1, allow_redirects=False, headers=servers.sign_in(url, request.credential)
@@ -107,11 +107,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
         answer = file.r
         if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
             target = urljoin(url, answer.headers.get("Location", ""))
-            reason = allowed_urls.refusal(target, request.allowed)
-            if not reason and allowed_urls.location(target).scheme != "https":
-                reason = "a server must not lead to a file of the node"
-            if reason:
-                raise MayNot(f"{allowed_urls.shown(url)} is redirected, and {reason}")
+            servers.check_redirect(url, target, request.allowed, allowed_urls.FETCH)
             url = target
             continue
         if answer.status != HTTPStatus.OK:
@@ -120,7 +116,7 @@ def open_https(url: str, request: FetchRequest) -> Iterator[bytes]:
         if not (request.has_digest or is_chunked or "Content-Length" in answer.headers):
             raise MayNot(f"{allowed_urls.shown(url)}: the server does not say where the file ends: give its sha256")
         return _read(file, url)
-    raise MayNot(f"{allowed_urls.shown(request.url)} is redirected more than {MOST_REDIRECTS} times")
+    raise servers.too_many_redirects(request.url)
 
 
 def open_s3(url: str, request: FetchRequest) -> Iterator[bytes]:

@@ -21,7 +21,6 @@ from gleaner.agent.staging import allowed_urls, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential
 
-MOST_REDIRECTS = 10
 _TLS = "roots"
 _GRID_AUTHORITIES = "/etc/grid-security/certificates"
 _OWN_SETTINGS = ("XRD_", "XrdSec", "X509_USER_", "BEARER_TOKEN")
@@ -66,7 +65,7 @@ def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
     guard = servers.AddressGuard(rules.allowed, rules.control_host)
     limit_s = _seconds(rules.silent_s)
     place = url
-    for _ in range(1 + MOST_REDIRECTS):
+    for _ in range(1 + servers.MOST_REDIRECTS):
         where = allowed_urls.location(place)
         for found in socket.getaddrinfo(where.host.strip("[]"), where.port, type=socket.SOCK_STREAM):
             guard.check(where.host, str(found[4][0]))
@@ -90,7 +89,7 @@ def read_xrootd(url: str, rules: XrootdRules) -> Iterator[bytes]:
             _raise(place, status, rules)
         yield from _blocks(file, place, rules)
         return
-    raise MayNot(f"{shown} is redirected more than {MOST_REDIRECTS} times")
+    raise servers.too_many_redirects(url)
 
 
 def library_settings(silent_s: float, token: str) -> dict[str, str]:
@@ -159,13 +158,13 @@ def redirect_target(url: str, message: str) -> str:
 
 
 def _peers() -> Iterator[str]:
-    """Yield the addresses to which this process is connected."""
+    """Yield the addresses to which this process is connected by TCP. UDP asks the servers of names."""
     for name in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if not stat.S_ISSOCK(name.stat().st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name.name))) as one:
-                if one.family in {socket.AF_INET, socket.AF_INET6}:
+                if one.family in {socket.AF_INET, socket.AF_INET6} and one.type == socket.SOCK_STREAM:
                     yield str(one.getpeername()[0])
 
 
@@ -192,6 +191,8 @@ def _raise(place: str, status: Any, rules: XrootdRules) -> NoReturn:
         raise TimeoutError
     if status.code == _BROKEN:
         raise MayPass(f"{shown}: {_BROKE_OFF}")
+    if status.code == _REDIRECTED:  # not at the opening: what it says may have a server's own token
+        raise MayPass(f"{shown}: the server leads elsewhere in the middle of the file")
     # The library's words begin with the class of the error and the protocol's number.
     said = " ".join(re.sub(r"^\[\w+\] (Server responded with an error: )?", "", str(status.message)).split())[:300]
     if status.code == _LOGIN_REFUSED or status.errno in {_NOT_ALLOWED, _NOT_KNOWN}:

@@ -10,8 +10,9 @@ import os
 import ssl
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 from gleaner.agent.staging import allowed_urls, servers
 from gleaner.agent.staging.child_process import MayNot, MayPass
@@ -23,6 +24,18 @@ PART_BYTES = 2**24
 MOST_PARTS = 10_000
 MOST_PAGES = 20
 """So many pages of broken-off uploads are read, with a thousand each."""
+_PASSING_CODES = frozenset(
+    {
+        "IncompleteBody",
+        "InternalError",
+        "NoSuchUpload",  # another try has removed it
+        "OperationAborted",
+        "RequestTimeTooSkewed",
+        "RequestTimeout",
+        "SlowDown",
+    }
+)
+"""The server's own words for what may pass. Their statuses are 400, 403, 404 and 409, too."""
 
 
 class S3Server:
@@ -36,15 +49,18 @@ class S3Server:
         # Of this account's own credentials and settings nothing may be used, and no server of the cloud is asked.
         os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
         os.environ |= {"AWS_EC2_METADATA_DISABLED": "true"}
+        servers.forget_own_settings()
         from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
         from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
 
         self._url, self._credential, self._loops = url, credential, cast("Any", asyn)
+        connector = {"resolver": servers.resolver(guard)(loop=self._loops.get_loop())}
         where = allowed_urls.location(url)
         mine = credential if credential is not None and credential.is_for(url) else None
         access_key, _, secret_key = mine.value.partition(":") if mine else (None, "", None)
         config = {
-            "connector_args": {"resolver": servers.resolver(guard)(loop=self._loops.get_loop())},
+            "connector_args": connector | {"socket_factory": servers.socket_factory(guard)},
+            "http_session_cls": _session_without_redirects(),
             "connect_timeout": silent_s,
             "read_timeout": silent_s,
             "proxies": {},
@@ -58,6 +74,7 @@ class S3Server:
             anon=mine is None,
             key=access_key,
             secret=secret_key,
+            token=None,
             endpoint_url=endpoint,
             client_kwargs={"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True},
             config_kwargs=config,
@@ -88,14 +105,48 @@ class S3Server:
                 if isinstance(cause, MayNot):
                     raise cause from None
                 if isinstance(cause, exceptions.ClientError):
-                    answered = cast("Any", cause).response
-                    servers.raise_status(self._url, answered["ResponseMetadata"]["HTTPStatusCode"], self._credential)
+                    self._raise_answer(cast("Any", cause).response)
             if any(isinstance(cause, exceptions.ReadTimeoutError | TimeoutError) for cause in causes):
                 raise TimeoutError from None
             if any(isinstance(cause, aiohttp.ClientPayloadError | exceptions.IncompleteReadError) for cause in causes):
                 raise MayPass(f"{shown}: the server broke off before the end of the file") from None
             kind = MayNot if isinstance(error, exceptions.ParamValidationError) else MayPass
             raise kind(f"{shown}: {servers.one_line(error)}") from None
+
+    def _raise_answer(self, answer: Any) -> NoReturn:
+        """Raise `MayPass` or `MayNot` for an answer that is no success. S3's own code says more than the status."""
+        status, code = answer["ResponseMetadata"]["HTTPStatusCode"], answer.get("Error", {}).get("Code")
+        line = f"{allowed_urls.shown(self._url)}: the server answers {status}"
+        if code in _PASSING_CODES:
+            raise MayPass(f"{line} ({code})")
+        if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+            raise MayNot(f"{line}, a redirect, which is not followed: name the server that has the bucket")
+        servers.raise_status(self._url, status, self._credential)
+
+
+def _session_without_redirects() -> Any:
+    """Return the class of botocore's sessions, but that its library follows no redirect: it would follow each.
+
+    botocore itself asks Amazon's server of another region, where it is led to one.
+    """
+    from aiobotocore import httpsession  # pyright: ignore[reportMissingTypeStubs]
+
+    library = cast("Any", httpsession).AIOHTTPSession
+
+    async def get_session(self: Any, proxy_url: Any) -> _OneAnswer:
+        return _OneAnswer(await library._get_session(self, proxy_url))
+
+    return type("Session", (library,), {"_get_session": get_session})
+
+
+class _OneAnswer:
+    """A session of aiohttp that gives each answer as it is."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def request(self, method: str, **options: Any) -> Any:
+        return self._session.request(method, **options, allow_redirects=False)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -142,7 +193,7 @@ class S3Target:
         folders = allowed_urls.location(to).folders
         self._bucket, self._above = folders[0], folders[1:]
         self._to, self._server, self._note, self._silent_s, self._progress = to, server, note, silent_s, progress
-        self._left: list[tuple[str, str]] | None = None
+        self._left: list[tuple[str, str]] = []
 
     def put(self, names: Names, file: IO[bytes]) -> None:
         """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
@@ -153,12 +204,13 @@ class S3Target:
             else:
                 self._put_in_parts(key, file, size_bytes)
 
+    def find_left(self) -> None:
+        """Find the uploads that have come to no end. One that begins later is of a newer try, and stays."""
+        with suppress(MayNot, MayPass), self._translating():
+            self._left.extend(self._uploads())
+
     def remove_left(self, names: Names) -> None:
         """Remove the parts that tries before have left of a file. That they cannot be removed is no error."""
-        if self._left is None:
-            self._left = []
-            with suppress(MayNot, MayPass), self._translating():
-                self._left.extend(self._uploads())
         for key, upload in self._left:
             if key == self._key(names):
                 self._abort(key, upload)

@@ -1,10 +1,11 @@
 """The rules by which our programs reach servers: the addresses, the credential, and what a server's refusal means."""
 
+import os
 import socket
 from base64 import b64encode
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass
@@ -13,6 +14,7 @@ from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
 _ASK_LATER = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.LOCKED, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 )
+MOST_REDIRECTS = 10
 
 
 class AddressGuard:
@@ -35,6 +37,19 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset()  # the agent does not reach it either
 
 
+def forget_own_settings() -> None:
+    """Make fsspec use nothing of this account's own settings: its options could add a credential, or another session.
+
+    It reads them when it is loaded, and adds them to what each file system is given.
+    """
+    for name in [name for name in os.environ if name.startswith("FSSPEC_")]:
+        del os.environ[name]
+    os.environ["FSSPEC_CONFIG_DIR"] = os.devnull
+    from fsspec.config import conf  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    cast("dict[str, Any]", conf).clear()
+
+
 def resolver(guard: AddressGuard) -> Any:
     """Return the class of the system's resolver, without the addresses to which an agent does not connect."""
     import aiohttp  # slow to load, and not needed for a file
@@ -47,6 +62,31 @@ def resolver(guard: AddressGuard) -> Any:
             return found
 
     return Resolver
+
+
+def socket_factory(guard: AddressGuard) -> Any:
+    """Return a function that makes aiohttp's sockets: a host that is an address itself is not resolved, but checked."""
+
+    def make(address: Any) -> socket.socket:
+        family, kind_of_socket, protocol, _, place = address
+        guard.check(str(place[0]), str(place[0]))
+        return socket.socket(family, kind_of_socket, protocol)
+
+    return make
+
+
+def check_redirect(url: str, target: str, allowed: Sequence[str], use: allowed_urls.Use) -> None:
+    """Raise `MayNot` if a server that is asked by HTTPS must not lead from one URL to the other."""
+    reason = allowed_urls.refusal(target, allowed, use)
+    if not reason and allowed_urls.location(target).scheme != "https":
+        reason = "a server must not lead to a file of the node"
+    if reason:
+        raise MayNot(f"{allowed_urls.shown(url)} is redirected, and {reason}")
+
+
+def too_many_redirects(url: str) -> MayNot:
+    """Return the error for a URL that leads on and on."""
+    return MayNot(f"{allowed_urls.shown(url)} is redirected more than {MOST_REDIRECTS} times")
 
 
 def one_line(error: Exception) -> str:

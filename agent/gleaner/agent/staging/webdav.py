@@ -15,12 +15,11 @@ from typing import IO
 from urllib.parse import quote, urljoin, urlsplit
 
 from gleaner.agent.staging import allowed_urls, servers
-from gleaner.agent.staging.child_process import MayNot, MayPass
+from gleaner.agent.staging.child_process import MayPass
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.stage import SAYS_WHILE_SILENT, SLOWEST_BYTES_PER_S, Names, while_saying
 
 BLOCK_BYTES = 2**18
-MOST_REDIRECTS = 10
 _DONE = frozenset({HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT})
 _MOVED = frozenset({301, 302, 307, 308})
 _NO_FOLDER = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
@@ -105,6 +104,9 @@ class WebDav:
             self.remove(passing)
         self._put(names, file)
 
+    def find_left(self) -> None:
+        """Do nothing: the name of a passing file says of which try it is."""
+
     def remove_left(self, names: Names) -> None:
         """Remove what the try before has left of a file."""
         self.remove((*names[:-1], self._passing_name(names[-1], 1)))
@@ -145,20 +147,16 @@ class WebDav:
     def _send(self, names: Names, file: IO[bytes]) -> tuple[int, str]:
         """Send a file by PUT, and follow the redirects that are allowed; return the last answer and its URL."""
         url, size_bytes = self._url(names), os.fstat(file.fileno()).st_size
-        for _ in range(1 + MOST_REDIRECTS):
+        for _ in range(1 + servers.MOST_REDIRECTS):
             file.seek(0)
             body = _Watched(file, self._progress)
             status, location = self._request("PUT", url, {"Content-Length": str(size_bytes)}, body)
             if status not in _MOVED:
                 return status, url
             target = urljoin(url, location)
-            reason = allowed_urls.refusal(target, self._allowed, allowed_urls.DELIVER)
-            if not reason and allowed_urls.location(target).scheme != "https":
-                reason = "a server must not lead to a file of the node"
-            if reason:
-                raise MayNot(f"{allowed_urls.shown(url)} is redirected, and {reason}")
+            servers.check_redirect(url, target, self._allowed, allowed_urls.DELIVER)
             url = target
-        raise MayNot(f"{allowed_urls.shown(self._url(names))} is redirected more than {MOST_REDIRECTS} times")
+        raise servers.too_many_redirects(self._url(names))
 
     def _ask(self, method: str, names: Names, headers: dict[str, str], *, url: str = "") -> int:
         return self._request(method, url or self._url(names), headers, None)[0]
