@@ -152,7 +152,7 @@ def node(**changes: Any) -> Facts:
             "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
             "scontrol --version": Output(0, "slurm 24.11.5"),
-            "scontrol json": Output(1, NO_SUCH_JOB),
+            "scontrol json": Output(1, NO_SUCH_JOB), "scontrol partitions": Output(0, PARTITIONS),
         },
         files={
             DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
@@ -170,7 +170,7 @@ def node(**changes: Any) -> Facts:
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
         docker_socket="", helper="", munge="0",
-        commands=(readers.WATCHDOG,), memory_mib=64_000, has_systemd=True,
+        commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)
 

@@ -133,6 +133,9 @@ FAULTS: list[tuple[str, Facts]] = [
         1, '{"errors": [{"description": "", "error": "Protocol authentication error"}]}'))),
     ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
         1, '{"jobs": []}', "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"))),
+    ("Slurm's JSON", h.program(h.program(h.node(), "scontrol json", Output(0, '{"jobs": [], "errors": []}')),
+        "scontrol partitions", Output(1, "", "slurm_load_partitions error: Protocol authentication error"))),
+    ("slurmd", h.node(commands=(readers.WATCHDOG,))),
     ("kernel", h.node(kernel="5.4.0-150-generic")),
     ("CRIU", h.program(h.node(), "criu --version", Output(0, "Version: 3.17.1\n"))),
     ("CRIU", h.program(h.node(), "criu --version", MISSING)),
@@ -206,6 +209,8 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
     ("allowed images", h.node(agent=h.agent(images_allowed=("gleaner/*",)))),
     ("rounds", h.control(settings=h.settings(rounds=RoundSettings(length_s=90)))),
+    ("agents' program", h.control(settings=h.settings(
+        cluster=ClusterSettings(backend="slurm", agent_command=("/usr/local/bin/glean-agnet",))))),
     ("service account", h.node(account=Account("gleaner", h.UID, ("gleaner", "docker", "sudo")))),
     ("clock", h.program(h.node(), "timedatectl", Output(0, "no\n"))),
     ("clock", h.program(h.control(), "chronyc", Output(0, "00000000,,0,0.0,0.0,Not synchronised"))),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import cast
 
 from gleaner.agent.common.quantities import in_words
@@ -16,6 +17,7 @@ _RESTART = "systemctl restart gleaner-control"
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
+_AGENT_PROGRAM = "glean-agent"
 _USUAL_POLLS = 5
 _POLL_AT_LEAST_S = 120.0
 _USUAL_PERIODS = 5
@@ -62,6 +64,17 @@ def rounds(facts: Facts) -> Judgement:
             "leave out [rounds], and the times in [queue]: agents then get an hour",
         )
     return ok(f"rounds of {found.length_s:g} s, {found.agents_at_most} agents at most")
+
+
+def agent_command(facts: Facts) -> Judgement:
+    """Judge the program that control starts on nodes. Whether they have it, only they know."""
+    command = needed(facts.settings).cluster.agent_command
+    if Path(command[0]).name != _AGENT_PROGRAM:
+        return warning(
+            f"control starts {command[0]} on nodes, and not {_AGENT_PROGRAM}",
+            "if that is not a program of the site's, mend [cluster] agent_command: every agent ends at once",
+        )
+    return ok(command[0])
 
 
 def clock_is_synchronised(facts: Facts) -> Judgement:

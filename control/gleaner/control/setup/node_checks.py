@@ -322,6 +322,13 @@ def programs(facts: Facts) -> Judgement:
     return ok(f"{found.many} files, of this version")
 
 
+def slurmd(facts: Facts) -> Judgement:
+    """Judge whether Slurm's own program for nodes runs."""
+    if readers.SLURMD in needed(facts.commands):
+        return ok("runs")
+    return fault("slurmd does not run here: Slurm starts no agent", "systemctl start slurmd; its log says why it ended")
+
+
 def watchdog(facts: Facts) -> Judgement:
     """Judge whether the watchdog runs."""
     if readers.WATCHDOG in needed(facts.commands):
@@ -391,7 +398,9 @@ def slurm_json(facts: Facts) -> Judgement:
     said = facts.programs.get("scontrol json", Unread("it was not asked"))
     if isinstance(said, Unread):
         return fault(said.why, "install Slurm's programs" if said.is_missing else "does slurmctld answer?")
-    errors = _slurm_errors(said)
+    # With --json scontrol says nothing of a refused credential, and has an empty list of jobs.
+    asked = facts.programs.get("scontrol partitions", Unread("it was not asked"))
+    errors = _slurm_errors(said) + ([] if isinstance(asked, Unread) else _slurm_errors(asked))
     if refusals := [error for error in errors if _is_about_credential(error)]:
         return fault(
             f"slurmctld does not take this node's munge credential ({refusals[0]})",

@@ -41,7 +41,7 @@ CGROUPS_V1 = "/proc/cgroups"
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
-SLURMCTLD = "slurmctld"
+SLURMCTLD, SLURMD = "slurmctld", "slurmd"
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
     Role.CONTROL: ("gleaner-control",),
@@ -97,6 +97,7 @@ def commands(
             "gzip": ("gzip", "--version"),
             "scontrol --version": ("scontrol", "--version"),
             "scontrol json": ("scontrol", "show", "job", "1", "--json"),
+            "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
     if role is Role.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
         asked |= {
@@ -215,7 +216,7 @@ def _special(
         readers["munge"] = lambda: machine_facts.munge(None, patience_s)
     if role is Role.NODE:
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
-        readers["commands"] = lambda: reading.running((WATCHDOG,))
+        readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
             readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
             readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
