@@ -3,6 +3,7 @@
 from base64 import b64encode
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from urllib.parse import quote
 
 from gleaner.agent.staging import allowed_urls
@@ -10,6 +11,8 @@ from gleaner.agent.staging import allowed_urls
 LONGEST = 8192
 """The longest credential: a token with many claims has some thousand letters."""
 _SHORTEST_HIDDEN = 4
+_SHORTEST_CUT = 8
+"""So many first letters of a credential are taken for it, where a line is cut in the middle of one."""
 
 
 class CredentialKind(StrEnum):
@@ -50,8 +53,22 @@ class Credential:
         encoded = b64encode(self.value.encode()).decode()
         plain = (self.value, encoded, self.value.partition(":")[2])
         for word in sorted({*plain, *(quote(word, safe="") for word in plain)}, key=len, reverse=True):
-            line = line.replace(word, "…") if len(word) >= _SHORTEST_HIDDEN else line
+            line = _without(line, word) if len(word) >= _SHORTEST_HIDDEN else line
         return line
+
+
+def _without(line: str, word: str) -> str:
+    """Return a line without a word, also where the line was cut and has only the first letters of it.
+
+    >>> _without("at ?token=eyJhbGciOiJSUzI1…", "eyJhbGciOiJSUzI1NiJ9.e30.c2ln")
+    'at ?token=……'
+    """
+    begin, at = word[:_SHORTEST_CUT], 0
+    while (at := line.find(begin, at)) >= 0:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(line[at:], word, strict=False)))
+        line = f"{line[:at]}…{line[at + same :]}"
+        at += 1
+    return line
 
 
 EXPECTED = {
