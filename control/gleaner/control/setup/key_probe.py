@@ -6,9 +6,14 @@ import stat
 import sys
 from pathlib import Path
 
+from gleaner.agent.privileged.common import mounts
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.errors import KeyFault
 from gleaner.control.setup.storage_probe import become_owner
+
+
+_OF_THIS_MACHINE = frozenset({"tmpfs", "ramfs", "overlay", "btrfs", "zfs"})
+"""Kinds of file systems that have no disk's number either, and that no other machine sees."""
 
 
 def probe(path: Path, storage: Path) -> dict[str, object]:
@@ -35,7 +40,20 @@ def is_shared(path: Path, storage: Path) -> bool:
         mine, theirs, root = path.stat().st_dev, storage.stat().st_dev, Path("/").stat().st_dev
     except OSError:
         return False
-    return mine == theirs != root and os.major(mine) == 0  # a disk of this machine has a number of its own
+    if mine != theirs or mine == root or os.major(mine) != 0:  # a disk of this machine has a number of its own
+        return False
+    return kind_of_file_system(path.resolve(), mounts.table()) not in _OF_THIS_MACHINE
+
+
+def kind_of_file_system(path: Path, mountinfo: str) -> str:
+    """Return the kind of the file system that a file is on, by the kernel's table of mounts; "" if that is unknown.
+
+    >>> table = "1 0 0:1 / / rw - overlay o rw\\n2 1 0:9 / /srv rw - nfs4 filer:/srv rw"
+    >>> kind_of_file_system(Path("/srv/gleaner/secrets.key"), table), kind_of_file_system(Path("/var/key"), table)
+    ('nfs4', 'overlay')
+    """
+    above = [mount for mount in mounts.parse(mountinfo) if path.is_relative_to(mount.place)]
+    return max(reversed(above), key=lambda mount: len(mount.place)).kind if above else ""
 
 
 def main() -> None:
