@@ -11,7 +11,6 @@ from gleaner.control.queue import secret_key
 from gleaner.control.queue.errors import KeyFault
 from gleaner.control.setup.storage_probe import become_owner
 
-
 _OF_THIS_MACHINE = frozenset({"tmpfs", "ramfs", "overlay", "btrfs", "zfs"})
 """Kinds of file systems that have no disk's number either, and that no other machine sees."""
 
@@ -46,7 +45,7 @@ def is_shared(path: Path, storage: Path) -> bool:
 
 
 def kind_of_file_system(path: Path, mountinfo: str) -> str:
-    """Return the kind of the file system that a file is on, by the kernel's table of mounts; "" if that is unknown.
+    r"""Return the kind of the file system that a file is on, by the kernel's table of mounts; "" if that is unknown.
 
     >>> table = "1 0 0:1 / / rw - overlay o rw\\n2 1 0:9 / /srv rw - nfs4 filer:/srv rw"
     >>> kind_of_file_system(Path("/srv/gleaner/secrets.key"), table), kind_of_file_system(Path("/var/key"), table)
