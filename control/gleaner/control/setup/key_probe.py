@@ -47,7 +47,7 @@ def is_shared(path: Path, storage: Path) -> bool:
 def kind_of_file_system(path: Path, mountinfo: str) -> str:
     r"""Return the kind of the file system that a file is on, by the kernel's table of mounts; "" if that is unknown.
 
-    >>> table = "1 0 0:1 / / rw - overlay o rw\\n2 1 0:9 / /srv rw - nfs4 filer:/srv rw"
+    >>> table = "1 0 0:1 / / rw - overlay o rw\n2 1 0:9 / /srv rw - nfs4 filer:/srv rw"
     >>> kind_of_file_system(Path("/srv/gleaner/secrets.key"), table), kind_of_file_system(Path("/var/key"), table)
     ('nfs4', 'overlay')
     """
