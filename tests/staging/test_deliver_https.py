@@ -212,14 +212,14 @@ def test_a_server_that_moves_a_large_file_slowly_is_waited_for_and_progress_is_s
     server.moves, said = (may_move := threading.Event()), itertools.count()
 
     def progress() -> None:
-        if server.hangs.is_set() and next(said) == 2 * SAYS_WHILE_SILENT:
+        if server.hangs.is_set() and next(said) == SAYS_WHILE_SILENT + 1:
             may_move.set()
 
     target = WebDav(
         server.url("data/"),
         server.allowed,
         passing_name=lambda name, _: f".{name}",
-        silent_s=1.0,
+        silent_s=3.0,
         check=lambda _host, _address: None,
         progress=progress,
     )
