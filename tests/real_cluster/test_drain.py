@@ -76,10 +76,10 @@ def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothin
     assert drain["phase"] == "empty"
     assert took_s < 60
     assert [(job["at_first"], job["left"]) for job in drain["jobs"]] == [(4, 0)]
-    assert node_state(node) == "drained gleaner: drained by admin"
+    assert node_state(node) == "drained gleaner: drained by root"
     assert cluster.containers(node) == []
     (row,) = [each for each in cluster.glean("nodes")["nodes"] if each["name"] == node]
-    assert row["drained"] == "by admin"
+    assert row["drained"] == "by root"
 
     elsewhere = cluster_harness.wait_running(jobs)
     assert node not in elsewhere.values()
