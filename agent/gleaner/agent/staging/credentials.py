@@ -52,15 +52,18 @@ class Credential:
         """
         encoded = b64encode(self.value.encode()).decode()
         plain = (self.value, encoded, self.value.partition(":")[2])
-        for word in sorted({*plain, *(quote(word, safe="") for word in plain)}, key=len, reverse=True):
-            line = _without(line, word) if len(word) >= _SHORTEST_HIDDEN else line
+        words = sorted({*plain, *(quote(word, safe="") for word in plain)}, key=len, reverse=True)
+        for word in words:
+            line = line.replace(word, "…") if len(word) >= _SHORTEST_HIDDEN else line
+        for word in words:
+            line = _without_begin(line, word) if len(word) >= _SHORTEST_CUT else line
         return line
 
 
-def _without(line: str, word: str) -> str:
-    """Return a line without a word, also where the line was cut and has only the first letters of it.
+def _without_begin(line: str, word: str) -> str:
+    """Return a line without the first letters of a word: the line was cut in the middle of it.
 
-    >>> _without("at ?token=eyJhbGciOiJSUzI1…", "eyJhbGciOiJSUzI1NiJ9.e30.c2ln")
+    >>> _without_begin("at ?token=eyJhbGciOiJSUzI1…", "eyJhbGciOiJSUzI1NiJ9.e30.c2ln")
     'at ?token=……'
     """
     begin, at = word[:_SHORTEST_CUT], 0
