@@ -24,6 +24,8 @@ HEAD = os.environ.get("GLEANER_TEST_HEAD", "head")
 ENGINE = os.environ.get("GLEANER_TEST_ENGINE", "unix:///run/gleaner/docker.sock")
 DOCKER = f"{'/usr/bin/docker' if Path('/usr/bin/docker').exists() else 'docker'} -H {ENGINE}"
 AGENT = ("sh", "-c", "exec sleep 300", "agent")
+LOCAL_AGENT = (sys.executable, "-ISc", "import time; time.sleep(300)", "agent")
+"""It keeps its own name in its command line, by which a local cluster knows it until its end."""
 """An agent that does nothing until it is told to end."""
 
 
@@ -116,7 +118,7 @@ class FakedSlurm:
         (self.folder / name).unlink()
 
 
-def local(folder: Path, *, agent: tuple[str, ...] = AGENT) -> Place:
+def local(folder: Path, *, agent: tuple[str, ...] = LOCAL_AGENT) -> Place:
     """Three pretended nodes of this machine."""
     settings = ClusterSettings(backend="local", local_agents=3, agent_command=agent)
     return Place(lambda: LocalCluster(settings, logs=folder / "agents", records=folder / "local"), folder)
