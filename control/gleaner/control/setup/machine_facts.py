@@ -8,11 +8,12 @@ import pwd
 import sqlite3
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -41,6 +42,7 @@ from gleaner.control.slurm import munge as munge_programs
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
+Told = TypeVar("Told")
 _KIB_A_MIB = 1024
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
@@ -147,18 +149,23 @@ def service_uid(folder: Path, name: str) -> int:
         return 0
 
 
+def _told(ended: Output, make: Callable[..., Told], *, where: Path, verb: str) -> Told | Unread:
+    """Return the facts that a probe has printed as JSON."""
+    try:
+        answer = untrusted.json_of(ended.stdout)
+        if "error" in answer:
+            return Unread(f"{where}: {answer['error']}", bool(answer["is_missing"]))
+        return make(**answer)
+    except (ValueError, TypeError):
+        return Unread(f"{where} cannot be {verb}: {ended.complaint}")
+
+
 def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
     """Return the facts of the storage folder, by a program of its own that acts as the service account."""
     ended = reading.run((sys.executable, "-P", "-m", _PROBE, str(folder), str(uid)), within_s=patience_s)
     if isinstance(ended, Unread):
         return Unread(f"the storage folder {folder} did not answer within {patience_s:g} s")
-    try:
-        answer = untrusted.json_of(ended.stdout)
-        if "error" in answer:
-            return Unread(f"{folder}: {answer['error']}", bool(answer["is_missing"]))
-        return StorageFacts(**answer)
-    except (ValueError, TypeError):
-        return Unread(f"{folder} cannot be tried: {ended.complaint}")
+    return _told(ended, StorageFacts, where=folder, verb="tried")
 
 
 def secret_key(path: Path, folder: Path, patience_s: float) -> SecretKeyFacts | Unread:
@@ -256,13 +263,7 @@ def queue(url: str, uid: int, patience_s: float) -> QueueFacts | Unread:
     ended = reading.run((sys.executable, "-P", "-m", _QUEUE_PROBE, str(path), str(uid)), within_s=patience_s)
     if isinstance(ended, Unread):
         return Unread(f"{path} could not be looked at within {patience_s:g} s")
-    try:
-        answer = untrusted.json_of(ended.stdout)
-        if "error" in answer:
-            return Unread(f"{path}: {answer['error']}", bool(answer["is_missing"]))
-        return QueueFacts(**answer)
-    except (ValueError, TypeError):
-        return Unread(f"{path} cannot be looked at: {ended.complaint}")
+    return _told(ended, QueueFacts, where=path, verb="looked at")
 
 
 def _opened(path: Path, patience_s: float) -> closing[sqlite3.Connection]:
