@@ -1,7 +1,12 @@
-"""The programs that a test has started, as others see them."""
+"""The programs that a test has started, as others see them; and a server of S3."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def children() -> set[str]:
@@ -13,3 +18,21 @@ def children() -> set[str]:
 def shown_to_others(process: str) -> list[bytes]:
     """The command line and the environment of a process."""
     return [Path(f"/proc/{process}/{name}").read_bytes() for name in ("cmdline", "environ")]
+
+
+@contextmanager
+def s3_running(certificate: Path) -> Generator[tuple[int, IO[str]]]:
+    """A server of S3 (`s3_server`), with a certificate beside which its key is: its port and its output."""
+    program = [sys.executable, "-m", "tests.staging.s3_server", str(certificate)]
+    with subprocess.Popen(
+        [*program, str(certificate.with_name("key.pem"))],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        yield int(server.stdout.readline()), server.stdout
+        server.stdin.close()

@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import boto3
 import pytest
 from tests.staging.bad_server import bad_server, plain_server
 from tests.staging.dav_server import dav_server
+from tests.staging.processes import s3_running
 from tests.staging.s3_server import BUCKET
 
 from gleaner.agent.checkpoints import workdir_tar
@@ -67,20 +66,8 @@ class S3Site:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Site]:
-    with bad_server(tmp_path_factory.mktemp("server")) as made:
-        program = [sys.executable, "-m", "tests.staging.s3_server", str(made.certificate)]
-        with subprocess.Popen(
-            [*program, str(made.certificate.with_name("key.pem"))],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as server:
-            assert server.stdin
-            assert server.stdout
-            yield S3Site(int(server.stdout.readline()), server.stdout, made.certificate)
-            server.stdin.close()
+    with bad_server(tmp_path_factory.mktemp("server")) as made, s3_running(made.certificate) as (port, output):
+        yield S3Site(port, output, made.certificate)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Inputs from S3: a real client and a real server, with the certificate of the server that misbehaves."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests.staging.bad_server import CONTENT, BadServer, plain_server
+from tests.staging.processes import s3_running
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
@@ -25,19 +24,8 @@ KEYS = ("AKIAEXAMPLE", "wJalrXUtnFEMI")
 @pytest.fixture
 def site(server: BadServer) -> Iterator[str]:
     """The URL of a server of S3 with the object `a/b.lhe` in `bucket`, which only who has keys may read."""
-    program = [sys.executable, "-m", "tests.staging.s3_server", str(server.certificate)]
-    with subprocess.Popen(
-        [*program, str(server.certificate.with_name("key.pem"))],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as running:
-        assert running.stdin
-        assert running.stdout
-        yield f"s3://127.0.0.1:{int(running.stdout.readline())}/"
-        running.stdin.close()
+    with s3_running(server.certificate) as (port, _output):
+        yield f"s3://127.0.0.1:{port}/"
 
 
 def fetched(url: str, into: Path, *allowed: str, keys: str = ":".join(KEYS), has_keys: bool = True) -> Fetched:
