@@ -11,7 +11,7 @@ import pytest
 from tests.cli.cli_harness import CliHarness
 
 from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, Saved, SelfSave, Slice
-from gleaner.control.cli.check import FAILED_FOR_S, Act, CanBeSaved, Finding, next_step, out_of_patience
+from gleaner.control.cli.check import FAILED_FOR_S, Act, CanBeSaved, CheckEnd, next_step, out_of_patience
 from gleaner.control.models.jobs import NOT_SAVED, AttemptRow, CheckpointRow, Ending, EventRow, JobDetail, JobRow
 from gleaner.control.queue import attempt_reports, queries
 from gleaner.control.queue.database import snapshot, transaction
@@ -45,7 +45,7 @@ def slice_(ending: Ending | None = None, said: str = "", *, restored: bool = Fal
     )  # fmt: skip
 
 
-def step(found: JobDetail, *, ran_s: float = 0.0) -> Act | Finding:
+def step(found: JobDetail, *, ran_s: float = 0.0) -> Act | CheckEnd:
     return next_step(found, ran_s=ran_s, after_s=AFTER_S)
 
 
@@ -63,26 +63,26 @@ def test_a_job_runs_for_a_while_is_held_until_it_is_saved_and_then_goes_on_to_be
         checkpoints=(CheckpointRow(attempt=2, number=1, size_bytes=85_000_000, published_s=1.0),),
     )  # fmt: skip
     how = "saved on node1 in 1.2 s (81.1 MiB), restored on node2 in 0.9 s, saved again"
-    assert step(again) == Finding(CanBeSaved.YES, how)
+    assert step(again) == CheckEnd(CanBeSaved.YES, how)
 
 
 def test_a_program_that_ends_well_after_its_restore_can_be_saved() -> None:
     ended = slice_(Ending.SUCCEEDED, restored=True)
     found = step(detail(State.COMPLETE, slice_(Ending.SAVED), ended, outcome=Outcome.SUCCEEDED))
-    assert found == Finding(
+    assert found == CheckEnd(
         CanBeSaved.YES, "saved on node1 in 1.2 s, restored on node2 in 0.9 s, ended with exit code 0"
     )
 
 
 def test_a_reason_that_lasts_ends_the_check_at_once_and_one_that_may_pass_after_a_while() -> None:
-    assert step(detail(State.RUNNING, slice_(), held=True, not_saved_because=QUEUE)) == Finding(CanBeSaved.NO, QUEUE)
+    assert step(detail(State.RUNNING, slice_(), held=True, not_saved_because=QUEUE)) == CheckEnd(CanBeSaved.NO, QUEUE)
     passing = detail(State.RUNNING, slice_(), held=True, not_saved_because="save failed: a TCP connection is open")
     assert step(passing, ran_s=AFTER_S + FAILED_FOR_S - 1) is Act.WAIT
-    assert step(passing, ran_s=AFTER_S + FAILED_FOR_S) == Finding(
+    assert step(passing, ran_s=AFTER_S + FAILED_FOR_S) == CheckEnd(
         CanBeSaved.NO, "save failed: a TCP connection is open"
     )
     returned = detail(State.NEW, slice_(Ending.RETURNED, QUEUE), held=True, unsaved_because=QUEUE)
-    assert step(returned) == Finding(CanBeSaved.NO, QUEUE)
+    assert step(returned) == CheckEnd(CanBeSaved.NO, QUEUE)
 
 
 def test_a_program_that_was_to_be_saved_before_it_had_started_is_left_alone_for_longer() -> None:
@@ -100,7 +100,7 @@ def test_a_slice_that_ended_too_early_for_its_save_is_no_answer() -> None:
 def test_a_checkpoint_that_is_not_restored_is_a_no() -> None:
     broken = slice_(Ending.RETURNED, f"{ReturnReason.CANNOT_RESTORE}: CRIU failed", restored=True)
     found = step(detail(State.SAVED, slice_(Ending.SAVED), broken))
-    assert found == Finding(CanBeSaved.NO, "it was saved, and not restored on node2: cannot restore: CRIU failed")
+    assert found == CheckEnd(CanBeSaved.NO, "it was saved, and not restored on node2: cannot restore: CRIU failed")
 
 
 @pytest.mark.parametrize(
@@ -126,23 +126,23 @@ def test_a_program_that_ends_before_the_answer(
     slices: tuple[AttemptRow, ...], outcome: Outcome, verdict: CanBeSaved, words: str
 ) -> None:
     found = step(detail(State.COMPLETE, *slices, outcome=outcome, failed_because="exit code 3"))
-    assert isinstance(found, Finding)
+    assert isinstance(found, CheckEnd)
     assert (found.verdict, found.reason[: len(words)]) == (verdict, words)
 
 
 def test_an_image_that_is_not_there_is_no_answer() -> None:
     missing = slice_(Ending.RETURNED, f"{ReturnReason.IMAGE_MISSING}: lab:1")
     found = step(detail(State.NEW, missing, held=True, waits_because="held: image missing: lab:1"))
-    assert found == Finding(CanBeSaved.UNKNOWN, "it did not start: held: image missing: lab:1")
+    assert found == CheckEnd(CanBeSaved.UNKNOWN, "it did not start: held: image missing: lab:1")
 
 
 def test_patience_ends_with_what_is_known() -> None:
     waits = out_of_patience(detail(State.NEW), waited_s=600)
-    assert waits == Finding(CanBeSaved.UNKNOWN, "no agent took it within 10 min: all agents are busy")
+    assert waits == CheckEnd(CanBeSaved.UNKNOWN, "no agent took it within 10 min: all agents are busy")
     deaf = detail(State.RUNNING, slice_(), held=True, saves_itself=SelfSave())
     assert out_of_patience(deaf, waited_s=600).verdict is CanBeSaved.NO
     slow = out_of_patience(detail(State.RUNNING, slice_(), held=True), waited_s=60)
-    assert slow == Finding(CanBeSaved.UNKNOWN, "its save has not ended within 1 min")
+    assert slow == CheckEnd(CanBeSaved.UNKNOWN, "its save has not ended within 1 min")
 
 
 # ── with a real control program ───────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from tests.setup.test_steps import tree
 from gleaner.agent.common.clock import SystemClock
 from gleaner.control.cli import app
 from gleaner.control.cli.setup import LOOK_EVERY_S, STARTS_WITHIN_S, once_started, until_in_force
-from gleaner.control.setup.finding import Finding, State
+from gleaner.control.setup.finding import CheckState, Finding
 
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
 CLIENT = ("client", "--url", "https://head:8642")
@@ -132,23 +132,29 @@ def test_people_are_asked_and_may_say_no(root: Path) -> None:
 
 
 def test_setup_waits_for_a_control_program_that_is_slow_to_start() -> None:
-    answers, silent = Finding("control", State.OK, "it answers"), Finding("control", State.FAULT, "connection refused")
+    answers, silent = (
+        Finding("control", CheckState.OK, "it answers"),
+        Finding("control", CheckState.FAULT, "connection refused"),
+    )
     clock = WaitingClock()
-    nodes = Finding("nodes", State.FAULT, "down")  # not one of those that are waited for
+    nodes = Finding("nodes", CheckState.FAULT, "down")  # not one of those that are waited for
     looks = iter([(silent, nodes), (silent, nodes), (answers, nodes)])
     assert once_started((silent,), lambda: next(looks), ("control",), clock) == (answers, nodes)
     assert clock.waited_s == 3 * LOOK_EVERY_S
 
 
 def test_setup_does_not_wait_for_ever() -> None:
-    silent = Finding("control", State.FAULT, "connection refused")
+    silent = Finding("control", CheckState.FAULT, "connection refused")
     clock = WaitingClock()
     assert once_started((silent,), lambda: (silent,), ("control",), clock) == (silent,)
     assert STARTS_WITHIN_S <= clock.waited_s < STARTS_WITHIN_S + LOOK_EVERY_S
 
 
 def test_what_a_restart_of_slurmctld_mends_is_no_fault_before_it() -> None:
-    epilog, control = Finding("Epilog", State.FAULT, "none"), Finding("control", State.FAULT, "connection refused")
+    epilog, control = (
+        Finding("Epilog", CheckState.FAULT, "none"),
+        Finding("control", CheckState.FAULT, "connection refused"),
+    )
     assert until_in_force((epilog, control)) == (
         (control,), "until then the doctor misses what slurm.conf says now: Epilog",
     )  # fmt: skip

@@ -24,10 +24,10 @@ from gleaner.control.setup.facts import (
     ControlFacts,
     Facts,
     Folder,
+    MachineRole,
     Output,
     Programs,
     QueueFacts,
-    Role,
     SecretKeyFacts,
     StorageFacts,
     StoredFacts,
@@ -110,7 +110,7 @@ def settings(**tables: Any) -> Settings:
 def control(**changes: Any) -> Facts:
     """Return the facts of control's machine, with these changes."""
     facts = Facts(
-        role=Role.CONTROL, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=settings(),
+        role=MachineRole.CONTROL, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=settings(),
         settings_file="/etc/gleaner/gleaner.toml",
         programs={
             "timedatectl": Unread("there is no program timedatectl here", is_missing=True),
@@ -141,7 +141,7 @@ def control(**changes: Any) -> Facts:
 def node(**changes: Any) -> Facts:
     """Return the facts of a compute node with Docker and the node helper, with these changes."""
     facts = Facts(
-        role=Role.NODE, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=_control_defaults(),
+        role=MachineRole.NODE, now_s=NOW_S, uid=0, kernel="6.12.48", version="0.2.0", settings=_control_defaults(),
         agent=agent(), privileged=Config(UID, user_jobs_key="/etc/gleaner/user-jobs.key"),
         programs={
             "timedatectl": Output(0, "yes\n"), "chronyc": Unread("there is no program chronyc here", is_missing=True),
@@ -179,7 +179,8 @@ def client(**changes: Any) -> Facts:
     """Return the facts of a login node, with these changes."""
     facts = control()
     facts = replace(
-        facts, role=Role.CLIENT, uid=1000, programs={name: facts.programs[name] for name in ("timedatectl", "chronyc")},
+        facts, role=MachineRole.CLIENT, uid=1000,
+        programs={name: facts.programs[name] for name in ("timedatectl", "chronyc")},
         folders={}, certificate=Unread("this was not read"), schema=Unread("this was not read"),
     )  # fmt: skip
     return replace(facts, **changes)

@@ -26,14 +26,14 @@ from gleaner.control.setup.facts import (
     Certificate,
     Facts,
     Folder,
+    MachineRole,
     Output,
     Programs,
-    Role,
     StoredFacts,
     TextFile,
     Unread,
 )
-from gleaner.control.setup.finding import State
+from gleaner.control.setup.finding import CheckState
 
 DENIED = Unread("/etc/key.pem cannot be read: Permission denied")
 MISSING = Unread("there is no such thing", is_missing=True)
@@ -43,7 +43,13 @@ NO_DOCKER = Account("gleaner", h.UID, ("gleaner",))
 NO_KEY = replace(h.SECRET_KEY, is_missing=True, uid=0, mode=0)
 SETTINGS = "/etc/gleaner/gleaner.toml"
 UNREADABLE = Facts(
-    Role.CONTROL, h.NOW_S, h.UID, "6.12.48", "0.2.0", Unread(f"{SETTINGS}: Permission denied"), settings_file=SETTINGS
+    MachineRole.CONTROL,
+    h.NOW_S,
+    h.UID,
+    "6.12.48",
+    "0.2.0",
+    Unread(f"{SETTINGS}: Permission denied"),
+    settings_file=SETTINGS,
 )
 """The facts of control's machine as an account sees them that may not read the settings."""
 ENTITLED = h.control(
@@ -253,35 +259,35 @@ WARNINGS: list[tuple[str, Facts]] = [
 ]  # fmt: skip
 
 
-def state_of(name: str, facts: Facts) -> State:
+def state_of(name: str, facts: Facts) -> CheckState:
     (found,) = (finding for finding in findings(facts) if finding.name == name)
     assert "\n" not in found.seen + found.to_do
     assert found.seen
-    assert (found.to_do != "") or found.state not in {State.FAULT, State.WARNING}
+    assert (found.to_do != "") or found.state not in {CheckState.FAULT, CheckState.WARNING}
     return found.state
 
 
 @pytest.mark.parametrize("facts", [h.control(), h.node(), h.client()], ids=lambda facts: facts.role)
 def test_a_machine_in_order_has_neither_fault_nor_warning(facts: Facts) -> None:
-    not_ok = [finding for finding in findings(facts) if finding.state in {State.FAULT, State.WARNING}]
+    not_ok = [finding for finding in findings(facts) if finding.state in {CheckState.FAULT, CheckState.WARNING}]
     assert not_ok == []
 
 
 @pytest.mark.parametrize(("name", "facts"), FAULTS, ids=[f"{n}-{name}" for n, (name, _) in enumerate(FAULTS)])
 def test_a_fault_is_named_by_its_check(name: str, facts: Facts) -> None:
-    assert state_of(name, facts) is State.FAULT
+    assert state_of(name, facts) is CheckState.FAULT
 
 
 @pytest.mark.parametrize(("name", "facts"), WARNINGS, ids=[f"{n}-{name}" for n, (name, _) in enumerate(WARNINGS)])
 def test_what_somebody_should_look_at_is_a_warning(name: str, facts: Facts) -> None:
-    assert state_of(name, facts) is State.WARNING
+    assert state_of(name, facts) is CheckState.WARNING
 
 
 def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     assert set(names) - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
-    for role in (Role.CONTROL, Role.NODE):
+    for role in (MachineRole.CONTROL, MachineRole.NODE):
         assert sum(role in check.roles for check in CHECKS) >= 25
 
 
@@ -313,7 +319,7 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
-    assert state_of(name, facts) is State.NOT_CHECKED
+    assert state_of(name, facts) is CheckState.NOT_CHECKED
 
 
 @pytest.mark.parametrize(
@@ -360,12 +366,12 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
 )  # fmt: skip
 def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str) -> None:
     (found,) = (finding for finding in findings(facts) if finding.name == name)
-    assert found.state is State.FAULT
+    assert found.state is CheckState.FAULT
     assert words in f"{found.seen} {found.to_do}"
 
 
 def test_settings_that_cannot_be_read_are_one_fault() -> None:
-    assert [finding.name for finding in findings(UNREADABLE) if finding.state is State.FAULT] == ["settings"]
+    assert [finding.name for finding in findings(UNREADABLE) if finding.state is CheckState.FAULT] == ["settings"]
 
 
 @pytest.mark.parametrize(
@@ -376,17 +382,17 @@ def test_settings_that_cannot_be_read_are_one_fault() -> None:
     ],
 )
 def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None:
-    assert state_of("agents' groups", facts) is State.OK
+    assert state_of("agents' groups", facts) is CheckState.OK
 
 
 def test_settings_of_the_accounts_group_can_be_read() -> None:
     facts = h.file(h.control(), SETTINGS, TextFile("", mode=0o640, gid=h.UID))
-    assert state_of("settings", facts) is State.OK
+    assert state_of("settings", facts) is CheckState.OK
 
 
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
     facts = h.node(storage=storage(is_set_up=False, uid=0, mode=0o755, id=""))
-    assert [finding.name for finding in findings(facts) if finding.state is State.FAULT] == ["storage"]
+    assert [finding.name for finding in findings(facts) if finding.state is CheckState.FAULT] == ["storage"]
 
 
 def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> None:
@@ -397,12 +403,15 @@ def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> No
 
 
 def test_limits_of_others_who_use_the_account_do_not_matter() -> None:
-    assert state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0|||||\n"))) is State.OK
+    assert (
+        state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0|||||\n")))
+        is CheckState.OK
+    )
 
 
 def test_agents_use_the_helper_where_docker_cannot_save() -> None:
     facts = h.program(h.node(), "docker version", Output(0, '{"Version": "28.5.2", "Experimental": true}'))
-    assert state_of("runtime", facts) is State.OK
+    assert state_of("runtime", facts) is CheckState.OK
 
 
 def test_the_older_control_groups_will_do() -> None:
@@ -410,7 +419,7 @@ def test_the_older_control_groups_will_do() -> None:
         f"{name}\t1\t1\t1\n" for name in ("cpu", "memory", "pids", "freezer")
     )
     facts = h.file(h.file(h.node(), readers.CGROUPS_V2, MISSING), readers.CGROUPS_V1, TextFile(lines))
-    assert state_of("control groups", facts) is State.OK
+    assert state_of("control groups", facts) is CheckState.OK
 
 
 def test_plain_http_on_control_itself_needs_no_certificate() -> None:
@@ -418,18 +427,18 @@ def test_plain_http_on_control_itself_needs_no_certificate() -> None:
         settings=h.settings(api=ApiSettings(), client=ClientSettings(token_file=Path("/token"))),
         certificate=Unread("control has no certificate: only this machine can reach it", is_missing=True),
     )
-    assert state_of("certificate", facts) is State.OK
-    assert state_of("certificate's key", facts) is State.OK
+    assert state_of("certificate", facts) is CheckState.OK
+    assert state_of("certificate's key", facts) is CheckState.OK
 
 
 def test_the_time_that_the_answer_took_is_no_wrong_clock() -> None:
     facts = h.node(control=replace(h.CONTROL, ahead_s=1.4, unsure_s=0.6))
-    assert state_of("clock against control", facts) is State.OK
+    assert state_of("clock against control", facts) is CheckState.OK
 
 
 def test_a_password_that_all_may_read_is_a_warning() -> None:
     facts = h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g:hunter2@db/g")))
-    assert state_of("settings", facts) is State.WARNING
+    assert state_of("settings", facts) is CheckState.WARNING
 
 
 lines = st.lists(

@@ -21,8 +21,8 @@ from gleaner.control.setup import machine_facts, readers, reading
 from gleaner.control.setup.facts import (
     Certificate,
     Folder,
+    MachineRole,
     Output,
-    Role,
     SecretKeyFacts,
     StorageFacts,
     StoredFacts,
@@ -81,7 +81,7 @@ def test_a_program_knows_its_age_and_a_look_has_one_end_for_all(monkeypatch: pyt
     assert 0 < first <= second <= time.monotonic() - began_s + 0.02  # the kernel counts in hundredths
     ends: list[float] = []
     monkeypatch.setattr(reading, "side_by_side", lambda readers, *, within_s: ends.append(within_s) or {})
-    readers.read(Role.NODE, Unread("x"), patience_s=6.0)
+    readers.read(MachineRole.NODE, Unread("x"), patience_s=6.0)
     assert len(ends) == 1
     assert 4.0 < ends[0] <= 6.0
 
@@ -292,9 +292,9 @@ def test_root_s_programs_are_compared_with_the_record_and_with_this_version(tmp_
 
 def test_a_machine_is_what_its_files_say() -> None:
     for path, role in (
-        ("/usr/local/lib/gleaner/installed.json", Role.NODE),
-        ("/etc/systemd/system/gleaner-control.service", Role.CONTROL),
-        ("/etc/gleaner/agent.toml", Role.CLIENT),
+        ("/usr/local/lib/gleaner/installed.json", MachineRole.NODE),
+        ("/etc/systemd/system/gleaner-control.service", MachineRole.CONTROL),
+        ("/etc/gleaner/agent.toml", MachineRole.CLIENT),
     ):
         assert readers.find_role(path.__eq__) is role
 

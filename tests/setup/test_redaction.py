@@ -13,7 +13,7 @@ from gleaner.control.settings import QueueSettings
 from gleaner.control.setup import bundle
 from gleaner.control.setup.doctor import findings
 from gleaner.control.setup.facts import TextFile
-from gleaner.control.setup.finding import Finding, State
+from gleaner.control.setup.finding import CheckState, Finding
 from gleaner.control.setup.redaction import without_secrets
 
 PASSWORD = "hunt/er:2@home"
@@ -73,7 +73,7 @@ def test_a_bundle_holds_no_secret_and_is_its_owners_alone(tmp_path: Path) -> Non
     facts = replace(
         facts, settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g:hunt%2Fer%3A2%40home@db/g"))
     )
-    found = (*findings(facts), Finding("planted", State.FAULT, on_one_line, on_one_line))
+    found = (*findings(facts), Finding("planted", CheckState.FAULT, on_one_line, on_one_line))
     path = tmp_path / "bundle.tar.gz"
     bundle.pack(path, facts, found, {"control.log": everything})
     assert path.stat().st_mode & 0o777 == 0o600

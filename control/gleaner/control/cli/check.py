@@ -66,48 +66,50 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckEnd:
     """The end of a check."""
 
     verdict: CanBeSaved
     reason: str
 
 
-def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Finding:
+def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | CheckEnd:
     """Return what to do with the job of a check now.
 
     `ran_s`: for how long its current slice has run; `after_s`: how long a slice runs before it is saved.
     """
     row, slices = detail.job, detail.attempts
     if again := next((each for each in slices if each.restored_from and _has_gone_on(each)), None):
-        return Finding(CanBeSaved.YES, _told(detail, again))
+        return CheckEnd(CanBeSaved.YES, _told(detail, again))
     if row.state is State.COMPLETE:
         return _ended(detail)
     if row.state is State.RUNNING:
         due_s = after_s * LONGER ** sum(_is_unstarted(each) for each in slices)
         if (why := detail.not_saved_because) and (_lasts(why) or ran_s >= due_s + FAILED_FOR_S):
-            return Finding(CanBeSaved.NO, why)
+            return CheckEnd(CanBeSaved.NO, why)
         return Act.HOLD if ran_s >= due_s and not row.held else Act.WAIT
     last = slices[-1] if slices else None
     if detail.unsaved_because is not None and not detail.unsaved_because.startswith(ReturnReason.TOO_LATE):
-        return Finding(CanBeSaved.NO, detail.unsaved_because)
+        return CheckEnd(CanBeSaved.NO, detail.unsaved_because)
     if last is not None and last.restored_from and last.detail.startswith(ReturnReason.CANNOT_RESTORE):
-        return Finding(CanBeSaved.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
+        return CheckEnd(CanBeSaved.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
     if row.held and (last is None or last.detail.startswith((ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED))):
-        return Finding(CanBeSaved.UNKNOWN, f"it did not start: {detail.waits_because}")
+        return CheckEnd(CanBeSaved.UNKNOWN, f"it did not start: {detail.waits_because}")
     return Act.RELEASE if row.held else Act.WAIT
 
 
-def out_of_patience(detail: JobDetail, *, waited_s: float) -> Finding:
+def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
     """Return the end of a check in which nothing has happened for so long."""
     row, waited = detail.job, in_words(waited_s)
     if row.state is not State.RUNNING:
-        return Finding(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
+        return CheckEnd(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
     if detail.saves_itself is not None and row.held:
         how = detail.saves_itself
         said = f"it got {how.signal}, and has not exited with code {how.exit_code} within {waited}"
-        return Finding(CanBeSaved.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)")
-    return Finding(CanBeSaved.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
+        return CheckEnd(
+            CanBeSaved.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)"
+        )
+    return CheckEnd(CanBeSaved.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
 
 
 def _has_gone_on(slice_: AttemptRow) -> bool:
@@ -131,18 +133,18 @@ def _told(detail: JobDetail, again: AttemptRow) -> str:
     return f"{saved}, restored on {again.node} in {again.restore_s:.1f} s, {end}"
 
 
-def _ended(detail: JobDetail) -> Finding:
+def _ended(detail: JobDetail) -> CheckEnd:
     row = detail.job
     last = detail.attempts[-1] if detail.attempts else None
     if row.outcome is Outcome.CANCELLED or last is None:
-        return Finding(CanBeSaved.UNKNOWN, "somebody cancelled its job")
+        return CheckEnd(CanBeSaved.UNKNOWN, "somebody cancelled its job")
     said = f"{detail.failed_because}; `glean logs {row.id}` has what it printed"
     if row.outcome is Outcome.FAILED and last.restored_from:
-        return Finding(CanBeSaved.NO, f"it was saved and restored, and failed then: {said}")
+        return CheckEnd(CanBeSaved.NO, f"it was saved and restored, and failed then: {said}")
     if row.outcome is Outcome.FAILED:
-        return Finding(CanBeSaved.UNKNOWN, f"it failed by itself before it was saved: {said}")
+        return CheckEnd(CanBeSaved.UNKNOWN, f"it failed by itself before it was saved: {said}")
     more = "give it more to do, or save it sooner with --after"
-    return Finding(CanBeSaved.UNKNOWN, f"it ended after {last.compute_s:.1f} s, before it was saved: {more}")
+    return CheckEnd(CanBeSaved.UNKNOWN, f"it ended after {last.compute_s:.1f} s, before it was saved: {more}")
 
 
 def check(
@@ -246,7 +248,7 @@ def _seconds(option: str, text: str) -> int:
     return found
 
 
-def _watch(control: Control, job: int, *, after_s: float, patience_s: float) -> Finding:
+def _watch(control: Control, job: int, *, after_s: float, patience_s: float) -> CheckEnd:
     look: Callable[[], JobDetail] = patient(lambda: control.job(job))
     standing: object = None
     since_s = running_s = time.monotonic()
@@ -259,7 +261,7 @@ def _watch(control: Control, job: int, *, after_s: float, patience_s: float) -> 
             standing, since_s = now, now_s
             render.remark(_news(detail))
         match next_step(detail, ran_s=now_s - running_s, after_s=after_s):
-            case Finding() as found:
+            case CheckEnd() as found:
                 return found
             case Act.WAIT if now_s - since_s >= patience_s:
                 return out_of_patience(detail, waited_s=now_s - since_s)

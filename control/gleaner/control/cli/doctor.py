@@ -33,8 +33,8 @@ def doctor(
     from gleaner.control.setup import bundle as bundles
     from gleaner.control.setup import doctor as checks
     from gleaner.control.setup import readers, reading
-    from gleaner.control.setup.facts import Role, Unread
-    from gleaner.control.setup.finding import State, fold, has_fault, summary
+    from gleaner.control.setup.facts import MachineRole, Unread
+    from gleaner.control.setup.finding import CheckState, fold, has_fault, summary
     from gleaner.control.simulation.metrics.tables import Table
 
     try:
@@ -43,7 +43,7 @@ def doctor(
         settings = Unread(str(error))
     if bundle is not None and bundle.exists():
         raise BadInput(one_line(f"{bundle} is there already: name another file"))
-    machine = readers.find_role(lambda path: Path(path).exists()) if role is None else Role(role)
+    machine = readers.find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
     # On a busy machine this program's own start takes seconds; half of the time is left for the look in any case.
     start_s = min(reading.age_of_this_program_s(), patience / 2)
     facts = readers.read(machine, settings, patience_s=patience - start_s)
@@ -59,7 +59,7 @@ def doctor(
     if as_json:
         answer = {"role": machine, "version": facts.version, "findings": found}
         return Answer(answer, as_json, remarks, exit_code)
-    worst_first = (State.FAULT, State.WARNING, State.NOT_CHECKED, State.OK)
+    worst_first = (CheckState.FAULT, CheckState.WARNING, CheckState.NOT_CHECKED, CheckState.OK)
     rows = sorted(fold(found), key=lambda finding: worst_first.index(finding.state))
     table = Table.of(rows, {"STATE": "state", "CHECK": "name", "SEEN": "seen", "TO DO": "to_do"})
     return Answer((table, f"{machine}: {summary(found)}"), as_json, remarks, exit_code)

@@ -295,10 +295,10 @@ def once_started(
 
     If that does not come in time, return the last findings.
     """
-    from gleaner.control.setup.finding import State
+    from gleaner.control.setup.finding import CheckState
 
     give_up_s = clock.monotonic_s() + STARTS_WITHIN_S
-    while any(one.name in names and one.state is State.FAULT for one in found):
+    while any(one.name in names and one.state is CheckState.FAULT for one in found):
         if clock.monotonic_s() >= give_up_s:
             break
         clock.wait(threading.Event(), LOOK_EVERY_S)
@@ -412,7 +412,7 @@ class _Run:
         said = f"{self._role}: {many} change{'s' * (many != 1)} made" if many else "all is as it should be"
         if not self.machine.is_live:
             return Answer(said, remarks=tuple(remarks), exit_code=int(bool(left)))
-        from gleaner.control.setup.finding import State, summary
+        from gleaner.control.setup.finding import CheckState, summary
 
         found = self._findings(_settings_now())
         if many and self.machine.has_systemd:  # else nobody has started it yet
@@ -421,7 +421,7 @@ class _Run:
                 return self._findings(_settings_now())
 
             found = once_started(found, look, _STARTING[self._role], SystemClock())
-        faults = tuple(one for one in found if one.state is State.FAULT)
+        faults = tuple(one for one in found if one.state is CheckState.FAULT)
         if hints and self._role == "control":
             faults, waiting = until_in_force(faults)
             remarks += [waiting] if waiting else []
@@ -434,7 +434,7 @@ class _Run:
     def _faults_before(self, answers: "Answers", ca: str) -> tuple[str, ...]:
         """Return what would keep the finished machine from working, a line each."""
         from gleaner.control.settings import ClientSettings, ClusterSettings, Settings
-        from gleaner.control.setup.finding import State
+        from gleaner.control.setup.finding import CheckState
 
         if not self.machine.is_live:
             return ()
@@ -447,14 +447,14 @@ class _Run:
             )
             found = self._findings(wanted, answers, ca_file)
         names = _BEFORE[self._role]
-        return tuple(_line(one) for one in found if one.name in names and one.state is State.FAULT)
+        return tuple(_line(one) for one in found if one.name in names and one.state is CheckState.FAULT)
 
     def _findings(
         self, settings: "Settings | Unread", answers: "Answers | None" = None, ca_file: Path | None = None
     ) -> "tuple[Finding, ...]":
         """Return the doctor's findings. With answers, they count in the place of the agents' settings."""
         from gleaner.control.setup import doctor, readers
-        from gleaner.control.setup.facts import Role
+        from gleaner.control.setup.facts import MachineRole
 
         agent = None
         if self._role == "node" and answers is not None:
@@ -463,7 +463,7 @@ class _Run:
             agent = AgentSettings(
                 control_url=str(answers["url"]), ca_file=ca_file, storage=Path(str(answers["storage"]))
             )
-        facts = readers.read(Role(self._role), settings, patience_s=_PATIENCE_S, agent=agent)
+        facts = readers.read(MachineRole(self._role), settings, patience_s=_PATIENCE_S, agent=agent)
         return doctor.findings(facts)
 
     def take_back(self, *, purge: bool) -> Answer:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.setup import reading
-from gleaner.control.setup.facts import Facts, Output, Role, TextFile, Unread
+from gleaner.control.setup.facts import Facts, MachineRole, Output, TextFile, Unread
 from gleaner.control.setup.finding import Finding
 from gleaner.control.setup.readers import UNITS
 from gleaner.control.setup.redaction import password_of, without_secrets
@@ -98,7 +98,7 @@ def read_logs(facts: Facts, *, within_s: float) -> dict[str, str]:
         for unit in UNITS[facts.role]:
             readers[f"{unit}.log"] = partial(_journal, unit, within_s)
     folders = [_LOGS]
-    if facts.role is Role.NODE and not isinstance(facts.agent, Unread):
+    if facts.role is MachineRole.NODE and not isinstance(facts.agent, Unread):
         folders.append(facts.agent.work)
     for place in folders:
         for log in sorted(place.glob("*.log"))[-_MOST_LOGS:]:

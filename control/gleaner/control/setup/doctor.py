@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gleaner.control.input_errors import one_line
 from gleaner.control.setup import machine_checks, node_checks, slurm_checks, storage_checks
-from gleaner.control.setup.facts import Facts, NotRead, Role
-from gleaner.control.setup.finding import Finding, Judgement, State
+from gleaner.control.setup.facts import Facts, MachineRole, NotRead
+from gleaner.control.setup.finding import CheckState, Finding, Judgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +15,14 @@ class Check:
 
     name: str
     judge: Callable[[Facts], Judgement]
-    roles: tuple[Role, ...]
+    roles: tuple[MachineRole, ...]
 
 
-_ALL = (Role.CONTROL, Role.NODE, Role.CLIENT)
-_MINE = (Role.CONTROL, Role.CLIENT)
-_WORKS = (Role.CONTROL, Role.NODE)
-_CONTROL = (Role.CONTROL,)
-_NODE = (Role.NODE,)
+_ALL = (MachineRole.CONTROL, MachineRole.NODE, MachineRole.CLIENT)
+_MINE = (MachineRole.CONTROL, MachineRole.CLIENT)
+_WORKS = (MachineRole.CONTROL, MachineRole.NODE)
+_CONTROL = (MachineRole.CONTROL,)
+_NODE = (MachineRole.NODE,)
 
 CHECKS = (
     Check("settings", machine_checks.settings, _MINE),
@@ -108,8 +108,8 @@ def _finding(check: Check, facts: Facts) -> Finding:
     try:
         found = check.judge(facts)
     except NotRead as error:
-        return Finding(check.name, State.NOT_CHECKED, one_line(str(error)))
+        return Finding(check.name, CheckState.NOT_CHECKED, one_line(str(error)))
     except Exception as error:  # the other checks still tell what they know
         said = f"this check itself failed: {type(error).__name__}: {error}"
-        return Finding(check.name, State.NOT_CHECKED, one_line(said)[:200], "please report this")
+        return Finding(check.name, CheckState.NOT_CHECKED, one_line(said)[:200], "please report this")
     return Finding(check.name, found.state, one_line(found.seen) or "no text", one_line(found.to_do))

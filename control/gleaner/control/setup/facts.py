@@ -28,7 +28,7 @@ _LONGEST = 160
 """The most letters of a program's output in a finding."""
 
 
-class Role(StrEnum):
+class MachineRole(StrEnum):
     """The part of a machine in Gleaner."""
 
     CONTROL = "control"
@@ -211,7 +211,7 @@ class Programs:
 class Facts:
     """All that was read of one machine. What a role does not need stays `NOT_ASKED`."""
 
-    role: Role
+    role: MachineRole
     now_s: float
     uid: int
     kernel: str

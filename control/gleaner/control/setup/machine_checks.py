@@ -8,7 +8,7 @@ from typing import cast
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
 from gleaner.control.setup import readers
-from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, Role, TextFile, Unread, needed
+from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, MachineRole, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
 
@@ -34,15 +34,15 @@ def settings(facts: Facts) -> Judgement:
         return fault(facts.settings.why, "mend that line; `glean config` then prints what is in force")
     path = facts.settings_file
     if not path:
-        if facts.role is Role.CONTROL:
+        if facts.role is MachineRole.CONTROL:
             return fault("there is no /etc/gleaner/gleaner.toml", "run glean setup control")
         return ok("no file: the defaults are in force")
     file = facts.file(path)
     if isinstance(file, Unread):
         return not_checked(file.why)
-    if facts.role is Role.CONTROL and file.is_writable_by_others:
+    if facts.role is MachineRole.CONTROL and file.is_writable_by_others:
         return fault(f"others than its owner may write to {path}", f"chmod 644 {path}")
-    if facts.role is Role.CONTROL and (refused := facts.refusal_to_account(path)):
+    if facts.role is MachineRole.CONTROL and (refused := facts.refusal_to_account(path)):
         has_password = password_of(facts.settings.queue.url)
         return fault(refused, _let_read(path) if has_password else f"chmod 644 {path}")
     if password_of(facts.settings.queue.url) and file.mode & 0o004:
@@ -133,13 +133,13 @@ def control_answers(facts: Facts) -> Judgement:
 def _serves_older(facts: Facts, why: str) -> bool:
     """Return True if control shows a certificate that clients refuse, and the one in its file is in order."""
     found = facts.certificate
-    if facts.role is not Role.CONTROL or isinstance(found, Unread):
+    if facts.role is not MachineRole.CONTROL or isinstance(found, Unread):
         return False
     return "is not trusted" in why and found.ends_s > facts.now_s
 
 
 def _to_do_about_connection(facts: Facts, why: str) -> str:
-    is_control = facts.role is Role.CONTROL
+    is_control = facts.role is MachineRole.CONTROL
     if "expired" in why:
         return f"{'' if is_control else 'on its machine: '}{_RENEW}"
     if any(word in why for word in ("self-signed", "self signed", "local issuer", "signature failure")):
@@ -150,7 +150,7 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return "set ca_file to the authority of control's certificate; the name in the address must be in it"
     if is_control:
         return "systemctl status gleaner-control; is client.url right?"
-    where = "control_url in agent.toml" if facts.role is Role.NODE else "client.url"
+    where = "control_url in agent.toml" if facts.role is MachineRole.NODE else "client.url"
     return f"is control running, {where} right, and its port not blocked by a firewall?"
 
 
@@ -215,7 +215,7 @@ def version(facts: Facts) -> Judgement:
 def certificate(facts: Facts) -> Judgement:
     """Judge the certificate: control's own file on its machine, elsewhere the one that control shows."""
     found = facts.certificate
-    if facts.role is not Role.CONTROL:
+    if facts.role is not MachineRole.CONTROL:
         shown = needed(facts.control)
         if shown.certificate is None:
             return ok("plain http, on this machine only")
@@ -297,7 +297,7 @@ def token(facts: Facts) -> Judgement:
     file = facts.file(str(path))
     if isinstance(file, Unread):
         uses_munge = client.proof != "token" and not isinstance(facts.munge, Unread)
-        if file.is_missing and (uses_munge or facts.role is Role.CONTROL):
+        if file.is_missing and (uses_munge or facts.role is MachineRole.CONTROL):
             return not_checked(f"there is no token in {path}" + ("; munge says who you are" if uses_munge else ""))
         return fault(f"no token: {file.why}", f"ask an admin for one, and put it into {path}, mode 0600")
     if file.mode & 0o077:
@@ -318,14 +318,14 @@ def munge(facts: Facts) -> Judgement:
     """Judge munge, which Slurm and users without a token need."""
     if not isinstance(facts.munge, Unread):
         return ok("munge makes and reads a credential")
-    if facts.role is Role.CLIENT:
+    if facts.role is MachineRole.CLIENT:
         found = facts.settings
         if isinstance(found, Unread) or found.client.proof != "munge":
             return not_checked(f"{facts.munge.why}; a token does instead")
-    slurm = facts.role is Role.NODE or (
+    slurm = facts.role is MachineRole.NODE or (
         not isinstance(facts.settings, Unread) and facts.settings.cluster.backend != "local"
     )
-    if not slurm and facts.role is Role.CONTROL:
+    if not slurm and facts.role is MachineRole.CONTROL:
         return not_checked(f"{facts.munge.why}; without Slurm nobody needs it")
     return fault(facts.munge.why, "start munged; all machines need the same /etc/munge/munge.key")
 

@@ -10,7 +10,7 @@ from gleaner.agent.privileged.install.docker_engine import RUNTIME
 from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
 from gleaner.control.setup import machine_facts, readers, shipped
 from gleaner.control.setup.facts import Facts, NotRead, Output, TextFile, Unread, dotted, needed, version_in
-from gleaner.control.setup.finding import Judgement, State, fault, not_checked, ok, warning
+from gleaner.control.setup.finding import CheckState, Judgement, fault, not_checked, ok, warning
 
 _LEAST_KERNEL = (5, 14)
 _LEAST_CRIU = (4, 1)
@@ -253,8 +253,13 @@ def runtime(facts: Facts) -> Judgement:
     kind = needed(facts.agent).runtime
     engine = docker(facts)
     said = facts.programs.get("docker version")
-    may_open = isinstance(facts.account, Unread) or docker_group(facts).state is not State.FAULT
-    if may_open and engine.state in {State.OK, State.WARNING} and isinstance(said, Output) and said.status == 0:
+    may_open = isinstance(facts.account, Unread) or docker_group(facts).state is not CheckState.FAULT
+    if (
+        may_open
+        and engine.state in {CheckState.OK, CheckState.WARNING}
+        and isinstance(said, Output)
+        and said.status == 0
+    ):
         return ok("agents use Docker")
     if kind != "docker" and not isinstance(facts.helper, Unread):
         return ok("agents use the node helper")
@@ -363,7 +368,7 @@ def _lacks_epilog(text: str) -> bool:
 def docker_group(facts: Facts) -> Judgement:
     """Judge whether agents may speak to Docker."""
     engine = docker(facts)
-    if engine.state is State.NOT_CHECKED:
+    if engine.state is CheckState.NOT_CHECKED:
         return not_checked("Docker is not used")
     found = needed(facts.account)
     if "docker" not in found.groups:

@@ -22,8 +22,8 @@ from gleaner.control.setup.facts import (
     QOS_LIMITS,
     Facts,
     Folder,
+    MachineRole,
     Output,
-    Role,
     TextFile,
     Unread,
     sqlite_file,
@@ -44,9 +44,9 @@ TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 SLURMCTLD, SLURMD = "slurmctld", "slurmd"
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
-    Role.CONTROL: ("gleaner-control",),
-    Role.NODE: ("gleaner-watchdog", "gleaner-helper"),
-    Role.CLIENT: (),
+    MachineRole.CONTROL: ("gleaner-control",),
+    MachineRole.NODE: ("gleaner-watchdog", "gleaner-helper"),
+    MachineRole.CLIENT: (),
 }
 _USUAL_ACCOUNT = "gleaner"
 _OWNER_S = 1.0
@@ -57,23 +57,23 @@ _LEAST_S = 2.0
 """The shortest time that a look gets, however long it took this program to start."""
 
 
-def find_role(exists: Callable[[str], bool]) -> Role:
+def find_role(exists: Callable[[str], bool]) -> MachineRole:
     """Return what a machine seems to be, by the files on it.
 
     >>> find_role(lambda path: path == "/etc/gleaner/privileged.json")
-    <Role.NODE: 'node'>
+    <MachineRole.NODE: 'node'>
     >>> find_role(lambda path: False)
-    <Role.CLIENT: 'client'>
+    <MachineRole.CLIENT: 'client'>
     """
     if exists(config.CONFIG_FILE) or exists(RECORD):
-        return Role.NODE
+        return MachineRole.NODE
     if any(map(exists, (CONTROL_UNIT, "/var/lib/gleaner/queue.db", "/etc/gleaner/tls/key.pem"))):
-        return Role.CONTROL
-    return Role.CLIENT
+        return MachineRole.CONTROL
+    return MachineRole.CLIENT
 
 
 def commands(
-    role: Role, settings: Settings | Unread, privileged: config.Config | Unread, *, user: str, has_systemd: bool
+    role: MachineRole, settings: Settings | Unread, privileged: config.Config | Unread, *, user: str, has_systemd: bool
 ) -> dict[str, tuple[str, ...]]:
     """Return the programs to run, by the names that the checks know. `user` is the service account."""
     asked: dict[str, tuple[str, ...]] = {
@@ -82,7 +82,7 @@ def commands(
     }
     if has_systemd and UNITS[role]:
         asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
-    if role is Role.NODE:
+    if role is MachineRole.NODE:
         found = config.Config(1) if isinstance(privileged, Unread) else privileged
         asked |= {
             "criu --version": (found.criu, "--version"),
@@ -99,7 +99,7 @@ def commands(
             "scontrol json": ("scontrol", "show", "job", "1", "--json"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
-    if role is Role.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
+    if role is MachineRole.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
         asked |= {
             "scontrol --version": ("scontrol", "--version"),
             "scontrol config": ("scontrol", "show", "config"),
@@ -128,7 +128,7 @@ def commands(
 
 
 def read(
-    role: Role, settings: Settings | Unread, *, patience_s: float, agent: "AgentSettings | Unread | None" = None
+    role: MachineRole, settings: Settings | Unread, *, patience_s: float, agent: "AgentSettings | Unread | None" = None
 ) -> Facts:
     """Return the facts of this machine, after `patience_s` at the latest: all of it is read side by side.
 
@@ -136,9 +136,11 @@ def read(
     """
     began_s = time.monotonic()
     if agent is None:
-        agent = machine_facts.read_agent_settings() if role is Role.NODE else Unread("only nodes have agents")
+        agent = machine_facts.read_agent_settings() if role is MachineRole.NODE else Unread("only nodes have agents")
     privileged = (
-        machine_facts.privileged_settings() if role is Role.NODE else Unread("only nodes have privileged programs")
+        machine_facts.privileged_settings()
+        if role is MachineRole.NODE
+        else Unread("only nodes have privileged programs")
     )
     has_systemd = Path("/run/systemd/system").is_dir()
     asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
@@ -180,7 +182,7 @@ def read(
 
 
 def _special(
-    role: Role,
+    role: MachineRole,
     settings: Settings | Unread,
     agent: "AgentSettings | Unread",
     privileged: config.Config | Unread,
@@ -191,10 +193,10 @@ def _special(
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
     if not isinstance(settings, Unread):
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
-        if role is not Role.NODE:
+        if role is not MachineRole.NODE:
             readers["control"] = lambda: machine_facts.control(client.url, client.ca_file, patience_s)
             readers["token"] = lambda: machine_facts.token(settings, patience_s)
-        if role is Role.CONTROL:
+        if role is MachineRole.CONTROL:
             folder = settings.storage.folder
             readers["storage"] = lambda: machine_facts.storage(folder, uid, patience_s)
             readers["account"] = lambda: machine_facts.owner_of(folder)
@@ -212,9 +214,9 @@ def _special(
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
         readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
-    elif role is Role.NODE:
+    elif role is MachineRole.NODE:
         readers["munge"] = lambda: machine_facts.munge(None, patience_s)
-    if role is Role.NODE:
+    if role is MachineRole.NODE:
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
@@ -229,7 +231,7 @@ def _special(
 
 
 def _places(
-    role: Role,
+    role: MachineRole,
     settings: Settings | Unread,
     agent: "AgentSettings | Unread",
     privileged: config.Config | Unread,
@@ -239,7 +241,7 @@ def _places(
     folders: list[str] = []
     if not isinstance(settings, Unread):
         files.append(str(settings.client.token_file.expanduser()))
-    if role is Role.NODE:
+    if role is MachineRole.NODE:
         folders.append(TEMPORARY)
         files += [DAEMON_JSON, SLURM_CONF]
         files += [RUNC_CONF, SELINUX, CGROUPS_V2, CGROUPS_V1, config.CONFIG_FILE, EPILOG, machine_facts.agent_file()]
@@ -248,7 +250,7 @@ def _places(
             files += [privileged.user_jobs_key] if privileged.user_jobs_key else []
         if not isinstance(agent, Unread):
             folders.append(str(agent.work))
-    if role is Role.CONTROL and not isinstance(settings, Unread):
+    if role is MachineRole.CONTROL and not isinstance(settings, Unread):
         if settings.api.key is not None:
             files.append(str(settings.api.key))
         if settings.queue.url.startswith("sqlite"):
@@ -256,9 +258,9 @@ def _places(
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(folders))
 
 
-def _account_name(role: Role, settings: Settings | Unread) -> str:
+def _account_name(role: MachineRole, settings: Settings | Unread) -> str:
     """Return the name of the account that submits agents: the owner of the storage folder."""
-    if role is not Role.CONTROL or isinstance(settings, Unread):
+    if role is not MachineRole.CONTROL or isinstance(settings, Unread):
         return _USUAL_ACCOUNT
     folder = settings.storage.folder
     owner = {"owner": lambda: pwd.getpwuid(folder.stat().st_uid).pw_name}

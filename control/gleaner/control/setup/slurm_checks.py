@@ -10,8 +10,8 @@ from gleaner.control.setup.facts import (
     ACCOUNT_LIMITS,
     QOS_LIMITS,
     Facts,
+    MachineRole,
     NotRead,
-    Role,
     Unread,
     dotted,
     needed,
@@ -90,7 +90,7 @@ def ours(facts: Facts) -> Partition:
 
 def programs(facts: Facts) -> Judgement:
     """Judge Slurm's programs and their version."""
-    if facts.role is Role.CONTROL and needed(facts.settings).cluster.backend == "local":
+    if facts.role is MachineRole.CONTROL and needed(facts.settings).cluster.backend == "local":
         return warning("[cluster] backend is local: agents run on this machine alone", 'backend = "slurm"')
     asked = [name for name in facts.programs if name.split()[0] in {"scontrol", "sinfo", "squeue", "sbatch", "scancel"}]
     for name in asked:

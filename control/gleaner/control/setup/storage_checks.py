@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gleaner.agent.common.quantities import size
 from gleaner.control.setup import readers
-from gleaner.control.setup.facts import Facts, Role, StorageFacts, Unread, needed, sqlite_file
+from gleaner.control.setup.facts import Facts, MachineRole, StorageFacts, Unread, needed, sqlite_file
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
 _GIB = 2**30
@@ -22,7 +22,7 @@ _MIB = 2**20
 
 def folder_path(facts: Facts) -> Path:
     """Return the storage folder that this machine's settings name. Raises `NotRead`."""
-    return needed(facts.agent).storage if facts.role is Role.NODE else needed(facts.settings).storage.folder
+    return needed(facts.agent).storage if facts.role is MachineRole.NODE else needed(facts.settings).storage.folder
 
 
 def _found(facts: Facts) -> StorageFacts:
@@ -35,7 +35,7 @@ def folder(facts: Facts) -> Judgement:
     if isinstance(facts.storage, Unread):
         return fault(facts.storage.why, f"is the file system mounted? `storage` must name the folder ({path})")
     if not facts.storage.is_set_up:
-        if facts.role is Role.NODE:
+        if facts.role is MachineRole.NODE:
             return fault(f"no storage is mounted at {path} (it was never set up)", "mount the shared file system there")
         return fault(
             f"{path} is no storage folder", "is the file system mounted? For a new one: `glean control prepare`"
