@@ -9,27 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, select, update
 
 from gleaner.agent.common.quantities import memory_in_words
-from gleaner.agent.messages import (
-    Checkpointed,
-    Completed,
-    InputFetched,
-    LogLines,
-    Returned,
-    ReturnReason,
-    Saved,
-    StoredInput,
-)
+from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
 from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
-from gleaner.control.queue import attempts, compatibility, deliveries, inputs, lanes, logs, node_health, node_rates
-from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Refused, Unknown
+from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
+from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
-from gleaner.control.queue.schema import ATTEMPT, JOB, Standing
+from gleaner.control.queue.schema import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
 
@@ -60,9 +51,6 @@ STARTS_UNTIL_HELD = 3
 """A job is held when it has begun so often, and nothing that it saved could be restored."""
 
 
-_AGENT_OF = select(ATTEMPT.c.agent).where(
-    ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_")
-)
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
 
@@ -80,7 +68,7 @@ def record_report(
 
     Raises `NotYours` if the attempt is another agent's, and what the function of the report's kind raises.
     """
-    _check_agent(db, job, attempt, agent)
+    attempts.check_agent(db, job, attempt, agent)
     match report:
         case LogLines():
             logs.append(db, job, attempt, report, most_bytes=most_log_bytes)
@@ -96,46 +84,6 @@ def record_report(
     if is_news:
         node_rates.record_report(db, job, attempt, report, now_s=now_s)
     return is_news
-
-
-def _check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
-    its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
-    if its_agent is None:
-        raise Unknown(f"there is no attempt {attempt} of job {job}")
-    if its_agent != agent:
-        raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
-
-
-def record_input(
-    db: Connection, job: int, attempt: int, fetched: InputFetched, *, agent: str, group_bytes: int, now_s: float
-) -> StoredInput | None:
-    """Let the job read what this attempt has fetched from a URL, unless other bytes were fixed before.
-
-    Return what counts, or None if it is to be stored first. Raises as `record_report` and `inputs.record_fetched` do.
-    """
-    row = _current(db, job, attempt, agent)
-    return inputs.record_fetched(db, job, fetched, group=row.group, group_bytes=group_bytes, now_s=now_s)
-
-
-def stored_input(db: Connection, job: int, attempt: int, name: str, *, agent: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the group of a running attempt, and one of its inputs as its spec keeps it. Raises as `record_input`."""
-    row = _current(db, job, attempt, agent)
-    return row.group, inputs.find(db, job, name)
-
-
-def record_broken_input(db: Connection, job: int, attempt: int, broken: InputFetched, *, agent: str) -> None:
-    """Record that one of the attempt's inputs is not whole in the storage. Raises as `record_input` does."""
-    row = _current(db, job, attempt, agent)
-    inputs.record_broken(db, job, broken, group=row.group)
-
-
-def _current(db: Connection, job: int, attempt: int, agent: str) -> Any:
-    """Return the row of a job that runs in this attempt of the agent's, locked. Raises `NotYours` or `NotCurrent`."""
-    _check_agent(db, job, attempt, agent)
-    row = lock(db, job)
-    if row.attempt != attempt or row.state is not State.RUNNING:
-        raise NotCurrent(job, attempt, f"attempt {row.attempt} is the latest, and the job is {row.state}")
-    return row
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:

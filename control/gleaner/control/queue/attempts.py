@@ -9,9 +9,10 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, sel
 from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.models.jobs import Ending
-from gleaner.control.queue.errors import Invalid
+from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Unknown
 from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, JOB, Standing
-from gleaner.control.queue.transitions import run
+from gleaner.control.queue.transitions import lock, run
+from gleaner.control.states import State
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 """The reasons of attempts that were returned because a save failed."""
@@ -26,6 +27,7 @@ held.
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
+_AGENT_OF = select(ATTEMPT.c.agent).where(_ONE)
 _NAMED = (
     select(CHECKPOINT.c.attempt, CHECKPOINT.c.number, CHECKPOINT.c.chain)
     .where(CHECKPOINT.c.job == bindparam("job_"), CHECKPOINT.c.standing == Standing.NAMED)
@@ -46,6 +48,27 @@ _STAND = (
     )
     .values(standing=bindparam("standing_", type_=CHECKPOINT.c.standing.type))
 )
+
+
+def check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
+    """Raise `Unknown` if there is no such attempt, and `NotYours` if it is another agent's."""
+    its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    if its_agent is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if its_agent != agent:
+        raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
+
+
+def running_job(db: Connection, job: int, attempt: int, agent: str) -> Any:
+    """Return the row of a job that runs in this attempt of the agent's, locked.
+
+    Raises `Unknown`, `NotYours` or `NotCurrent`.
+    """
+    check_agent(db, job, attempt, agent)
+    row = lock(db, job)
+    if row.attempt != attempt or row.state is not State.RUNNING:
+        raise NotCurrent(job, attempt, f"attempt {row.attempt} is the latest, and the job is {row.state}")
+    return row
 
 
 def end_columns(
