@@ -30,6 +30,12 @@ from gleaner.control.api.instruments import Instruments, Stopwatch
 from gleaner.control.api.request_ids import RequestIds
 from gleaner.control.control_state import ControlState
 
+_NOUNS = (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens)
+_ROUTERS = (*(noun.router for noun in (*_NOUNS, secrets, web_codes, health, metrics)), images.uploads, inputs.uploads)
+_ROUTES = tuple(route for router in _ROUTERS for route in router.routes)
+"""All of the API's routes. They are the same for every app: to include the routers costs each app a tenth of a second
+at its first request."""
+
 
 def create_app(state: ControlState) -> FastAPI:
     """Return the app of this program. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
@@ -41,6 +47,7 @@ def create_app(state: ControlState) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        routes=[*_ROUTES],
     )
     meters = Instruments()
     app.state.control_state = state
@@ -54,12 +61,6 @@ def create_app(state: ControlState) -> FastAPI:
     app.add_middleware(Stopwatch, meters=meters)
     app.add_middleware(RequestIds)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens):
-        app.include_router(noun.router)
-    for noun in (secrets, web_codes, health, metrics):
-        app.include_router(noun.router)
-    for pieces in (images, inputs):
-        app.include_router(pieces.uploads)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi(_caller: Anyone) -> dict[str, Any]:

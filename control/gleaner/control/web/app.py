@@ -16,6 +16,8 @@ from gleaner.control.web import actions, campaigns, entitlements, jobs, live, no
 from gleaner.control.web.gate import ROOT, STATIC, PageGate, is_page
 from gleaner.control.web.rendering import problem_page
 
+_PARTS = (sign_in, live, overview, jobs, campaigns, nodes, entitlements, report, timeline, actions)
+_ROUTES = tuple(route for part in _PARTS for route in part.router.routes)
 _STATIC_FILES = Path(__file__).parent / "static"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -51,7 +53,7 @@ def with_pages(api: FastAPI) -> ASGIApp:
 
 def _pages(api: FastAPI) -> FastAPI:
     state, meters = api.state.control_state, api.state.meters
-    pages = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    pages = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, routes=[*_ROUTES])
     pages.state.control_state = state
     pages.state.meters = meters
     pages.state.sign_in = sign_in.SignIn(state)
@@ -62,8 +64,6 @@ def _pages(api: FastAPI) -> FastAPI:
     pages.add_middleware(cast(Any, Stopwatch), meters=meters)
     for kind in EVERY_ERROR:
         pages.add_exception_handler(kind, _handle)
-    for part in (sign_in, live, overview, jobs, campaigns, nodes, entitlements, report, timeline, actions):
-        pages.include_router(part.router)
     pages.mount(STATIC.rstrip("/"), StaticFiles(directory=_STATIC_FILES))
     pages.add_api_route("/", _to_overview, response_class=Response)
     return pages
