@@ -110,6 +110,7 @@ def test_an_error_is_one_line(call: Callable[..., bytes]) -> None:
         call(fail)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_dies_or_says_too_much_is_ended(call: Callable[..., bytes]) -> None:
     for function in (signal.pause, lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: "x" * 5000):
         with pytest.raises(confined.Failure, match="too much memory, or more than 1 s"):

@@ -226,6 +226,7 @@ def of_size(size: int, letter: bytes, name: str) -> dict[str, bytes]:
     return saved(tar(file=letter * size), name=name)
 
 
+@pytest.mark.slow
 def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
     settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
     take(settings, of_size(150 * KIB, b"a", "a:1"), "a:1")
@@ -259,6 +260,7 @@ def take_pushed(settings: Config, letter: bytes) -> str:
     return take(settings, files, digest(configuration(layer)))
 
 
+@pytest.mark.slow
 def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes_first(tmp_path: Path) -> None:
     settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
     ids = [take_pushed(settings, letter) for letter in (b"a", b"b", b"c")]
@@ -296,6 +298,7 @@ def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, mon
     assert kept(settings) == [new.replace(":", "-")]
 
 
+@pytest.mark.slow
 def test_an_image_whose_name_means_another_by_now_makes_room(tmp_path: Path) -> None:
     settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
     first = take(settings, of_size(100 * KIB, b"a", "a:1"), "a:1")

@@ -73,6 +73,7 @@ def test_readers_that_hang_or_break_keep_nobody_from_the_others() -> None:
     assert found == {"good": "7", "breaks": Unread("ValueError: two lines"), "hangs": Unread("no answer within 0.3 s")}
 
 
+@pytest.mark.slow
 def test_a_program_knows_its_age_and_a_look_has_one_end_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import time; from gleaner.control.setup.reading import age_of_this_program_s as age; print(age(), age())"
     began_s = time.monotonic()
@@ -365,6 +366,7 @@ def found_key(path: Path, storage: Path) -> SecretKeyFacts:
     return found
 
 
+@pytest.mark.slow
 def test_the_key_for_secrets_is_read_as_the_service_account_reads_it(tmp_path: Path) -> None:
     key, storage = tmp_path / "secrets.key", tmp_path / "storage"
     storage.mkdir()

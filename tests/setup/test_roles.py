@@ -162,6 +162,7 @@ def test_the_authority_of_a_join_file_must_be_one() -> None:
         read("no certificate")
 
 
+@pytest.mark.slow
 def test_a_run_of_control_that_ends_at_any_change_is_completed(root: Path, tmp_path: Path) -> None:
     """The certificates are made anew each time: what was begun must still fit together in the end."""
     lay_slurm_conf(root)
@@ -203,6 +204,7 @@ def test_a_certificate_that_does_not_fit_is_made_anew(root: Path) -> None:
     assert make("other") == []
 
 
+@pytest.mark.slow
 def test_a_node_is_set_up_and_taken_back(node_root: Path) -> None:
     before = tree(node_root)
     assert setup(node_root, *NODE, "--dry-run") == 0
@@ -219,6 +221,7 @@ def test_a_node_is_set_up_and_taken_back(node_root: Path) -> None:
     assert tree(node_root) == before
 
 
+@pytest.mark.slow
 def test_the_images_of_a_node_go_with_purge_alone(node_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(node_root)
     image = node_root / "var/lib/gleaner-root/image"
@@ -243,6 +246,7 @@ def lay_docker(root: Path, settings: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_dockers_settings_are_merged_with_docker_and_left_alone_without(node_root: Path) -> None:
     file = lay_docker(node_root, '{"debug": true}\n')
     assert setup(node_root, *NODE) == 0

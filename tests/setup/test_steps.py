@@ -115,6 +115,7 @@ def lay(root: Path, there: dict[str, tuple[bytes, int]]) -> None:
         path.chmod(mode)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(48), deadline=None)
 @given(there=files)
 def test_a_second_run_changes_nothing_and_taking_back_leaves_what_was_there(there) -> None:
@@ -132,6 +133,7 @@ def test_a_second_run_changes_nothing_and_taking_back_leaves_what_was_there(ther
         assert tree(root) == before
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(48), deadline=None)
 @given(there=files, first=st.integers(0, 30), again=st.integers(0, 30), completes=st.booleans())
 def test_a_run_that_ends_at_any_change_is_completed_or_taken_back(there, first, again, completes) -> None:

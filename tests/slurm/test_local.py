@@ -6,11 +6,13 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from tests.slurm import slurm_harness
 
 from gleaner.control.slurm.interface import SchedulerId
 
 
+@pytest.mark.slow
 def test_an_agent_that_just_begins_another_program_is_found_by_control_and_by_the_next_one(tmp_path: Path) -> None:
     """The kernel shows no command line meanwhile. A withdrawal was lost by that, and the agent stayed to its end."""
     program = tmp_path / "again"
