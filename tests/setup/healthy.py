@@ -74,7 +74,7 @@ PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner Max
 PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=gpu[1-2] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=0
 """  # noqa: E501
 NODES = "".join(
-    f"NodeName=node{number} Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE Comment=RealMemory=1 "
+    f"NodeName=node{number} Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE Comment=RealMemory=1 "
     "Partitions=gleaner\n"
     for number in (1, 2, 3)
 )
@@ -120,9 +120,10 @@ def control(**changes: Any) -> Facts:
             "squeue": Output(0, "slurm 24.11.5"), "sbatch": Output(0, "slurm 24.11.5"),
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
+            "scontrol reservations": Output(0, "No reservations in the system\n"),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
-            "sacctmgr limits": Output(0, "||||||\ngleaner||||40|cpu=64|\n"),
-            "sacctmgr qos limits": Output(0, "gleaner|||||||||\n"),
+            "sacctmgr limits": Output(0, "|||||||\ngleaner||||40|cpu=64||1-00:00:00\n"),
+            "sacctmgr qos limits": Output(0, "gleaner||||||||||\n"),
             "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
         },
         files={

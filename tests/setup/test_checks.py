@@ -67,6 +67,15 @@ def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Outpu
     return Output(0, f"Id=gleaner-control.service\nLoadState={load}\nActiveState={state}\nUnitFileState={file_state}\n")
 
 
+RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
+
+
+def reserved(*nodes: str, state: str = "ACTIVE") -> Facts:
+    """Return control's facts where Slurm has a reservation of each of these nodes."""
+    said = "".join(RESERVED.format(number, some, state) for number, some in enumerate(nodes))
+    return h.program(h.control(), "scontrol reservations", Output(0, said))
+
+
 FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.control(settings=Unread("/etc/gleaner/gleaner.toml, line 3: unknown key 'lenght_s'"))),
     ("settings", h.client(settings=Unread("/etc/gleaner/gleaner.toml: not valid TOML"))),
@@ -200,16 +209,19 @@ FAULTS: list[tuple[str, Facts]] = [
     ("partition's users", h.slurm("AllowAccounts=gleaner", "AllowAccounts=physics", "scontrol partitions")),
     ("tiers", h.slurm("PriorityTier=10", "PriorityTier=1", "scontrol partitions")),
     ("tiers", h.slurm("PriorityTier=10 PreemptMode=OFF", "PriorityTier=10 PreemptMode=REQUEUE", "scontrol partitions")),
-    ("nodes' memory", h.slurm("Linux 6.12 RealMemory=4000", "Linux 6.12 RealMemory=1", "scontrol nodes")),
+    ("nodes' memory", h.slurm("CPUTot=8 RealMemory=4000", "CPUTot=8 RealMemory=1", "scontrol nodes")),
     ("nodes", h.slurm("Partitions=gleaner", "Partitions=gleaner Reason=Epilog error [root@2026]", "scontrol nodes")),
     ("nodes", h.slurm("State=IDLE", "State=DOWN*", "scontrol nodes")),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|0|||||\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "||||||\ngleaner||||0||\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||gres/gpu=0,cpu=0|\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0|||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|0||||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||||\ngleaner||||0|||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||gres/gpu=0,cpu=0||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0||||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner|||||||cpu=7|||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "||||||mem=3G|\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||||00:01:00\n"))),
 ]  # fmt: skip
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
@@ -251,10 +263,11 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("default memory", h.slurm("DefMemPerCPU            = 500", "DefMemPerNode           = UNLIMITED")),
     ("queue's writes", h.control(queue=replace(h.QUEUE, holder="glean", holder_pid=71, is_holder_ours=True))),
     ("partition", h.slurm("GraceTime=120", "GraceTime=20", "scontrol partitions")),
-    ("nodes", h.slurm("NodeName=node2 Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE",
-                      "NodeName=node2 Arch=x86_64 OS=Linux 6.12 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
+    ("nodes", h.slurm("node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE",
+                      "node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
+    ("reservations", reserved("node[1-2]", "node3,gpu1")),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
 ]  # fmt: skip
 
@@ -396,15 +409,24 @@ def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
 
 
 def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> None:
-    facts = h.program(h.control(), "sacctmgr limits", Output(0, "|||||cpu=0,node=5|\n"))
+    facts = h.program(h.control(), "sacctmgr limits", Output(0, "|||||cpu=0,node=5||\n"))
     (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
     assert found.seen == "account gleaner has GrpTRES=cpu=0: no agent starts"
     assert found.to_do == "sacctmgr modify account gleaner set GrpTRES=cpu=-1"
 
 
+def test_reservations_matter_once_no_node_is_left() -> None:
+    name = "reservations"
+    assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
+    assert state_of(name, reserved("node[1-3]", state="INACTIVE")) is CheckState.OK
+    (found,) = (finding for finding in findings(reserved("node[1-3]")) if finding.name == name)
+    assert found.seen == "all nodes of gleaner are reserved until 2026-12-06T00:00:00: old0: no agent starts"
+    assert found.to_do == "if nobody needs it any more: scontrol delete ReservationName=old0"
+
+
 def test_limits_of_others_who_use_the_account_do_not_matter() -> None:
     assert (
-        state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0|||||\n")))
+        state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0||||||\n")))
         is CheckState.OK
     )
 

@@ -17,12 +17,12 @@ from gleaner.control.settings import Settings
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
-ACCOUNT_LIMITS = ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs", "GrpTRES", "MaxTRESPerJob")
+ACCOUNT_LIMITS = ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs", "GrpTRES", "MaxTRESPerJob", "MaxWall")
 QOS_LIMITS = (
     "GrpJobs", "GrpSubmitJobs", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MaxJobsPerAccount",
-    "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser",
+    "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser", "MaxWall",
 )  # fmt: skip
-"""Slurm's limits that let nothing start if they are 0."""
+"""Slurm's limits that let nothing start if they are too small."""
 Value = TypeVar("Value")
 _LONGEST = 160
 """The most letters of a program's output in a finding."""

@@ -105,6 +105,7 @@ def commands(
             "scontrol config": ("scontrol", "show", "config"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
             "scontrol nodes": ("scontrol", "--oneliner", "show", "nodes"),
+            "scontrol reservations": ("scontrol", "--oneliner", "show", "reservation"),
             "sinfo": ("sinfo", "--version"),
             "squeue": ("squeue", "--version"),
             "sbatch": ("sbatch", "--version"),

@@ -234,11 +234,8 @@ def limit_of_partition(facts: Facts) -> Judgement:
     """Judge whether an agent for a whole round fits into the partition's limit."""
     found, length_s = ours(facts), needed(facts.settings).rounds.length_s
     limit = found.values.get("MaxTime", "")
-    match = _LIMIT.fullmatch(limit)
-    if match is None:
-        return ok(f"MaxTime={limit}")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    if ((days * 24 + hours) * 60 + minutes) * 60 + seconds < length_s:
+    seconds = _seconds(limit)
+    if seconds is not None and seconds < length_s:
         return fault(
             f"MaxTime={limit}, and a round is {length_s:g} s", f"raise MaxTime, or shorten the rounds; {_CONFIG}"
         )
@@ -310,6 +307,27 @@ def nodes(facts: Facts) -> Judgement:
     return ok(f"{len(found)} nodes are up")
 
 
+def reservations(facts: Facts) -> Judgement:
+    """Judge whether reservations, a forgotten one perhaps, keep all of the partition's nodes from agents."""
+    own = ours(facts)
+    held = [
+        (one, frozenset(expanded(one["Nodes"])) & own.nodes)
+        for one in records(facts.output("scontrol reservations").stdout)
+        if one.get("State") == "ACTIVE" and one.get("Nodes", "(null)") != "(null)"
+    ]
+    taken = frozenset[str]().union(*(nodes for _, nodes in held))
+    if not taken:
+        return ok("none holds a node of the partition")
+    names = ", ".join(one["ReservationName"] for one, nodes in held if nodes)
+    if taken < own.nodes:
+        return ok(f"{len(taken)} of {len(own.nodes)} nodes are reserved: {names}")
+    until = max(one.get("EndTime", "") for one, nodes in held if nodes)
+    return warning(
+        f"all nodes of {own.name} are reserved until {until}: {names}: no agent starts",
+        f"if nobody needs it any more: scontrol delete ReservationName={held[0][0]['ReservationName']}",
+    )
+
+
 def account(facts: Facts) -> Judgement:
     """Judge whether Slurm's accounting knows the agents' account."""
     asked = cluster(facts)
@@ -339,9 +357,50 @@ def account(facts: Facts) -> Judgement:
     return ok(f"{rows[0][1]} uses account {asked.account}" + (f" and QOS {asked.qos}" if asked.qos else ""))
 
 
+def _smallest_node(facts: Facts) -> dict[str, float]:
+    """Return the least cores and MiB of the partition's nodes, where Slurm says them: an agent takes a whole node."""
+    try:
+        found = _our_nodes(facts)
+    except NotRead:
+        return {}
+    sizes = {"cpu": [node.get("CPUTot", "") for node in found], "mem": [node.get("RealMemory", "") for node in found]}
+    return {kind: min(map(int, some)) for kind, some in sizes.items() if some and all(map(str.isdecimal, some))}
+
+
+def _too_little(limit: str, least: Mapping[str, float], length_s: float) -> str | None:
+    """Return what an agent needs more than this limit gives, "" for a limit of nothing, and None for one that is met.
+
+    >>> [_too_little(limit, {"cpu": 8, "mem": 4000}, 600.0) for limit in ("0", "node=0", "cpu=4", "mem=3G", "0:09:00")]
+    ['', '', 'the smallest node has 8 cores', 'the smallest node has 4000 MiB', 'a round is 600 s']
+    >>> {_too_little(limit, {"cpu": 8, "mem": 4000}, 600.0) for limit in ("", "40", "cpu=8", "mem=4000M", "1-00:00:00")}
+    {None}
+    """
+    if re.fullmatch(r"(?:(?:cpu|node|mem)=)?0[MG]?", limit):
+        return ""
+    if (seconds := _seconds(limit)) is not None:
+        return f"a round is {length_s:g} s" if seconds < length_s else None
+    match = re.fullmatch(r"(cpu|mem)=(\d{1,15})([MGT]?)", limit)
+    if match is None or match[1] not in least:
+        return None
+    wanted = least[match[1]]
+    if int(match[2]) * {"": 1, "M": 1, "G": 2**10, "T": 2**20}[match[3]] >= wanted:
+        return None
+    return f"the smallest node has {wanted:g} {'cores' if match[1] == 'cpu' else 'MiB'}"
+
+
+def _seconds(limit: str) -> int | None:
+    """Return the seconds of a time as Slurm prints it; None if it is none."""
+    match = _LIMIT.fullmatch(limit)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def limits(facts: Facts) -> Judgement:
     """Judge limits of the account, of the service account in it, and of the QOS, that let no agent start."""
-    asked = cluster(facts)
+    asked, length_s = cluster(facts), needed(facts.settings).rounds.length_s
+    least = _smallest_node(facts)
     found: list[Judgement] = []
     for name, fields, kind, of_kind in (
         ("sacctmgr limits", ACCOUNT_LIMITS, "account", asked.account),
@@ -360,12 +419,13 @@ def limits(facts: Facts) -> Judgement:
             where = f"user {owner} where account={of_kind}" if is_user else who
             found += [
                 fault(
-                    f"{who} has {field}={zero}: no agent starts",
-                    f"sacctmgr modify {where} set {field}={zero.rpartition('=')[0]}{'=' * ('=' in zero)}-1",
+                    f"{who} has {field}={limit}{f': {needs}' if needs else ''}: no agent starts",
+                    f"sacctmgr modify {where} set {field}={limit.rpartition('=')[0]}{'=' * ('=' in limit)}-1",
                 )
                 for field, value in zip(fields, values, strict=True)
-                for zero in value.split(",")
-                if re.fullmatch(r"(?:(?:cpu|node|mem)=)?0[MG]?", zero)
+                for limit in value.split(",")
+                for needs in [_too_little(limit, least, length_s)]
+                if needs is not None
             ]
     return found[0] if found else ok("no limit keeps all agents from starting")
 
