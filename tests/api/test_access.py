@@ -59,7 +59,7 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
         "status": "ok", "leader": True, "has_leader": True, "version": "", "queue": "ok",
         "failing": [], "step_ages_s": {},
         "step_every_s": {},
-        "last_poll_age_s": None, "storage_id": "", "now_s": 0,
+        "last_poll_age_s": None, "storage_id": "", "now_s": 0, "agent_program": "",
     }  # fmt: skip
 
 

@@ -154,6 +154,7 @@ def node(**changes: Any) -> Facts:
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
             "scontrol --version": Output(0, "slurm 24.11.5"),
             "scontrol json": Output(1, NO_SUCH_JOB), "scontrol partitions": Output(0, PARTITIONS),
+            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"),
         },
         files={
             DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),

@@ -191,6 +191,7 @@ FAULTS: list[tuple[str, Facts]] = [
         slurm_admin=MISSING,
         settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))),
     ("agent program", h.program(h.node(), "glean-agent", Output(127, ""))),
+    ("agent program", h.program(h.node(), readers.CONTROLS_AGENT, Unread("it is not here", is_missing=True))),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o777, 900 * h.GIB)})),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(1, "", "Problem talking to the database"))),
     ("account", h.program(h.control(), "sacctmgr assoc", Unread("sacctmgr did not answer within 5 s"))),

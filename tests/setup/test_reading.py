@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.setup import healthy as h
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_id
@@ -389,3 +391,17 @@ def test_the_key_for_secrets_is_read_as_the_service_account_reads_it(tmp_path: P
     if mine == 0:
         os.chown(storage, 65534, 65534)
         assert "cannot be read: Permission denied" in found_key(key, storage).trouble
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        (sys.executable, Output(0, sys.executable)),
+        ("/opt/old/glean-agent", Unread("control starts /opt/old/glean-agent, which is not here", is_missing=True)),
+        ("", Unread("control does not say which program it starts")),
+    ],
+)
+def test_a_node_looks_for_the_program_that_control_starts(program: str, found: Output | Unread) -> None:
+    control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": program})
+    assert machine_facts.found_program(control) == found
+    assert machine_facts.found_program(Unread("no answer")) == Unread("control does not say which program it starts")

@@ -97,4 +97,5 @@ async def health(request: Request, response: Response) -> Health:
         now_s=state.clock(),
         last_poll_age_s=None if state.cluster is None else max(0.0, state.clock() - state.cluster.read_s),
         storage_id=state.storage_id,
+        agent_program="" if state.settings.cluster.backend == "local" else state.settings.cluster.agent_command[0],
     )

@@ -28,3 +28,6 @@ class Health(Reply):
     storage_id: str = ""
     """The number of control's storage folder, by which a node knows that it sees the same one; empty until it was
     read."""
+    agent_program: str = ""
+    """The program that control starts on nodes, by which a node's `glean doctor` sees whether it has it; empty where
+    agents run on control's machine."""

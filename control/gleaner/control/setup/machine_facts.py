@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pwd
+import shutil
 import sqlite3
 import stat
 import sys
@@ -178,6 +179,15 @@ def secret_key(path: Path, folder: Path, patience_s: float) -> SecretKeyFacts | 
         return Unread(f"{path}: {answer['error']}") if "error" in answer else SecretKeyFacts(**answer)
     except (ValueError, TypeError):
         return Unread(f"{path} cannot be looked at")  # what the program has printed may have a part of the key
+
+
+def found_program(control: object) -> Output | Unread:
+    """Return the place on this machine of the program that control starts on nodes."""
+    name = str(control.health.get("agent_program") or "") if isinstance(control, ControlFacts) else ""
+    if not name:
+        return Unread("control does not say which program it starts")
+    path = shutil.which(name)
+    return Unread(f"control starts {name}, which is not here", is_missing=True) if path is None else Output(0, path)
 
 
 def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:

@@ -42,6 +42,7 @@ CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 SLURMCTLD, SLURMD = "slurmctld", "slurmd"
+CONTROLS_AGENT = "control's agent program"
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
     MachineRole.CONTROL: ("gleaner-control",),
@@ -163,6 +164,9 @@ def read(
         return {name.removeprefix(kind): found for name, found in answers.items() if name.startswith(kind)}
 
     special = {name: found for name, found in answers.items() if " " not in name}
+    programs = named("program ")
+    if role is MachineRole.NODE:
+        programs[CONTROLS_AGENT] = machine_facts.found_program(special.get("control"))
     return Facts(
         role=role,
         now_s=time.time(),
@@ -173,7 +177,7 @@ def read(
         settings_file=str(Settings.file() or ""),
         agent=agent,
         privileged=privileged,
-        programs=cast("Mapping[str, Output | Unread]", named("program ")),
+        programs=cast("Mapping[str, Output | Unread]", programs),
         files=cast("Mapping[str, TextFile | Unread]", named("file ")),
         folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
         memory_mib=machine_facts.memory_mib(),
