@@ -420,9 +420,9 @@ def test_reservations_matter_once_no_node_is_left() -> None:
     name = "reservations"
     assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
     assert state_of(name, reserved("node[1-3]", state="INACTIVE")) is CheckState.OK
-    (found,) = (finding for finding in findings(reserved("node[1-3]")) if finding.name == name)
-    assert found.seen == "all nodes of gleaner are reserved until 2026-12-06T00:00:00: old0: no agent starts"
-    assert found.to_do == "if nobody needs it any more: scontrol delete ReservationName=old0"
+    (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
+    assert found.seen == "all nodes of gleaner are reserved until 2026-12-06T00:00:00: old1: no agent starts"
+    assert found.to_do == "if nobody needs it any more: scontrol delete ReservationName=old1"
 
 
 def test_limits_of_others_who_use_the_account_do_not_matter() -> None:

@@ -310,21 +310,19 @@ def nodes(facts: Facts) -> Judgement:
 def reservations(facts: Facts) -> Judgement:
     """Judge whether reservations, a forgotten one perhaps, keep all of the partition's nodes from agents."""
     own = ours(facts)
-    held = [
-        (one, frozenset(expanded(one["Nodes"])) & own.nodes)
-        for one in records(facts.output("scontrol reservations").stdout)
-        if one.get("State") == "ACTIVE" and one.get("Nodes", "(null)") != "(null)"
-    ]
-    taken = frozenset[str]().union(*(nodes for _, nodes in held))
-    if not taken:
-        return ok("none holds a node of the partition")
-    names = ", ".join(one["ReservationName"] for one, nodes in held if nodes)
-    if taken < own.nodes:
-        return ok(f"{len(taken)} of {len(own.nodes)} nodes are reserved: {names}")
-    until = max(one.get("EndTime", "") for one, nodes in held if nodes)
+    held: dict[str, frozenset[str]] = {}
+    until = ""
+    for one in records(facts.output("scontrol reservations").stdout):
+        nodes = frozenset(expanded(one.get("Nodes", "").replace("(null)", ""))) & own.nodes
+        if nodes and one.get("State") == "ACTIVE":
+            held[one.get("ReservationName", "?")] = nodes
+            until = max(until, one.get("EndTime", ""))
+    names, taken = ", ".join(held), frozenset[str]().union(*held.values())
+    if taken != own.nodes or not taken:
+        return ok(f"{len(taken)} of {len(own.nodes)} nodes are reserved" + (f": {names}" if names else ""))
     return warning(
         f"all nodes of {own.name} are reserved until {until}: {names}: no agent starts",
-        f"if nobody needs it any more: scontrol delete ReservationName={held[0][0]['ReservationName']}",
+        f"if nobody needs it any more: scontrol delete ReservationName={next(iter(held))}",
     )
 
 
