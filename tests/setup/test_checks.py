@@ -67,6 +67,7 @@ def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Outpu
     return Output(0, f"Id=gleaner-control.service\nLoadState={load}\nActiveState={state}\nUnitFileState={file_state}\n")
 
 
+PLAIN = h.settings(client=ClientSettings(url="http://head:8642"))
 RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
 
 
@@ -365,6 +366,18 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "on its machine: run `glean setup control` again, then systemctl restart gleaner-control"),
         ("control", h.node(control=Unread("head port 8642 accepts connections: it did not answer within 5 s")),
          "control hangs: on its machine systemctl restart gleaner-control"),
+        ("control", h.client(settings=PLAIN, control=Unread("head port 8642: Remote end closed connection")),
+         "control speaks https, and this was http: begin client.url with https://"),
+        ("control", h.client(settings=PLAIN, control=Unread("head port 8642: Connection reset by peer"),
+                             overrides=frozenset({"GLEANER_CLIENT__URL"})),
+         "begin GLEANER_CLIENT__URL in the environment with https://"),
+        ("control", h.node(control=Unread("head port 8642: [SSL] record layer failure (_ssl.c:1000)")),
+         "no https is spoken there: is control_url in agent.toml right"),
+        ("service account", h.node(storage=storage(uid=65534)),
+         "the storage is nobody's here (65534): the file system does not map its owners on NFS: is gleaner known"),
+        ("Docker", h.program(h.node(agent=h.agent(runtime="docker")), "docker version",
+                             Unread("docker did not answer within 6 s")),
+         "systemctl restart containerd docker"),
         ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S - h.DAY_S)),
          "expired on 2027-01-14 run `glean setup control` again"),
         ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),

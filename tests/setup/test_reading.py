@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -19,7 +20,8 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_id
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.setup import machine_facts, readers, reading
+from gleaner.control.settings import ClientSettings
+from gleaner.control.setup import machine_checks, machine_facts, readers, reading
 from gleaner.control.setup.facts import (
     Certificate,
     Folder,
@@ -146,6 +148,30 @@ def test_a_server_that_hangs_is_told_from_one_that_is_away_and_its_address_is_na
         for scheme in ("http", "https"):
             hung = str(reading.ask(f"{scheme}://127.0.0.1:{port}", "/health", None, within_s=0.05))
             assert f"127.0.0.1 port {port} accepts connections: it did not answer within 0.05 s" in hung
+
+
+@pytest.mark.parametrize(
+    ("scheme", "answer", "cure"),
+    [
+        ("http", b"", "begin client.url with https://"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "no https is spoken there: is client.url right"),
+    ],
+)
+def test_plain_http_and_https_are_told_from_each_other(scheme: str, answer: bytes, cure: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+
+        def answer_one() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(2**16)
+                connection.sendall(answer)
+
+        server = threading.Thread(target=answer_one, daemon=True)
+        server.start()
+        said = reading.ask(url, "/health", None, within_s=PATIENCE_S)
+        server.join()
+    facts = h.client(settings=h.settings(client=ClientSettings(url=url)), control=said)
+    assert cure in machine_checks.control_answers(facts).to_do
 
 
 def test_a_certificate_is_shown_as_to_a_client_and_its_key_must_fit(tmp_path: Path) -> None:
@@ -346,6 +372,12 @@ def test_a_program_at_a_socket_is_asked_and_not_only_looked_for(tmp_path: Path) 
 def test_programs_are_known_by_their_names() -> None:
     mine = Path("/proc/self/comm").read_text().strip()
     assert reading.running_names((mine, "no-such-program")) == (mine,)
+
+
+def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
+    (tmp_path / "planted-wlm").symlink_to(shutil.which("cat") or "")
+    with subprocess.Popen([str(tmp_path / "planted-wlm")], stdin=subprocess.PIPE):  # it ends with its input
+        assert reading.running_names(("planted",)) == ("planted",)
 
 
 def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:

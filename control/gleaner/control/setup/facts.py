@@ -254,6 +254,8 @@ class Facts:
     """Those of our programs, and of the system's that matter here, that run now."""
     memory_mib: int = 0
     has_systemd: bool = False
+    overrides: frozenset[str] = frozenset()
+    """The names of the environment's variables that stand above the file of settings."""
 
     @property
     def is_root(self) -> bool:

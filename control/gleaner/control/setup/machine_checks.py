@@ -14,6 +14,10 @@ from gleaner.control.setup.redaction import password_of
 
 _RENEW = "run `glean setup control` again, then systemctl restart gleaner-control"
 _RESTART = "systemctl restart gleaner-control"
+_URL_VARIABLE = "GLEANER_CLIENT__URL"
+_HUNG_UP = ("closed connection", "reset by peer")
+_NO_TLS = ("wrong version number", "record layer failure")
+_NOBODY = 65534
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
@@ -148,10 +152,21 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}"
     if "certificate" in why or "ca_file" in why:
         return "set ca_file to the authority of control's certificate; the name in the address must be in it"
-    if is_control:
-        return "systemctl status gleaner-control; is client.url right?"
     where = "control_url in agent.toml" if facts.role is MachineRole.NODE else "client.url"
+    if _URL_VARIABLE in facts.overrides and facts.role is not MachineRole.NODE:
+        where = f"{_URL_VARIABLE} in the environment"
+    if any(words in why for words in _HUNG_UP) and _url(facts).startswith("http:"):
+        return f"control speaks https, and this was http: begin {where} with https://"
+    if any(words in why for words in _NO_TLS):
+        return f"no https is spoken there: is {where} right, and has control a certificate?"
+    if is_control:
+        return f"systemctl status gleaner-control; is {where} right?"
     return f"is control running, {where} right, and its port not blocked by a firewall?"
+
+
+def _url(facts: Facts) -> str:
+    """Return the address at which this machine looks for control."""
+    return needed(facts.agent).control_url if facts.role is MachineRole.NODE else needed(facts.settings).client.url
 
 
 def steps(facts: Facts) -> Judgement:
@@ -344,6 +359,11 @@ def account(facts: Facts) -> Judgement:
         return fault(
             f"{found.name} is {found.uid} here, and must be {must}, as privileged.json says",
             f"usermod -u {must} {found.name}",
+        )
+    if not isinstance(facts.storage, Unread) and facts.storage.is_set_up and facts.storage.uid == _NOBODY:
+        return fault(
+            f"the storage is nobody's here ({_NOBODY}): the file system does not map its owners",
+            f"on NFS: is {found.name} known to the server, and Domain in /etc/idmapd.conf the same on all machines?",
         )
     # A folder on which nothing is mounted says nothing about the account.
     if not isinstance(facts.storage, Unread) and facts.storage.is_set_up and facts.storage.uid != found.uid:

@@ -189,7 +189,10 @@ def docker(facts: Facts) -> Judgement:
     if isinstance(said, Unread):
         if said.is_missing and kind == "auto":
             return not_checked("there is no Docker here: agents use the node helper")
-        return (fault if kind == "docker" else warning)(said.why, 'start Docker, or set runtime = "criu" in agent.toml')
+        start = (
+            "start Docker" if said.is_missing else "Docker or its containerd hangs: systemctl restart containerd docker"
+        )
+        return (fault if kind == "docker" else warning)(said.why, f'{start}, or set runtime = "criu" in agent.toml')
     if said.status != 0:
         judge = fault if kind == "docker" else warning
         return judge(f"Docker does not answer: {said.complaint}", 'start Docker, or set runtime = "criu" in agent.toml')

@@ -274,7 +274,8 @@ def running_names(names: Sequence[str]) -> tuple[str, ...]:
     found: set[str] = set()
     for process in Path("/proc").glob("[0-9]*/comm"):
         try:
-            found.add(process.read_text("utf-8", "replace").strip())
+            # Debian's slurmd is called slurmd-wlm once it has started itself anew, as it does at a reconfigure.
+            found.add(process.read_text("utf-8", "replace").strip().removesuffix("-wlm"))
         except OSError:  # it has ended
             continue
     return tuple(name for name in names if name in found)
