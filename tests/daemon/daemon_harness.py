@@ -28,7 +28,7 @@ def settings(url: str, folder: Path, *, rounds: RoundSettings | None = None) -> 
     return Settings(
         queue=QueueSettings(url=url, lease_s=LEASE_S, heartbeat_s=20),
         rounds=rounds or RoundSettings(length_s=1e6, shortest_slice_s=60, poll_s=20, pending_limit_s=300),
-        cluster=ClusterSettings(backend="slurm", timeout_s=2, submits_per_s=50),
+        cluster=ClusterSettings(backend="slurm", timeout_s=20, submits_per_s=50),
         storage=StorageSettings(folder=folder),
     )
 

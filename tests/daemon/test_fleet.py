@@ -27,7 +27,7 @@ def together(
     closed: frozenset[str] = frozenset(),
     ran_on: dict[str, str] | None = None,
 ) -> Fleet:
-    return fleet(here, view, closed=closed, ran_on=ran_on or {}, doubt_s=60)
+    return fleet(here, view, closed=closed, ran_on=ran_on or {}, doubt_s=60, needs_s=60)
 
 
 def test_a_running_agent_offers_what_its_jobs_leave_free() -> None:

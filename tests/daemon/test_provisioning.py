@@ -242,7 +242,7 @@ def test_killed_before_its_sbatch_the_row_is_closed_and_another_agent_submitted(
     (orphan,) = harness.agents()
     harness.round()
     assert [agent.name for agent in harness.agents()] == [orphan.name]  # it might still turn up
-    harness.ahead_s = 30
+    harness.ahead_s = 61
     harness.round()
     first, second = harness.agents()
     assert (first.name, first.phase, first.reason) == (orphan.name, "ended", "the scheduler never took it")
@@ -375,6 +375,52 @@ def test_a_node_on_which_three_agents_die_in_a_row_is_left_alone_for_a_while(
     assert "died on n1" in harness.agents()[0].reason
     harness.ahead_s = 3601
     assert harness.excluded() == ()
+
+
+def test_agents_that_end_at_once_wherever_they_begin_are_not_submitted_at_each_look(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    for _ in range(3):
+        harness.round()
+        end_jobs(faked.folder)  # before the next look
+    harness.round()
+    harness.round()
+    assert len(faked.calls("sbatch")) == 3
+    problem = "agents end before they register, next try in 20 s: do the nodes have glean-agent? The log is /var/lib/"
+    assert harness.state.problem.startswith(problem)
+    harness.ahead_s = 21
+    harness.round()
+    assert (len(faked.calls("sbatch")), harness.state.problem) == (4, "")
+    end_jobs(faked.folder)
+    harness.round()
+    assert "next try in 40 s" in harness.state.problem
+    harness.ahead_s += 41
+    harness.round()
+    harness.register(harness.agents()[-1].name, "n1")
+    harness.round()
+    end_jobs(faked.folder)
+    harness.farewell(harness.agents()[-1].name)
+    harness.round()
+    end_jobs(faked.folder)
+    harness.round()  # one that ends early is no reason to wait, once another was there
+    assert harness.state.problem == ""
+
+
+def test_agents_that_were_withdrawn_or_began_too_late_have_not_ended_early(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    faked.switch("stuck")
+    for _ in range(4):
+        (job,) = harness.submit_jobs(1)
+        harness.round()
+        with transaction(harness.state.engine) as db:
+            jobs.cancel(db, job, now_s=harness.now_s)
+        harness.round()
+        end_jobs(faked.folder)
+        harness.round()
+    assert len(faked.calls("sbatch")) == 4
+    assert harness.state.problem == ""
 
 
 @pytest.mark.parametrize("why", ["drained", "excluded", "incompatible"])

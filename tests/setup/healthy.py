@@ -120,6 +120,7 @@ def control(**changes: Any) -> Facts:
             "squeue": Output(0, "slurm 24.11.5"), "sbatch": Output(0, "slurm 24.11.5"),
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
+            "squeue agents": Output(0, "RUNNING|gleaner-1800000000-5eed5eed|None\n"),
             "scontrol reservations": Output(0, "No reservations in the system\n"),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
             "sacctmgr limits": Output(0, "|||||||\ngleaner||||40|cpu=64||1-00:00:00\n"),
@@ -133,7 +134,7 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="",
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True, commands=(readers.SLURMCTLD,),
+        munge="0", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
         stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)

@@ -68,6 +68,15 @@ def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Outpu
 
 
 PLAIN = h.settings(client=ClientSettings(url="http://head:8642"))
+AGENT = "gleaner-1800000000-5eed5eed"
+
+
+def waiting(*reasons: str, more: str = "") -> Facts:
+    """Return control's facts where agents wait for these reasons."""
+    said = "".join(f"PENDING|{AGENT}|{reason}\n" for reason in reasons)
+    return h.program(h.control(), "squeue agents", Output(0, said + more))
+
+
 RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
 
 
@@ -218,6 +227,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
     ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|0||||||\n"))),
+    ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||||\ngleaner||||0|||\n"))),
     ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||gres/gpu=0,cpu=0||\n"))),
     ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0||||||\n"))),
@@ -269,6 +279,7 @@ WARNINGS: list[tuple[str, Facts]] = [
                       "node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
+    ("agents", waiting("QOSGrpCpuLimit", "Resources")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
 ]  # fmt: skip
@@ -371,6 +382,8 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
         ("control", h.client(settings=PLAIN, control=Unread("head port 8642: Connection reset by peer"),
                              overrides=frozenset({"GLEANER_CLIENT__URL"})),
          "begin GLEANER_CLIENT__URL in the environment with https://"),
+        ("control", h.control(settings=h.settings(api=ApiSettings()), control=Unread("Connection refused")),
+         "control listens at 127.0.0.1 alone: mend [api] host, then systemctl restart gleaner-control"),
         ("control", h.node(control=Unread("head port 8642: [SSL] record layer failure (_ssl.c:1000)")),
          "no https is spoken there: is control_url in agent.toml right"),
         ("service account", h.node(storage=storage(uid=65534)),
@@ -427,6 +440,16 @@ def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> No
     (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
     assert found.seen == "account gleaner has GrpTRES=cpu=0: no agent starts"
     assert found.to_do == "sacctmgr modify account gleaner set GrpTRES=cpu=-1"
+
+
+def test_agents_may_wait_for_nodes_and_beside_others() -> None:
+    for facts in (
+        waiting(),
+        waiting("Resources", "Priority"),
+        waiting("QOSGrpCpuLimit", more=f"RUNNING|{AGENT}|None\n"),
+        waiting(more="PENDING|another-job|QOSGrpCpuLimit\n"),
+    ):
+        assert state_of("agents", facts) is CheckState.OK
 
 
 def test_reservations_matter_once_no_node_is_left() -> None:

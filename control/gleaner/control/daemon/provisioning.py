@@ -60,6 +60,8 @@ SHARED_PART = 0.5
 TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
 """The need for an agent when results wait to be delivered and no agent is there."""
 
+_UNSEEN = "it ended before it registered"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -74,11 +76,15 @@ def back_off_s(failures: int, poll_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """An agent that is gone and never registered. `node`: the node on which it died, if the node may be to blame."""
+    """An agent that is gone and never registered. `node`: the node on which it died, if the node may be to blame.
+
+    `is_early`: it ended while it could still have begun, and nobody has seen it run.
+    """
 
     name: str
     reason: str
     node: str | None
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,9 @@ class Provisioning:
         self._refusal = ""
         """The reason why the last round's submissions failed; empty if they did not fail."""
         self._ran_on: dict[str, str] = {}
+        self._early_ends = 0
+        """The looks in a row, since an agent was last there, that found agents that had ended early."""
+        self._withdrawn: set[str] = set()
 
     def step(self, now_s: float) -> None:
         """Look once, and do what the policy plans. A failure of Slurm or the queue becomes a `problem` and no error."""
@@ -139,8 +148,12 @@ class Provisioning:
             here = queries.agents_here(db)
             closed = queries.ended_agents(db, [agent.name for agent in view.jobs])
         doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
-        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s)
         rounds, queue = self._state.settings.rounds, self._state.settings.queue
+        needs_s = max(rounds.shortest_slice_s, rounds.agent_needs_s)
+        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=needs_s)
+        if any(agent.phase is Phase.LIVE for agent in here):
+            self._early_ends = 0
+        self._withdrawn &= {agent.name for agent in here}
         rates_rules = self._state.settings.rates.rules
         if seen.found or seen.unstarted or seen.vanished:
             with self._state.writing() as db:
@@ -162,6 +175,7 @@ class Provisioning:
                         db, name, now_s=view.read_s, losses_until_held=queue.losses_until_held, reason=reason
                     ):
                         node_rates.record_exposure(db, name, vanished=True, rules=rates_rules, now_s=view.read_s)
+        self._pause_after_early_ends(seen.unstarted, view.read_s)
         for gone in seen.unstarted:
             _log.info("agent closed", agent=gone.name, reason=gone.reason)
             self._remove_token(gone.name)
@@ -170,6 +184,23 @@ class Provisioning:
             if agent_phase(agent) is JobPhase.RUNNING and agent.node is not None:
                 self._ran_on[agent.name] = agent.node
         return seen
+
+    def _pause_after_early_ends(self, unstarted: tuple[Unstarted, ...], now_s: float) -> None:
+        """Submit nothing for a while if agents end at once, look after look: the next ones would, too."""
+        early = [gone for gone in unstarted if gone.is_early and gone.name not in self._withdrawn]
+        if not early:
+            return
+        self._early_ends += 1
+        settings = self._state.settings
+        more = self._early_ends - settings.rounds.failures_until_excluded + 1
+        if more > 0:
+            pause_s = back_off_s(more, settings.rounds.poll_s)
+            self._submit_again_s = now_s + pause_s
+            log, program = settings.cluster.agent_logs / f"{early[-1].name}.log", settings.cluster.agent_command[0]
+            self._refusal = (
+                f"agents end before they register, next try in {pause_s:.0f} s: do the nodes have {program}? "
+                f"The log is {log} on the node"
+            )
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:
         with snapshot(self._state.engine) as db:
@@ -232,6 +263,7 @@ class Provisioning:
             self._snapshots.outdate()
         for each in withdrawals:
             self._ran_on.pop(each.name, None)
+            self._withdrawn.add(each.name)
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
     def _submit_all(self, actions: Plan, now_s: float) -> None:
@@ -299,11 +331,13 @@ def fleet(
     closed: Collection[str],
     ran_on: Mapping[str, str],
     doubt_s: float,
+    needs_s: float,
 ) -> Fleet:
     """Return the agents of the queue and of the view brought together, as of the view.
 
     `closed` are names in the view whose agents have ended for us. `ran_on` names the nodes on which agents were last
     seen running. An agent whose submission was never answered may still turn up for `doubt_s`.
+    `needs_s`: the time before its end at which an agent must have begun.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}
@@ -318,7 +352,7 @@ def fleet(
     return Fleet(
         found=tuple((a.name, SchedulerId(seen[a.name].id)) for a in here if a.scheduler_id is None and a.name in seen),
         unstarted=tuple(
-            _unstarted(agent, ran_on.get(agent.name), view)
+            _unstarted(agent, ran_on.get(agent.name), view, needs_s)
             for agent in missing
             if agent.phase is Phase.SUBMITTED and agent not in in_doubt
         ),
@@ -349,11 +383,11 @@ def idle_nodes(view: Snapshot) -> tuple[IdleNode, ...]:
     )
 
 
-def _unstarted(agent: AgentHere, node: str | None, view: Snapshot) -> Unstarted:
+def _unstarted(agent: AgentHere, node: str | None, view: Snapshot, needs_s: float) -> Unstarted:
     if agent.scheduler_id is None:
         return Unstarted(agent.name, "the scheduler never took it", None)
     if node is None:
-        return Unstarted(agent.name, "it ended before it registered", None)
+        return Unstarted(agent.name, _UNSEEN, None, is_early=view.read_s < agent.end_s - needs_s)
     if node in regular_nodes(view) or view.read_s >= agent.end_s:
         return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
     return Unstarted(agent.name, f"it died on {node} before it registered", node)

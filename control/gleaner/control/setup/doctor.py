@@ -93,6 +93,7 @@ CHECKS = (
     Check("tiers", slurm_checks.tiers, _CONTROL),
     Check("nodes' memory", slurm_checks.memory, _CONTROL),
     Check("nodes", slurm_checks.nodes, _CONTROL),
+    Check("agents", slurm_checks.agents, _CONTROL),
     Check("reservations", slurm_checks.reservations, _CONTROL),
     Check("account", slurm_checks.account, _CONTROL),
     Check("QOS", slurm_checks.qos, _CONTROL),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
@@ -159,6 +160,8 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return f"control speaks https, and this was http: begin {where} with https://"
     if any(words in why for words in _NO_TLS):
         return f"no https is spoken there: is {where} right, and has control a certificate?"
+    if is_control and _is_loopback(needed(facts.settings).api.host) and not _is_loopback(_host(facts)):
+        return f"control listens at {needed(facts.settings).api.host} alone: mend [api] host, then {_RESTART}"
     if is_control:
         return f"systemctl status gleaner-control; is {where} right?"
     return f"is control running, {where} right, and its port not blocked by a firewall?"
@@ -167,6 +170,17 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
 def _url(facts: Facts) -> str:
     """Return the address at which this machine looks for control."""
     return needed(facts.agent).control_url if facts.role is MachineRole.NODE else needed(facts.settings).client.url
+
+
+def _host(facts: Facts) -> str:
+    try:
+        return urlsplit(_url(facts)).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def steps(facts: Facts) -> Judgement:

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -216,6 +217,32 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
 
 def token(settings: Settings, patience_s: float) -> Output | Unread:
     """Return control's answer to a question with the caller's token. Its text is the reason of a refusal."""
+    answer = _asked(settings, "/v1/status", patience_s)
+    if isinstance(answer, Unread):
+        return answer
+    return Output(answer.status, one_line(_field(answer.body, "detail")))
+
+
+def problem(settings: Settings, patience_s: float) -> str | Unread:
+    """Return what keeps control from its agents or from Slurm, in its own words."""
+    answer = _asked(settings, "/v1/nodes", patience_s)
+    if isinstance(answer, Unread):
+        return answer
+    if answer.status != HTTPStatus.OK:
+        return Unread(f"control answers with status {answer.status}")
+    return one_line(_field(answer.body, "problem"))
+
+
+def _field(body: bytes, name: str) -> str:
+    """Return a text of an answer; empty if there is none."""
+    try:
+        return str(untrusted.json_of(body, for_display=True).get(name) or "")
+    except (ValueError, AttributeError):
+        return ""
+
+
+def _asked(settings: Settings, question: str, patience_s: float) -> reading.HttpAnswer | Unread:
+    """Return control's answer to a question with the caller's token."""
     path = settings.client.token_file.expanduser()
     file = reading.text_file(path)
     if isinstance(file, Unread):
@@ -223,14 +250,7 @@ def token(settings: Settings, patience_s: float) -> Output | Unread:
     secret = file.text.strip()
     if not secret.isascii() or not secret.isprintable() or " " in secret or not secret:
         return Unread(f"{path} does not hold one line of plain text")
-    answer = reading.ask(settings.client.url, "/v1/status", settings.client.ca_file, within_s=patience_s, token=secret)
-    if isinstance(answer, Unread):
-        return answer
-    try:
-        detail = str(untrusted.json_of(answer.body, for_display=True).get("detail", ""))
-    except (ValueError, AttributeError):
-        detail = ""
-    return Output(answer.status, one_line(detail))
+    return reading.ask(settings.client.url, question, settings.client.ca_file, within_s=patience_s, token=secret)
 
 
 def certificate(settings: Settings) -> Certificate | Unread:

@@ -380,7 +380,7 @@ def docker_group(facts: Facts) -> Judgement:
     if "docker" not in found.groups:
         return fault(f"{found.name} is not in the group docker", f"usermod -aG docker {found.name}")
     if isinstance(facts.docker_socket, Unread):
-        return not_checked(facts.docker_socket.why, "run this as root")
+        return not_checked(facts.docker_socket.why, "" if facts.is_root else "run this as root")
     if facts.docker_socket:
         return fault(
             f"{found.name} cannot open Docker's socket ({facts.docker_socket})",

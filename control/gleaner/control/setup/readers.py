@@ -120,6 +120,8 @@ def commands(
             ),
         }  # fmt: skip
         show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+        wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
+        asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
         account, qos = settings.cluster.account, settings.cluster.qos
         if account is not None:
             fields = f"format=User,{','.join(ACCOUNT_LIMITS)}"
@@ -206,6 +208,7 @@ def _special(
             folder = settings.storage.folder
             readers["storage"] = lambda: machine_facts.storage(folder, uid, patience_s)
             readers["account"] = lambda: machine_facts.owner_of(folder)
+            readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
             key_file = settings.queue.secret_key_file
             readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, patience_s)
             readers["slurm_admin"] = partial(

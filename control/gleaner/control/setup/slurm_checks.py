@@ -1,6 +1,7 @@
 """Checks of Slurm: its programs, its settings, the partitions, the nodes, the account and its QOS. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,12 +19,14 @@ from gleaner.control.setup.facts import (
     version_in,
 )
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
+from gleaner.control.slurm.interface import AGENT_PREFIX
 
 _OLDEST, _NEWEST = (22, 5), (25, 11)
 _SHORT_WAIT_S = 10
 _SHORT_GRACE_S = 60
 _CONFIG = "mend slurm.conf, then scontrol reconfigure"
 _RESTART = "mend slurm.conf, then restart slurmctld"
+_USUAL_REASONS = frozenset({"None", "Priority", "Resources", "BeginTime", ""})
 _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})")
 
 
@@ -305,6 +308,25 @@ def nodes(facts: Facts) -> Judgement:
             f"{len(away)} of {len(found)} nodes are down or drained: {', '.join(away[:4])}", "sinfo -R says why"
         )
     return ok(f"{len(found)} nodes are up")
+
+
+def agents(facts: Facts) -> Judgement:
+    """Judge whether agents start: what control says of them, and why Slurm lets them wait while none runs."""
+    cluster(facts)
+    if isinstance(facts.problem, str) and facts.problem:
+        return fault(facts.problem, "`glean nodes` shows it until it is mended")
+    lines = [line.split("|", 2) for line in facts.output("squeue agents").stdout.splitlines()]
+    found = [(state, reason) for state, name, reason in filter(lambda line: len(line) == 3, lines)
+             if name.startswith(AGENT_PREFIX)]  # fmt: skip
+    if any(state == "RUNNING" for state, _ in found):
+        return ok(f"{sum(state == 'RUNNING' for state, _ in found)} run")
+    odd = Counter(reason for _, reason in found if reason not in _USUAL_REASONS)
+    if odd:
+        reason, count = odd.most_common(1)[0]
+        return warning(
+            f"none runs, and {count} wait for {reason}", "Slurm's page of squeue says what that is; sacctmgr, sinfo -R"
+        )
+    return ok(f"{len(found)} wait for free nodes" if found else "none is needed now")
 
 
 def reservations(facts: Facts) -> Judgement:
