@@ -233,7 +233,7 @@ class Facts:
     token: Output | Unread = NOT_ASKED
     """Control's answer to a question with the caller's token: the status, and the reason."""
     problem: str | Unread = NOT_ASKED
-    """What control says of its agents and of Slurm; empty if all is well."""
+    """The trouble with agents or Slurm that control tells of; empty if there is none."""
     certificate: Certificate | Unread = NOT_ASKED
     """The one in control's settings."""
     account: Account | Unread = NOT_ASKED
