@@ -11,7 +11,7 @@ from gleaner.control.api.app import described
 from gleaner.control.api.health import Pulse
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.database import transaction
-from gleaner.control.settings import GroupSettings, MungeRule, MungeSettings
+from gleaner.control.settings import ClusterSettings, GroupSettings, MungeRule, MungeSettings
 from gleaner.control.slurm.snapshot import Snapshot
 
 
@@ -61,6 +61,14 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
         "step_every_s": {},
         "last_poll_age_s": None, "storage_id": "", "now_s": 0, "agent_program": "",
     }  # fmt: skip
+
+
+def test_health_tells_nodes_which_program_they_must_have(harness: ApiHarness) -> None:
+    cluster = ClusterSettings(backend="slurm", agent_command=("/opt/site/glean-agent", "--more"))
+    harness.state.settings = harness.state.settings.model_copy(update={"cluster": cluster})
+    assert harness.client.get("/health").json()["agent_program"] == "/opt/site/glean-agent"
+    with pytest.raises(ValueError, match="at least 1 item"):
+        ClusterSettings(agent_command=())
 
 
 def leads(harness: ApiHarness) -> tuple[bool, bool]:

@@ -68,6 +68,16 @@ def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Outpu
 
 
 PLAIN = h.settings(client=ClientSettings(url="http://head:8642"))
+
+
+def limited(*rows: str, cluster: str = "one", partition: str = "", qos: str = "gleaner||||||||||") -> Facts:
+    """Return control's facts with these limits of the account and its users."""
+    said = "".join(f"{cluster}|{partition}|{row}\n" for row in rows)
+    facts = h.program(h.control(), "sacctmgr limits", Output(0, said))
+    return h.program(facts, "sacctmgr qos limits", Output(0, f"{qos}\n"))
+
+
+SILENT = Unread("control does not say which program it starts")
 AGENT = "gleaner-1800000000-5eed5eed"
 
 
@@ -80,10 +90,10 @@ def waiting(*reasons: str, more: str = "") -> Facts:
 RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
 
 
-def reserved(*nodes: str, state: str = "ACTIVE") -> Facts:
+def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
     """Return control's facts where Slurm has a reservation of each of these nodes."""
     said = "".join(RESERVED.format(number, some, state) for number, some in enumerate(nodes))
-    return h.program(h.control(), "scontrol reservations", Output(0, said))
+    return h.program(h.control(), "scontrol reservations", Output(0, said + more))
 
 
 FAULTS: list[tuple[str, Facts]] = [
@@ -200,7 +210,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Slurm admin service", h.control(
         slurm_admin=MISSING,
         settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))),
-    ("agent program", h.program(h.node(), "glean-agent", Output(127, ""))),
+    ("agent program", h.program(h.program(h.node(), "glean-agent", Output(127, "")), readers.CONTROLS_AGENT, SILENT)),
     ("agent program", h.program(h.node(), readers.CONTROLS_AGENT, Unread("it is not here", is_missing=True))),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o777, 900 * h.GIB)})),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(1, "", "Problem talking to the database"))),
@@ -226,14 +236,14 @@ FAULTS: list[tuple[str, Facts]] = [
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|0||||||\n"))),
+    ("Slurm's limits", limited("|0||||||")),
     ("agents", h.control(problem="agents end before they register")),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||||\ngleaner||||0|||\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||gres/gpu=0,cpu=0||\n"))),
+    ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),
+    ("Slurm's limits", limited("|||||gres/gpu=0,cpu=0||")),
     ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0||||||\n"))),
     ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner|||||||cpu=7|||\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "||||||mem=3G|\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "|||||||00:01:00\n"))),
+    ("Slurm's limits", limited("||||||mem=3G|")),
+    ("Slurm's limits", limited("|||||||00:01:00")),
 ]  # fmt: skip
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
@@ -280,6 +290,7 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
     ("agents", waiting("QOSGrpCpuLimit", "Resources")),
+    ("Slurm's limits", limited("|||||||00:30:00")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
 ]  # fmt: skip
@@ -436,7 +447,7 @@ def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
 
 
 def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> None:
-    facts = h.program(h.control(), "sacctmgr limits", Output(0, "|||||cpu=0,node=5||\n"))
+    facts = limited("|||||cpu=0,node=5||")
     (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
     assert found.seen == "account gleaner has GrpTRES=cpu=0: no agent starts"
     assert found.to_do == "sacctmgr modify account gleaner set GrpTRES=cpu=-1"
@@ -457,15 +468,58 @@ def test_reservations_matter_once_no_node_is_left() -> None:
     assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
     assert state_of(name, reserved("node[1-3]", state="INACTIVE")) is CheckState.OK
     (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
-    assert found.seen == "all nodes of gleaner are reserved until 2026-12-06T00:00:00: old1: no agent starts"
-    assert found.to_do == "if nobody needs it any more: scontrol delete ReservationName=old1"
+    when = "no agent starts before 2026-12-06T00:00:00"
+    assert found.seen == f"{when}: all nodes of gleaner are reserved (old1)"
+    longer = RESERVED.format("9", "node3", "ACTIVE").replace("2026-12-06", "2027-12-06")
+    (found,) = (finding for finding in findings(reserved("node[1-2]", more=longer)) if finding.name == name)
+    assert found.seen == f"{when}: all nodes of gleaner are reserved (old0, old9)"
+    ours = RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Accounts=gleaner")
+    assert state_of(name, reserved(more=ours)) is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (limited("|||||cpu=7||"),
+         "account gleaner has GrpTRES=cpu=7, and the smallest node has 8 CPUs: no agent starts "
+         "sacctmgr modify account gleaner set GrpTRES=cpu=8"),
+        (limited("gleaner||||||mem=3G|", "||||||mem=9G|"),
+         "user gleaner has MaxTRESPerJob=mem=3G, and the smallest node has 4000 MiB: no agent starts "
+         "sacctmgr modify user gleaner where account=gleaner set MaxTRESPerJob=mem=4000M"),
+        (limited("|||||||00:01:00"),
+         "account gleaner has MaxWall=00:01:00, and a round is 3600 s: no agent starts raise it"),
+        (limited("|||||||00:30:00"), "agents start only in the last 1800 s of a round"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_too_small_is_named_with_what_would_do(facts: Facts, words: str) -> None:
+    (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
+    assert words in f"{found.seen} {found.to_do}"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        limited("|||||cpu=8,mem=4000M||01:00:00"),
+        limited("gleaner|||||||1-00:00:00", "|||||||00:01:00"),  # the user's counts
+        limited("|||0||||", qos="gleaner|||9|||||||"),  # the QOS's counts
+        limited("|0||||||", cluster="another"),
+        limited("|0||||||", partition="another"),
+        h.program(limited("|0||||||"), "scontrol config", Output(0, h.CONFIG.replace(",limits,qos", ""))),
+    ],
+)  # fmt: skip
+def test_limits_that_are_met_or_do_not_count_are_in_order(facts: Facts) -> None:
+    assert state_of("Slurm's limits", facts) is CheckState.OK
+
+
+def test_a_node_has_the_cpus_that_slurm_leaves_to_jobs() -> None:
+    facts = limited("|||||cpu=6||")
+    assert state_of("Slurm's limits", facts) is CheckState.FAULT
+    nodes = Output(0, h.NODES.replace("CPUTot=8", "CPUTot=8 CPUEfctv=6"))
+    assert state_of("Slurm's limits", h.program(facts, "scontrol nodes", nodes)) is CheckState.OK
 
 
 def test_limits_of_others_who_use_the_account_do_not_matter() -> None:
-    assert (
-        state_of("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "eve|0||||||\n")))
-        is CheckState.OK
-    )
+    assert state_of("Slurm's limits", limited("eve|0||||||")) is CheckState.OK
 
 
 def test_agents_use_the_helper_where_docker_cannot_save() -> None:

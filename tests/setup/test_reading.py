@@ -435,5 +435,6 @@ def test_the_key_for_secrets_is_read_as_the_service_account_reads_it(tmp_path: P
 )
 def test_a_node_looks_for_the_program_that_control_starts(program: str, found: Output | Unread) -> None:
     control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": program})
-    assert machine_facts.found_program(control) == found
-    assert machine_facts.found_program(Unread("no answer")) == Unread("control does not say which program it starts")
+    assert machine_facts.find_controls_agent(control, within_s=PATIENCE_S) == found
+    silent = machine_facts.find_controls_agent(Unread("no answer"), within_s=PATIENCE_S)
+    assert silent == Unread("control does not say which program it starts")

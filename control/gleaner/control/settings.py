@@ -298,7 +298,7 @@ class ClusterSettings(_Table):
     """The time for one call of a Slurm program, or of PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
     """The most submissions in a second."""
-    agent_command: tuple[str, ...] = ("glean-agent",)
+    agent_command: tuple[str, ...] = Field(default=("glean-agent",), min_length=1)
     """The agent program, as a node finds it."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""

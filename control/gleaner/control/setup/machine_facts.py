@@ -40,6 +40,7 @@ from gleaner.control.setup.facts import (
     sqlite_file,
 )
 from gleaner.control.slurm import munge as munge_programs
+from gleaner.control.slurm.commands import NODE_PATH
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
@@ -182,13 +183,16 @@ def secret_key(path: Path, folder: Path, patience_s: float) -> SecretKeyFacts | 
         return Unread(f"{path} cannot be looked at")  # what the program has printed may have a part of the key
 
 
-def found_program(control: object) -> Output | Unread:
-    """Return the place on this machine of the program that control starts on nodes."""
+def find_controls_agent(control: object, *, within_s: float) -> Output | Unread:
+    """Look for the program that control starts on nodes, as one of Slurm's jobs would. Return its path."""
     name = str(control.health.get("agent_program") or "") if isinstance(control, ControlFacts) else ""
     if not name:
         return Unread("control does not say which program it starts")
-    path = shutil.which(name)
-    return Unread(f"control starts {name}, which is not here", is_missing=True) if path is None else Output(0, path)
+    where = {"path": lambda: Output(0, shutil.which(name, path=NODE_PATH) or "")}
+    found = reading.side_by_side(where, within_s=within_s)["path"]
+    if isinstance(found, Unread) or found.stdout:
+        return found
+    return Unread(f"control starts {name}, which is not here", is_missing=True)
 
 
 def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:

@@ -109,12 +109,17 @@ def archive_programs(facts: Facts) -> Judgement:
 
 def agent_program(facts: Facts) -> Judgement:
     """Judge whether Slurm's jobs find the agent program."""
+    controls = facts.programs.get(readers.CONTROLS_AGENT, Unread("it was not looked for"))
+    if isinstance(controls, Output):
+        return ok(f"control starts {controls.stdout}")
+    if controls.is_missing:
+        return fault(
+            controls.why,
+            "ln -s /opt/gleaner/bin/glean-agent /usr/local/bin/, or mend [cluster] agent_command on control's machine",
+        )
     said = needed(facts.programs.get("glean-agent", Unread("it was not looked for")))
     if said.status != 0:
         return fault("glean-agent is not on the PATH", "ln -s /opt/gleaner/bin/glean-agent /usr/local/bin/")
-    controls = facts.programs.get(readers.CONTROLS_AGENT)
-    if isinstance(controls, Unread) and controls.is_missing:
-        return fault(controls.why, "install it here, or mend [cluster] agent_command on control's machine")
     return ok(f"at {said.complaint}")
 
 

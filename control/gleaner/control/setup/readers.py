@@ -124,7 +124,7 @@ def commands(
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
         account, qos = settings.cluster.account, settings.cluster.qos
         if account is not None:
-            fields = f"format=User,{','.join(ACCOUNT_LIMITS)}"
+            fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
         if qos is not None:
             asked["sacctmgr qos limits"] = (*show, "qos", f"name={qos}", f"format=Name,{','.join(QOS_LIMITS)}")
@@ -138,7 +138,7 @@ def read(
 
     `agent` has the agents' settings of a node that is not set up yet.
     """
-    began_s = time.monotonic()
+    began_s, whole_s = time.monotonic(), patience_s
     if agent is None:
         agent = machine_facts.read_agent_settings() if role is MachineRole.NODE else Unread("only nodes have agents")
     privileged = (
@@ -168,7 +168,8 @@ def read(
     special = {name: found for name, found in answers.items() if " " not in name}
     programs = named("program ")
     if role is MachineRole.NODE:
-        programs[CONTROLS_AGENT] = machine_facts.found_program(special.get("control"))
+        left_s = max(_LAST_WORD_S, began_s + whole_s - time.monotonic())
+        programs[CONTROLS_AGENT] = machine_facts.find_controls_agent(special.get("control"), within_s=left_s)
     return Facts(
         role=role,
         now_s=time.time(),

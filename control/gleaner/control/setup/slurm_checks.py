@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gleaner.control.hostlist import expanded
 from gleaner.control.settings import ClusterSettings
@@ -332,20 +332,38 @@ def agents(facts: Facts) -> Judgement:
 def reservations(facts: Facts) -> Judgement:
     """Judge whether reservations, a forgotten one perhaps, keep all of the partition's nodes from agents."""
     own = ours(facts)
-    held: dict[str, frozenset[str]] = {}
-    until = ""
+    ends: dict[str, str] = {}
+    names: list[str] = []
     for one in records(facts.output("scontrol reservations").stdout):
-        nodes = frozenset(expanded(one.get("Nodes", "").replace("(null)", ""))) & own.nodes
-        if nodes and one.get("State") == "ACTIVE":
-            held[one.get("ReservationName", "?")] = nodes
-            until = max(until, one.get("EndTime", ""))
-    names, taken = ", ".join(held), frozenset[str]().union(*held.values())
-    if taken != own.nodes or not taken:
-        return ok(f"{len(taken)} of {len(own.nodes)} nodes are reserved" + (f": {names}" if names else ""))
+        nodes = _nodes_in(one.get("Nodes", "")) & own.nodes
+        if one.get("State") != "ACTIVE" or not nodes or _takes_us(one, facts):
+            continue
+        names.append(one.get("ReservationName", "?"))
+        for node in nodes:
+            ends[node] = max(ends.get(node, ""), one.get("EndTime", ""))
+    if not ends or len(ends) < len(own.nodes):
+        return ok(f"{len(ends)} of {len(own.nodes)} nodes are reserved" + (f": {', '.join(names)}" if names else ""))
     return warning(
-        f"all nodes of {own.name} are reserved until {until}: {names}: no agent starts",
-        f"if nobody needs it any more: scontrol delete ReservationName={next(iter(held))}",
+        f"no agent starts before {min(ends.values())}: all nodes of {own.name} are reserved ({', '.join(names)})",
+        "scontrol show reservation says for whom; scontrol delete ReservationName=... what nobody needs any more",
     )
+
+
+def _nodes_in(words: str) -> frozenset[str]:
+    try:
+        return frozenset(expanded("" if words == "(null)" else words))
+    except ValueError as error:
+        raise NotRead(f"scontrol show reservation said what cannot be read: {error}"[:160]) from error
+
+
+def _takes_us(reservation: Mapping[str, str], facts: Facts) -> bool:
+    """Return True for a reservation that takes our agents by itself."""
+    if "MAGNETIC" not in reservation.get("Flags", ""):
+        return False
+    user = "" if isinstance(facts.account, Unread) else facts.account.name
+    return user in reservation.get("Users", "").split(",") or (cluster(facts).account or "") in reservation.get(
+        "Accounts", ""
+    ).split(",")
 
 
 def account(facts: Facts) -> Judgement:
@@ -377,39 +395,85 @@ def account(facts: Facts) -> Judgement:
     return ok(f"{rows[0][1]} uses account {asked.account}" + (f" and QOS {asked.qos}" if asked.qos else ""))
 
 
-def _smallest_node(facts: Facts) -> dict[str, float]:
-    """Return the least cores and MiB of the partition's nodes, where Slurm says them: an agent takes a whole node."""
+@dataclass(frozen=True, slots=True)
+class SlurmLimit:
+    """A limit on the agents, or one part of it. `where`: the words of sacctmgr for whoever has it."""
+
+    who: str
+    where: str
+    field: str
+    part: str
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The limit as Slurm says it."""
+        return f"{self.field}={self.part}{'=' * bool(self.part)}{self.value}"
+
+
+def _limits_on_agents(facts: Facts) -> Iterator[SlurmLimit]:
+    """Yield the limits of the QOS, then of the service account, then of the account. Raises `NotRead`."""
+    asked, ours_here = cluster(facts), config(facts).get("ClusterName", "").lower()
+    name = "" if isinstance(facts.account, Unread) else facts.account.name
+    rows: list[tuple[str, str, tuple[str, ...], list[str]]] = []
+    if asked.qos is not None:
+        who, lines = f"qos {asked.qos}", facts.output("sacctmgr qos limits").stdout.splitlines()
+        rows += [(who, who, QOS_LIMITS, line.split("|")[1:]) for line in lines]
+    if asked.account is not None:
+        associations = [line.split("|") for line in facts.output("sacctmgr limits").stdout.splitlines()]
+        for of_cluster, partition_name, user, *values in sorted(
+            filter(len, associations), key=lambda row: row[2:3] == [""]
+        ):
+            is_ours = of_cluster.lower() in {ours_here, ""} and partition_name in {asked.partition, ""}
+            if is_ours and user in {name, ""}:
+                who = f"user {user}" if user else f"account {asked.account}"
+                where = f"user {user} where account={asked.account}" if user else who
+                rows.append((who, where, ACCOUNT_LIMITS, values))
+    for who, where, fields, values in rows:
+        if len(values) != len(fields):
+            raise NotRead("sacctmgr said what cannot be read")
+        for field, value in zip(fields, values, strict=True):
+            for piece in filter(None, value.split(",")):
+                part, _, amount = piece.rpartition("=")
+                yield SlurmLimit(who, where, field, part, amount)
+
+
+def _smallest_node(facts: Facts) -> dict[str, int]:
+    """Return the fewest CPUs and MiB that a node of the partition has for jobs: an agent takes all of them."""
     try:
         found = _our_nodes(facts)
-    except NotRead:
+        cpus = [int(node.get("CPUEfctv") or node["CPUTot"]) for node in found]
+        memory = [int(node["RealMemory"]) - int(node.get("MemSpecLimit") or 0) for node in found]
+    except (NotRead, LookupError, ValueError):
         return {}
-    sizes = {"cpu": [node.get("CPUTot", "") for node in found], "mem": [node.get("RealMemory", "") for node in found]}
-    return {kind: min(map(int, some)) for kind, some in sizes.items() if some and all(map(str.isdecimal, some))}
+    return {"cpu": min(cpus), "mem": min(memory)} if found else {}
 
 
-def _too_little(limit: str, least: Mapping[str, float], length_s: float) -> str | None:
-    """Return what an agent needs more than this limit gives, "" for a limit of nothing, and None for one that is met.
+def _unmet_need(limit: SlurmLimit, least: Mapping[str, int]) -> tuple[str, str] | None:
+    """Return what agents need and this limit does not give, and the value that would do; None if it is enough.
 
-    >>> [_too_little(limit, {"cpu": 8, "mem": 4000}, 600.0) for limit in ("0", "node=0", "cpu=4", "mem=3G", "0:09:00")]
-    ['', '', 'the smallest node has 8 cores', 'the smallest node has 4000 MiB', 'a round is 600 s']
-    >>> {_too_little(limit, {"cpu": 8, "mem": 4000}, 600.0) for limit in ("", "40", "cpu=8", "mem=4000M", "1-00:00:00")}
-    {None}
+    >>> [_unmet_need(SlurmLimit("", "", "GrpTRES", part, value), {"cpu": 8, "mem": 4000})
+    ...  for part, value in (("cpu", "4"), ("mem", "3G"), ("node", "0"), ("cpu", "8"), ("mem", "4000M"))]
+    [('the smallest node has 8 CPUs', '8'), ('the smallest node has 4000 MiB', '4000M'), ('', '-1'), None, None]
     """
-    if re.fullmatch(r"(?:(?:cpu|node|mem)=)?0[MG]?", limit):
-        return ""
-    if (seconds := _seconds(limit)) is not None:
-        return f"a round is {length_s:g} s" if seconds < length_s else None
-    match = re.fullmatch(r"(cpu|mem)=(\d{1,15})([MGT]?)", limit)
-    if match is None or match[1] not in least:
+    match = re.fullmatch(r"(\d{1,15})([MGT]?)", limit.value)
+    if match is None or limit.part not in {"", "cpu", "mem", "node"}:
         return None
-    wanted = least[match[1]]
-    if int(match[2]) * {"": 1, "M": 1, "G": 2**10, "T": 2**20}[match[3]] >= wanted:
+    amount = int(match[1]) * {"": 1, "M": 1, "G": 2**10, "T": 2**20}[match[2]]
+    if amount == 0:
+        return "", "-1"
+    wanted = least.get(limit.part, 0)
+    if amount >= wanted:
         return None
-    return f"the smallest node has {wanted:g} {'cores' if match[1] == 'cpu' else 'MiB'}"
+    return (
+        (f"the smallest node has {wanted} CPUs", str(wanted))
+        if limit.part == "cpu"
+        else (f"the smallest node has {wanted} MiB", f"{wanted}M")
+    )
 
 
 def _seconds(limit: str) -> int | None:
-    """Return the seconds of a time as Slurm prints it; None if it is none."""
+    """Return the seconds of a time as Slurm prints it; None if it is not a time."""
     match = _LIMIT.fullmatch(limit)
     if match is None:
         return None
@@ -418,36 +482,34 @@ def _seconds(limit: str) -> int | None:
 
 
 def limits(facts: Facts) -> Judgement:
-    """Judge limits of the account, of the service account in it, and of the QOS, that let no agent start."""
-    asked, length_s = cluster(facts), needed(facts.settings).rounds.length_s
-    least = _smallest_node(facts)
-    found: list[Judgement] = []
-    for name, fields, kind, of_kind in (
-        ("sacctmgr limits", ACCOUNT_LIMITS, "account", asked.account),
-        ("sacctmgr qos limits", QOS_LIMITS, "qos", asked.qos),
-    ):
-        if of_kind is None:
+    """Judge limits of the QOS, the account, and the service account in it, that let no agent start.
+
+    Slurm takes the first Max* limit that is set, of QOS, user and account in this order, and every Grp* limit.
+    """
+    enforced = set(config(facts).get("AccountingStorageEnforce", "").lower().split(","))
+    if not enforced & {"limits", "safe", "all"}:
+        return ok("slurm.conf enforces no limits")
+    least, rounds = _smallest_node(facts), needed(facts.settings).rounds
+    decided: set[tuple[str, str]] = set()
+    short: list[Judgement] = []
+    for limit in _limits_on_agents(facts):
+        key = (limit.field.removesuffix("PerUser"), limit.part)
+        if limit.field.startswith("Max") and key in decided:
             continue
-        for line in facts.output(name).stdout.splitlines():
-            owner, *values = line.split("|")
-            if len(values) != len(fields):
-                return not_checked("sacctmgr said what cannot be read")
-            is_user = kind == "account" and owner != ""
-            if is_user and not isinstance(facts.account, Unread) and owner != facts.account.name:
-                continue  # others who use the account
-            who = f"user {owner}" if is_user else f"{kind} {of_kind}"
-            where = f"user {owner} where account={of_kind}" if is_user else who
-            found += [
-                fault(
-                    f"{who} has {field}={limit}{f': {needs}' if needs else ''}: no agent starts",
-                    f"sacctmgr modify {where} set {field}={limit.rpartition('=')[0]}{'=' * ('=' in limit)}-1",
-                )
-                for field, value in zip(fields, values, strict=True)
-                for limit in value.split(",")
-                for needs in [_too_little(limit, least, length_s)]
-                if needs is not None
-            ]
-    return found[0] if found else ok("no limit keeps all agents from starting")
+        decided.add(key)
+        seconds = _seconds(limit.value)
+        if seconds is None and (need := _unmet_need(limit, least)):
+            why, value = need
+            return fault(
+                f"{limit.who} has {limit.text}{f', and {why}' if why else ''}: no agent starts",
+                f"sacctmgr modify {limit.where} set {replace(limit, value=value).text}",
+            )
+        if seconds is not None and seconds < rounds.length_s:
+            judge = fault if seconds < rounds.shortest_slice_s else warning
+            starts = "no agent starts" if judge is fault else f"agents start only in the last {seconds} s of a round"
+            short.append(judge(f"{limit.who} has {limit.text}, and a round is {rounds.length_s:g} s: {starts}",
+                               "raise it, or shorten the rounds"))  # fmt: skip
+    return short[0] if short else ok("no limit keeps all agents from starting")
 
 
 def qos(facts: Facts) -> Judgement:
