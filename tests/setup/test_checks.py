@@ -70,9 +70,11 @@ def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Outpu
 PLAIN = h.settings(client=ClientSettings(url="http://head:8642"))
 
 
-def limited(*rows: str, cluster: str = "one", partition: str = "", qos: str = "gleaner||||||||||") -> Facts:
+def limited(*rows: str, cluster: str = "one", partition: str = "", qos: str = "gleaner|||||||||||") -> Facts:
     """Return control's facts with these limits of the account and its users."""
-    said = "".join(f"{cluster}|{partition}|{row}\n" for row in rows)
+    # After the name of the user, if it is one, comes the limit of minutes.
+    lines = (row.replace("|", "||", 1) for row in rows)
+    said = "".join(f"{cluster}|{partition}|{line}\n" for line in lines)
     facts = h.program(h.control(), "sacctmgr limits", Output(0, said))
     return h.program(facts, "sacctmgr qos limits", Output(0, f"{qos}\n"))
 
@@ -120,6 +122,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("certificate", h.control(certificate=Unread("/etc/cert.pem is not trusted: Hostname mismatch"))),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", h.UID, 0o644))),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", MISSING)),
+    ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", 0, 0o600))),
+    ("certificate's key", h.file(h.control(), "/etc/cert.pem", TextFile("", 0, 0o600))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, is_on_storage=True))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, mode=0o640))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, uid=0))),
@@ -240,8 +244,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),
     ("Slurm's limits", limited("|||||gres/gpu=0,cpu=0||")),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0||||||\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner|||||||cpu=7|||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner|||||0||||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||||||cpu=7|||\n"))),
     ("Slurm's limits", limited("||||||mem=3G|")),
     ("Slurm's limits", limited("|||||||00:01:00")),
 ]  # fmt: skip
@@ -290,6 +294,7 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
     ("agents", waiting("QOSGrpCpuLimit", "Resources")),
+    ("Slurm's limits", limited("|||||||", qos="gleaner|cpu=479||||||||||")),
     ("Slurm's limits", limited("|||||||00:30:00")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
@@ -501,8 +506,9 @@ def test_a_limit_that_is_too_small_is_named_with_what_would_do(facts: Facts, wor
     [
         limited("|||||cpu=8,mem=4000M||01:00:00"),
         limited("gleaner|||||||1-00:00:00", "|||||||00:01:00"),  # the user's counts
-        limited("|||0||||", qos="gleaner|||9|||||||"),  # the QOS's counts
+        limited("|||0||||", qos="gleaner||||9|||||||"),  # the QOS's counts
         limited("|0||||||", cluster="another"),
+        limited("|||||||", qos="gleaner|cpu=480||||||||||"),
         limited("|0||||||", partition="another"),
         h.program(limited("|0||||||"), "scontrol config", Output(0, h.CONFIG.replace(",limits,qos", ""))),
     ],

@@ -19,6 +19,8 @@ failed() {
     systemctl --no-pager --failed
     sinfo --long --Node
     squeue
+    as_alice glean show 1
+    glean nodes
     journalctl --no-pager -b -p warning --since -15min | tail -40
     tail -n 15 /var/log/slurm/*.log /var/lib/gleaner/work/*.log 2>/dev/null
     end "FAILED at stage $stage, line $1"
@@ -113,6 +115,11 @@ until_is 600 is_usable
 until_is 600 as_alice glean status
 told systemctl is-active gleaner-control gleaner-watchdog
 [ "$way" = docker ] || told systemctl is-active gleaner-helper
+# Here slurmctld was started anew, too, and takes the dead agent's job for one that runs, until its time limit. Then Slurm
+# 24.11.5 ends with "fatal: assoc_mgr_lock". A controller on a machine of its own sees that the node was started anew.
+told scontrol update NodeName=machine State=DOWN Reason=restarted
+told scontrol update NodeName=machine State=RESUME
+until_is 300 is_usable
 until_is 3600 state_is Complete
 told as_alice glean show 1
 told was_restored 2

@@ -17,9 +17,18 @@ from gleaner.control.settings import Settings
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
-ACCOUNT_LIMITS = ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs", "GrpTRES", "MaxTRESPerJob", "MaxWall")
+ACCOUNT_LIMITS = (
+    "GrpTRESMins",
+    "GrpJobs",
+    "GrpSubmitJobs",
+    "MaxJobs",
+    "MaxSubmitJobs",
+    "GrpTRES",
+    "MaxTRESPerJob",
+    "MaxWall",
+)
 QOS_LIMITS = (
-    "GrpJobs", "GrpSubmitJobs", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MaxJobsPerAccount",
+    "GrpTRESMins", "GrpJobs", "GrpSubmitJobs", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MaxJobsPerAccount",
     "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser", "MaxWall",
 )  # fmt: skip
 """Slurm's limits that let nothing start if they are too small."""

@@ -275,6 +275,10 @@ def key_of_certificate(facts: Facts) -> Judgement:
     path = needed(facts.settings).api.key
     if path is None:
         return ok("there is no certificate")
+    for one in (needed(facts.settings).api.certificate, path):
+        if refused := facts.refusal_to_account(str(one)):
+            whom = "" if isinstance(facts.account, Unread) else facts.account.name
+            return fault(f"{refused}: control cannot start again", f"chown {whom} {one}")
     return _secret_file(facts.file(str(path)), str(path))
 
 

@@ -262,7 +262,7 @@ def _places(
             folders.append(str(agent.work))
     if role is MachineRole.CONTROL and not isinstance(settings, Unread):
         if settings.api.key is not None:
-            files.append(str(settings.api.key))
+            files += [str(settings.api.key), str(settings.api.certificate)]
         if settings.queue.url.startswith("sqlite"):
             folders.append(str(sqlite_file(settings.queue.url).parent))
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(folders))
