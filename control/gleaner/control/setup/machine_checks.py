@@ -151,6 +151,8 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return "ca_file is not the authority of control's certificate: copy it from control's machine again"
     if HANGS in why:
         return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}"
+    if "mismatch" in why:
+        return "use a name that the certificate has, or make it anew: glean setup control --host NAME, for each name"
     if "certificate" in why or "ca_file" in why:
         return "set ca_file to the authority of control's certificate; the name in the address must be in it"
     where = "control_url in agent.toml" if facts.role is MachineRole.NODE else "client.url"
