@@ -391,7 +391,7 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "ca_file is not the authority of control's certificate: copy it from control's machine again"),
         ("control", h.node(control=Unread("the certificate of head is not trusted: certificate has expired")),
          "on its machine: run `glean setup control` again, then systemctl restart gleaner-control"),
-        ("control", h.node(control=Unread("the certificate of site is not trusted: Hostname mismatch, certificate is not")),
+        ("control", h.node(control=Unread("the certificate of site is not trusted: Hostname mismatch, for x")),
          "use a name that the certificate has, or make it anew: glean setup control --host NAME"),
         ("control", h.node(control=Unread("head port 8642 accepts connections: it did not answer within 5 s")),
          "control hangs: on its machine systemctl restart gleaner-control"),
