@@ -124,8 +124,8 @@ def control(**changes: Any) -> Facts:
             "squeue agents": Output(0, "RUNNING|gleaner-1800000000-5eed5eed|None\n"),
             "scontrol reservations": Output(0, "No reservations in the system\n"),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
-            "sacctmgr limits": Output(0, "one||||||||||\none||gleaner|||||40|cpu=64||1-00:00:00\n"),
-            "sacctmgr qos limits": Output(0, "gleaner|||||||||||\n"),
+            "sacctmgr limits": Output(0, "one|||||||||\none||gleaner||||40|cpu=64||1-00:00:00\n"),
+            "sacctmgr qos limits": Output(0, "gleaner||||||||||\n"),
             "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
         },
         files={

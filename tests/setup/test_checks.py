@@ -70,11 +70,9 @@ def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Outpu
 PLAIN = h.settings(client=ClientSettings(url="http://head:8642"))
 
 
-def limited(*rows: str, cluster: str = "one", partition: str = "", qos: str = "gleaner|||||||||||") -> Facts:
+def limited(*rows: str, cluster: str = "one", partition: str = "", qos: str = "gleaner||||||||||") -> Facts:
     """Return control's facts with these limits of the account and its users."""
-    # After the name of the user, if it is one, comes the limit of minutes.
-    lines = (row.replace("|", "||", 1) for row in rows)
-    said = "".join(f"{cluster}|{partition}|{line}\n" for line in lines)
+    said = "".join(f"{cluster}|{partition}|{row}\n" for row in rows)
     facts = h.program(h.control(), "sacctmgr limits", Output(0, said))
     return h.program(facts, "sacctmgr qos limits", Output(0, f"{qos}\n"))
 
@@ -136,6 +134,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
     ("database", h.control(schema=Unread("the queue's database does not work now: connection refused"))),
+    ("database", h.control(schema=Unread("no answer within 6 s"), control=Unread("head port 8642: refused"))),
     ("control", h.health(h.control(), leader=False, has_leader=False)),
     ("queue's writes", h.control(queue=replace(h.QUEUE, refused="/var/lib/gleaner/queue.db", mode=0o644))),
     ("queue's writes", h.control(queue=replace(h.QUEUE, refused="/var/lib/gleaner", uid=4200, is_read_only=True))),
@@ -244,8 +243,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),
     ("Slurm's limits", limited("|||||gres/gpu=0,cpu=0||")),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner|||||0||||||\n"))),
-    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||||||cpu=7|||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner||||0||||||\n"))),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr qos limits", Output(0, "gleaner|||||||cpu=7|||\n"))),
     ("Slurm's limits", limited("||||||mem=3G|")),
     ("Slurm's limits", limited("|||||||00:01:00")),
 ]  # fmt: skip
@@ -294,7 +293,6 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
     ("agents", waiting("QOSGrpCpuLimit", "Resources")),
-    ("Slurm's limits", limited("|||||||", qos="gleaner|cpu=479||||||||||")),
     ("Slurm's limits", limited("|||||||00:30:00")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
@@ -356,6 +354,7 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("database's disk", h.control(settings=h.settings(queue=QueueSettings(url="postgresql+psycopg://g@/g")))),
         ("certificate's key", h.file(h.control(uid=1000), "/etc/key.pem", DENIED)),
         ("key for secrets", h.control(uid=1000, secret_key=replace(h.SECRET_KEY, trouble="Permission denied"))),
+        ("database", h.control(schema=Unread("no answer within 6 s"))),
         ("control", h.node(agent=Unread("x"), control=Facts.__dataclass_fields__["control"].default)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -508,9 +507,8 @@ def test_a_limit_that_is_too_small_is_named_with_what_would_do(facts: Facts, wor
     [
         limited("|||||cpu=8,mem=4000M||01:00:00"),
         limited("gleaner|||||||1-00:00:00", "|||||||00:01:00"),  # the user's counts
-        limited("|||0||||", qos="gleaner||||9|||||||"),  # the QOS's counts
+        limited("|||0||||", qos="gleaner|||9|||||||"),  # the QOS's counts
         limited("|0||||||", cluster="another"),
-        limited("|||||||", qos="gleaner|cpu=480||||||||||"),
         limited("|0||||||", partition="another"),
         h.program(limited("|0||||||"), "scontrol config", Output(0, h.CONFIG.replace(",limits,qos", ""))),
     ],

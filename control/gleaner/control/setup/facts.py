@@ -17,18 +17,9 @@ from gleaner.control.settings import Settings
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
-ACCOUNT_LIMITS = (
-    "GrpTRESMins",
-    "GrpJobs",
-    "GrpSubmitJobs",
-    "MaxJobs",
-    "MaxSubmitJobs",
-    "GrpTRES",
-    "MaxTRESPerJob",
-    "MaxWall",
-)
+ACCOUNT_LIMITS = ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs", "GrpTRES", "MaxTRESPerJob", "MaxWall")
 QOS_LIMITS = (
-    "GrpTRESMins", "GrpJobs", "GrpSubmitJobs", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MaxJobsPerAccount",
+    "GrpJobs", "GrpSubmitJobs", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MaxJobsPerAccount",
     "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser", "MaxWall",
 )  # fmt: skip
 """Slurm's limits that let nothing start if they are too small."""

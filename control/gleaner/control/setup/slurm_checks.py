@@ -1,6 +1,5 @@
 """Checks of Slurm: its programs, its settings, the partitions, the nodes, the account and its QOS. Pure."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -491,7 +490,6 @@ def limits(facts: Facts) -> Judgement:
     if not enforced & {"limits", "safe", "all"}:
         return ok("slurm.conf enforces no limits")
     least, rounds = _smallest_node(facts), needed(facts.settings).rounds
-    minutes = {"cpu": least["cpu"] * math.ceil(rounds.length_s / 60)} if least else {}
     decided: set[tuple[str, str]] = set()
     short: list[Judgement] = []
     for limit in _limits_on_agents(facts):
@@ -500,17 +498,13 @@ def limits(facts: Facts) -> Judgement:
             continue
         decided.add(key)
         seconds = _seconds(limit.value)
-        if limit.field == "GrpTRESMins":
-            if _unmet_need(limit, minutes):
-                cure = f"sacctmgr modify {limit.where} set {replace(limit, value='-1').text}"
-                short.append(warning(f"{limit.who} has {limit.text}, less than an agent uses in a round", cure))
-        elif seconds is None and (need := _unmet_need(limit, least)):
+        if seconds is None and (need := _unmet_need(limit, least)):
             why, value = need
             return fault(
                 f"{limit.who} has {limit.text}{f', and {why}' if why else ''}: no agent starts",
                 f"sacctmgr modify {limit.where} set {replace(limit, value=value).text}",
             )
-        elif seconds is not None and seconds < rounds.length_s:
+        if seconds is not None and seconds < rounds.length_s:
             judge = fault if seconds < rounds.shortest_slice_s else warning
             starts = "no agent starts" if judge is fault else f"agents start only in the last {seconds} s of a round"
             short.append(judge(f"{limit.who} has {limit.text}, and a round is {rounds.length_s:g} s: {starts}",
