@@ -47,7 +47,7 @@ REGULAR = (("node3", 0, 48, "alice"), ("node1", 1, 50, "bob"), ("node2", 2, 50, 
 def main() -> int:
     """Run the demo and return 0 if every job is proven right."""
     began_s = time.time()
-    stage("5 of 5: the campaign, four rounds of a minute", "3 min; more if the machine does other work")
+    stage("5 of 5: the campaign, four rounds of a minute", "4 min; more if the machine does other work")
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
     cluster.clear()  # nobody knows how long that takes: the first round is counted from afterwards

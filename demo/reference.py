@@ -22,8 +22,8 @@ KEPT_IN = Path("/var/lib/gleaner/reference")
 RUNS = 12
 PROCESS = "hardqcd"
 SLICES = 4.2
-"""A job computes for so many slices of the demo as `computing_s` has them, which is a machine with other work. On a quiet
-one slices compute for half as long again, and processors do more in a second: it is restored twice there, too."""
+"""A job computes for so many slices of the demo as `computing_s` has them, which is a machine with other work. On a
+quiet one slices compute for half as long again, and processors do more in a second: it is restored twice there, too."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 
