@@ -1,5 +1,6 @@
 """The control program as a process of its own: started, asked, ended, killed, started again."""
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
+from tests.slurm.slurm_harness import LOCAL_AGENT
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.cli import app
@@ -27,9 +29,7 @@ from gleaner.control.settings import Settings
 pytestmark = pytest.mark.slow
 
 PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 'glean'; sys.exit(main())"
-IDLE_AGENT = '["python3", "-ISc", "import time; time.sleep(300)", "agent"]'
-"""One process, which keeps its arguments: a killed shell would leave its sleep behind, and another program's have no
-name by which control finds its agents."""
+IDLE_AGENT = json.dumps(LOCAL_AGENT)
 
 
 def until(holds: Callable[[], Any], *, within_s: float = 150) -> Any:

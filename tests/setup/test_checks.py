@@ -481,6 +481,8 @@ def test_reservations_matter_once_no_node_is_left() -> None:
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old0, old9)"
     ours = RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Accounts=gleaner")
     assert state_of(name, reserved(more=ours)) is CheckState.OK
+    others = reserved(more=RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Users=eve"))
+    assert state_of(name, replace(others, account=Unread("nobody knows"))) is CheckState.WARNING
 
 
 @pytest.mark.parametrize(

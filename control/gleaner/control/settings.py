@@ -28,6 +28,8 @@ LONGEST_CALL_S = DAY_S
 """The longest time for which a call is waited for: the system's own waits end at 24 days."""
 LARGEST_GIB = 10**9
 """The largest size in GiB: its bytes are a number that every database can hold."""
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+"""The hosts that only this machine reaches."""
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -332,7 +334,7 @@ class ApiSettings(_Table):
     def _no_plain_text_off_this_machine(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key go together")
-        if self.certificate is None and self.host not in {"127.0.0.1", "::1", "localhost"}:
+        if self.certificate is None and self.host not in LOOPBACK:
             raise ValueError(
                 f"host {self.host} is reachable from elsewhere: set certificate and key (TLS), or 127.0.0.1"
             )

@@ -60,7 +60,7 @@ from gleaner.control.models.report import MonthReport
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
-from gleaner.control.settings import ClientSettings
+from gleaner.control.settings import LOOPBACK, ClientSettings
 from gleaner.control.slurm import munge
 
 Answered = TypeVar("Answered")
@@ -159,7 +159,7 @@ def checked_url(url: str) -> str:
         scheme, host = "", None
     if scheme not in {"http", "https"} or not host:
         raise BadInput(f"client.url is {url!r}; it must be like https://HOST:8642")
-    if scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
+    if scheme == "http" and host not in LOOPBACK:
         raise BadInput(f"client.url is {url!r}: off this machine the token must not travel in the clear; use https://")
     return url
 

@@ -60,8 +60,6 @@ SHARED_PART = 0.5
 TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
 """The need for an agent when results wait to be delivered and no agent is there."""
 
-_UNSEEN = "it ended before it registered"
-
 _log = structlog.get_logger(__name__)
 
 
@@ -387,7 +385,9 @@ def _unstarted(agent: AgentHere, node: str | None, view: Snapshot, needs_s: floa
     if agent.scheduler_id is None:
         return Unstarted(agent.name, "the scheduler never took it", None)
     if node is None:
-        return Unstarted(agent.name, _UNSEEN, None, is_early=view.read_s < agent.end_s - needs_s)
+        return Unstarted(
+            agent.name, "it ended before it registered", None, is_early=view.read_s < agent.end_s - needs_s
+        )
     if node in regular_nodes(view) or view.read_s >= agent.end_s:
         return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
     return Unstarted(agent.name, f"it died on {node} before it registered", node)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gleaner.control.input_errors import one_line
-from gleaner.control.setup import machine_checks, node_checks, slurm_checks, storage_checks
+from gleaner.control.setup import accounting_checks, machine_checks, node_checks, slurm_checks, storage_checks
 from gleaner.control.setup.facts import Facts, MachineRole, NotRead
 from gleaner.control.setup.finding import CheckState, Finding, Judgement
 
@@ -95,9 +95,9 @@ CHECKS = (
     Check("nodes", slurm_checks.nodes, _CONTROL),
     Check("agents", slurm_checks.agents, _CONTROL),
     Check("reservations", slurm_checks.reservations, _CONTROL),
-    Check("account", slurm_checks.account, _CONTROL),
-    Check("QOS", slurm_checks.qos, _CONTROL),
-    Check("Slurm's limits", slurm_checks.limits, _CONTROL),
+    Check("account", accounting_checks.account, _CONTROL),
+    Check("QOS", accounting_checks.qos, _CONTROL),
+    Check("Slurm's limits", accounting_checks.limits, _CONTROL),
 )
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
+from gleaner.control.settings import LOOPBACK
 from gleaner.control.setup import readers
 from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, MachineRole, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
@@ -162,7 +163,7 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return f"control speaks https, and this was http: begin {where} with https://"
     if any(words in why for words in _NO_TLS):
         return f"no https is spoken there: is {where} right, and has control a certificate?"
-    if is_control and _is_loopback(needed(facts.settings).api.host) and not _is_loopback(_host(facts)):
+    if is_control and needed(facts.settings).api.host in LOOPBACK and _host(facts) not in LOOPBACK:
         return f"control listens at {needed(facts.settings).api.host} alone: mend [api] host, then {_RESTART}"
     if is_control:
         return f"systemctl status gleaner-control; is {where} right?"
@@ -179,10 +180,6 @@ def _host(facts: Facts) -> str:
         return urlsplit(_url(facts)).hostname or ""
     except ValueError:
         return ""
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def steps(facts: Facts) -> Judgement:

@@ -138,7 +138,7 @@ def read(
 
     `agent` has the agents' settings of a node that is not set up yet.
     """
-    began_s, whole_s = time.monotonic(), patience_s
+    ends_s = time.monotonic() + patience_s
     if agent is None:
         agent = machine_facts.read_agent_settings() if role is MachineRole.NODE else Unread("only nodes have agents")
     privileged = (
@@ -149,7 +149,7 @@ def read(
     has_systemd = Path("/run/systemd/system").is_dir()
     asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
-    left_s = round(max(_LEAST_S, patience_s - (time.monotonic() - began_s)), 1)
+    left_s = round(max(_LEAST_S, ends_s - time.monotonic()), 1)
     # A program that hangs is ended, and its line says so, before the look ends.
     patience_s = left_s - _LAST_WORD_S
     readers: dict[str, Callable[[], object]] = {}
@@ -168,7 +168,7 @@ def read(
     special = {name: found for name, found in answers.items() if " " not in name}
     programs = named("program ")
     if role is MachineRole.NODE:
-        left_s = max(_LAST_WORD_S, began_s + whole_s - time.monotonic())
+        left_s = max(_LAST_WORD_S, ends_s - time.monotonic())
         programs[CONTROLS_AGENT] = machine_facts.find_controls_agent(special.get("control"), within_s=left_s)
     return Facts(
         role=role,

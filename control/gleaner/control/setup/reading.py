@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.input_errors import one_line
+from gleaner.control.settings import LOOPBACK
 from gleaner.control.setup.facts import HANGS, Certificate, Folder, Output, TextFile, Unread
 
 Value = TypeVar("Value")
@@ -147,7 +148,7 @@ def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: st
         return Unread(f"{url!r} is no address; it must be like https://HOST:8642")
     if parts.scheme not in {"http", "https"} or not host:
         return Unread(f"{url!r} is no address; it must be like https://HOST:8642")
-    if token and parts.scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
+    if token and parts.scheme == "http" and host not in LOOPBACK:
         return Unread(f"{url}: off this machine the token must not travel in the clear; use https://")
     try:
         connection = _connection(parts.scheme, host, port, ca_file, within_s=within_s)

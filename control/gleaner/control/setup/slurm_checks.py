@@ -1,15 +1,13 @@
-"""Checks of Slurm: its programs, its settings, the partitions, the nodes, the account and its QOS. Pure."""
+"""Checks of Slurm: its programs, its settings, the partitions, the nodes, and what keeps agents waiting. Pure."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gleaner.control.hostlist import expanded
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.setup.facts import (
-    ACCOUNT_LIMITS,
-    QOS_LIMITS,
     Facts,
     MachineRole,
     NotRead,
@@ -56,6 +54,15 @@ def records(text: str) -> Iterator[dict[str, str]]:
             found.setdefault(key, value)
         if found:
             yield found
+
+
+def seconds_in(limit: str) -> int | None:
+    """Return the seconds of a time as Slurm prints it; None if it is not a time."""
+    match = _LIMIT.fullmatch(limit)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +244,7 @@ def limit_of_partition(facts: Facts) -> Judgement:
     """Judge whether an agent for a whole round fits into the partition's limit."""
     found, length_s = ours(facts), needed(facts.settings).rounds.length_s
     limit = found.values.get("MaxTime", "")
-    seconds = _seconds(limit)
+    seconds = seconds_in(limit)
     if seconds is not None and seconds < length_s:
         return fault(
             f"MaxTime={limit}, and a round is {length_s:g} s", f"raise MaxTime, or shorten the rounds; {_CONFIG}"
@@ -270,7 +277,7 @@ def admittance(facts: Facts) -> Judgement:
     return ok(f"{own.name} takes account {asked.account or 'any'}")
 
 
-def _our_nodes(facts: Facts) -> list[dict[str, str]]:
+def our_nodes(facts: Facts) -> list[dict[str, str]]:
     """Return the records of the nodes of the agents' partition. A reason is all that follows it on its line."""
     own = ours(facts)
     return [
@@ -283,7 +290,7 @@ def _our_nodes(facts: Facts) -> list[dict[str, str]]:
 
 def memory(facts: Facts) -> Judgement:
     """Judge whether Slurm knows the memory of the nodes."""
-    found = _our_nodes(facts)
+    found = our_nodes(facts)
     if not found:
         return not_checked("scontrol shows none of the partition's nodes")
     if unknown := [node["NodeName"] for node in found if node.get("RealMemory") == "1"]:
@@ -294,7 +301,7 @@ def memory(facts: Facts) -> Judgement:
 
 def nodes(facts: Facts) -> Judgement:
     """Judge whether Slurm can use the nodes, and whether the Epilog has drained any."""
-    found = _our_nodes(facts)
+    found = our_nodes(facts)
     if drained := [node["NodeName"] for node in found if "epilog" in node.get("Reason", "").lower()]:
         return fault(f"Slurm has drained {', '.join(drained[:4])}: the Epilog failed there",
                      "put epilog.sh on it, then scontrol update NodeName=... State=RESUME")  # fmt: skip
@@ -316,12 +323,10 @@ def agents(facts: Facts) -> Judgement:
     if isinstance(facts.problem, str) and facts.problem:
         return fault(facts.problem, "`glean nodes` shows it until it is mended")
     lines = [line.split("|", 2) for line in facts.output("squeue agents").stdout.splitlines()]
-    found = [(state, reason) for state, name, reason in filter(lambda line: len(line) == 3, lines)
-             if name.startswith(AGENT_PREFIX)]  # fmt: skip
-    if any(state == "RUNNING" for state, _ in found):
-        return ok(f"{sum(state == 'RUNNING' for state, _ in found)} run")
-    odd = Counter(reason for _, reason in found if reason not in _USUAL_REASONS)
-    if odd:
+    found = [(line[0], line[2]) for line in lines if len(line) == 3 and line[1].startswith(AGENT_PREFIX)]
+    if running := sum(state == "RUNNING" for state, _ in found):
+        return ok(f"{running} run")
+    if odd := Counter(reason for _, reason in found if reason not in _USUAL_REASONS):
         reason, count = odd.most_common(1)[0]
         return warning(
             f"none runs, and {count} wait for {reason}", "Slurm's page of squeue says what that is; sacctmgr, sinfo -R"
@@ -360,172 +365,6 @@ def _takes_us(reservation: Mapping[str, str], facts: Facts) -> bool:
     """Return True for a reservation that takes our agents by itself."""
     if "MAGNETIC" not in reservation.get("Flags", ""):
         return False
-    user = "" if isinstance(facts.account, Unread) else facts.account.name
-    return user in reservation.get("Users", "").split(",") or (cluster(facts).account or "") in reservation.get(
-        "Accounts", ""
-    ).split(",")
-
-
-def account(facts: Facts) -> Judgement:
-    """Judge whether Slurm's accounting knows the agents' account."""
-    asked = cluster(facts)
-    said = facts.programs.get("sacctmgr assoc", Unread("sacctmgr was not asked"))
-    if isinstance(said, Unread) or said.status != 0:
-        why = said.why if isinstance(said, Unread) else f"sacctmgr: {said.complaint}"
-        return fault(why, "do sacctmgr and slurmdbd work?")
-    rows = [line.split("|") for line in said.stdout.splitlines() if line.strip()]
-    if any(len(row) != 4 for row in rows):
-        return not_checked("sacctmgr said what cannot be read")
-    if not rows:
-        return fault("Slurm's accounting does not know the service account",
-                     "sacctmgr add user gleaner Account=gleaner QOS=gleaner DefaultQOS=gleaner")  # fmt: skip
-    if asked.account is None:
-        return warning("[cluster] account is not set: agents count in somebody's fair share", 'account = "gleaner"')
-    of_account = [row for row in rows if row[0].lower() == asked.account.lower()]
-    if not of_account:
-        return fault(
-            f"the service account may not use account {asked.account}",
-            f"sacctmgr add user {rows[0][1]} Account={asked.account}",
-        )
-    if asked.qos and not any(asked.qos.lower() in row[2].lower().split(",") for row in of_account):
-        return fault(
-            f"account {asked.account} may not use QOS {asked.qos}",
-            f"sacctmgr modify user {rows[0][1]} set qos+={asked.qos}",
-        )
-    return ok(f"{rows[0][1]} uses account {asked.account}" + (f" and QOS {asked.qos}" if asked.qos else ""))
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmLimit:
-    """A limit on the agents, or one part of it. `where`: the words of sacctmgr for whoever has it."""
-
-    who: str
-    where: str
-    field: str
-    part: str
-    value: str
-
-    @property
-    def text(self) -> str:
-        """The limit as Slurm says it."""
-        return f"{self.field}={self.part}{'=' * bool(self.part)}{self.value}"
-
-
-def _limits_on_agents(facts: Facts) -> Iterator[SlurmLimit]:
-    """Yield the limits of the QOS, then of the service account, then of the account. Raises `NotRead`."""
-    asked, ours_here = cluster(facts), config(facts).get("ClusterName", "").lower()
-    name = "" if isinstance(facts.account, Unread) else facts.account.name
-    rows: list[tuple[str, str, tuple[str, ...], list[str]]] = []
-    if asked.qos is not None:
-        who, lines = f"qos {asked.qos}", facts.output("sacctmgr qos limits").stdout.splitlines()
-        rows += [(who, who, QOS_LIMITS, line.split("|")[1:]) for line in lines]
-    if asked.account is not None:
-        associations = [line.split("|") for line in facts.output("sacctmgr limits").stdout.splitlines()]
-        for of_cluster, partition_name, user, *values in sorted(
-            filter(len, associations), key=lambda row: row[2:3] == [""]
-        ):
-            is_ours = of_cluster.lower() in {ours_here, ""} and partition_name in {asked.partition, ""}
-            if is_ours and user in {name, ""}:
-                who = f"user {user}" if user else f"account {asked.account}"
-                where = f"user {user} where account={asked.account}" if user else who
-                rows.append((who, where, ACCOUNT_LIMITS, values))
-    for who, where, fields, values in rows:
-        if len(values) != len(fields):
-            raise NotRead("sacctmgr said what cannot be read")
-        for field, value in zip(fields, values, strict=True):
-            for piece in filter(None, value.split(",")):
-                part, _, amount = piece.rpartition("=")
-                yield SlurmLimit(who, where, field, part, amount)
-
-
-def _smallest_node(facts: Facts) -> dict[str, int]:
-    """Return the fewest CPUs and MiB that a node of the partition has for jobs: an agent takes all of them."""
-    try:
-        found = _our_nodes(facts)
-        cpus = [int(node.get("CPUEfctv") or node["CPUTot"]) for node in found]
-        memory = [int(node["RealMemory"]) - int(node.get("MemSpecLimit") or 0) for node in found]
-    except (NotRead, LookupError, ValueError):
-        return {}
-    return {"cpu": min(cpus), "mem": min(memory)} if found else {}
-
-
-def _unmet_need(limit: SlurmLimit, least: Mapping[str, int]) -> tuple[str, str] | None:
-    """Return what agents need and this limit does not give, and the value that would do; None if it is enough.
-
-    >>> [_unmet_need(SlurmLimit("", "", "GrpTRES", part, value), {"cpu": 8, "mem": 4000})
-    ...  for part, value in (("cpu", "4"), ("mem", "3G"), ("node", "0"), ("cpu", "8"), ("mem", "4000M"))]
-    [('the smallest node has 8 CPUs', '8'), ('the smallest node has 4000 MiB', '4000M'), ('', '-1'), None, None]
-    """
-    match = re.fullmatch(r"(\d{1,15})([MGT]?)", limit.value)
-    if match is None or limit.part not in {"", "cpu", "mem", "node"}:
-        return None
-    amount = int(match[1]) * {"": 1, "M": 1, "G": 2**10, "T": 2**20}[match[2]]
-    if amount == 0:
-        return "", "-1"
-    wanted = least.get(limit.part, 0)
-    if amount >= wanted:
-        return None
-    return (
-        (f"the smallest node has {wanted} CPUs", str(wanted))
-        if limit.part == "cpu"
-        else (f"the smallest node has {wanted} MiB", f"{wanted}M")
-    )
-
-
-def _seconds(limit: str) -> int | None:
-    """Return the seconds of a time as Slurm prints it; None if it is not a time."""
-    match = _LIMIT.fullmatch(limit)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def limits(facts: Facts) -> Judgement:
-    """Judge limits of the QOS, the account, and the service account in it, that let no agent start.
-
-    Slurm takes the first Max* limit that is set, of QOS, user and account in this order, and every Grp* limit.
-    """
-    enforced = set(config(facts).get("AccountingStorageEnforce", "").lower().split(","))
-    if not enforced & {"limits", "safe", "all"}:
-        return ok("slurm.conf enforces no limits")
-    least, rounds = _smallest_node(facts), needed(facts.settings).rounds
-    decided: set[tuple[str, str]] = set()
-    short: list[Judgement] = []
-    for limit in _limits_on_agents(facts):
-        key = (limit.field.removesuffix("PerUser"), limit.part)
-        if limit.field.startswith("Max") and key in decided:
-            continue
-        decided.add(key)
-        seconds = _seconds(limit.value)
-        if seconds is None and (need := _unmet_need(limit, least)):
-            why, value = need
-            return fault(
-                f"{limit.who} has {limit.text}{f', and {why}' if why else ''}: no agent starts",
-                f"sacctmgr modify {limit.where} set {replace(limit, value=value).text}",
-            )
-        if seconds is not None and seconds < rounds.length_s:
-            judge = fault if seconds < rounds.shortest_slice_s else warning
-            starts = "no agent starts" if judge is fault else f"agents start only in the last {seconds} s of a round"
-            short.append(judge(f"{limit.who} has {limit.text}, and a round is {rounds.length_s:g} s: {starts}",
-                               "raise it, or shorten the rounds"))  # fmt: skip
-    return short[0] if short else ok("no limit keeps all agents from starting")
-
-
-def qos(facts: Facts) -> Judgement:
-    """Judge the agents' QOS: what agents use counts in nobody's share, and a waiting agent reserves no node."""
-    name = cluster(facts).qos
-    if name is None:
-        return warning("[cluster] qos is not set", 'make one of their own for agents, and set qos = "gleaner"')
-    rows = [line.split("|") for line in facts.output("sacctmgr qos").stdout.splitlines() if line.strip()]
-    found = next((row for row in rows if len(row) == 3 and row[0].lower() == name.lower()), None)
-    if found is None:
-        return fault(f"there is no QOS {name}", f"sacctmgr add qos {name} UsageFactor=0 Flags=NoReserve")
-    if version_in(found[1]) > (0, 0):
-        return warning(f"QOS {name}: UsageFactor={found[1]}", f"sacctmgr modify qos {name} set UsageFactor=0")
-    if "noreserve" not in found[2].lower():
-        return warning(
-            f"QOS {name} lacks NoReserve: waiting agents keep nodes free",
-            f"sacctmgr modify qos {name} set Flags=NoReserve",
-        )
-    return ok(f"{name}: UsageFactor=0, NoReserve")
+    ours_here = {cluster(facts).account, None if isinstance(facts.account, Unread) else facts.account.name}
+    admitted = ",".join(reservation.get(key, "") for key in ("Users", "Accounts"))
+    return not ours_here.isdisjoint(admitted.split(","))
