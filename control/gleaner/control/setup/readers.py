@@ -97,6 +97,7 @@ def commands(
             "tar": ("tar", "--version"),
             "gzip": ("gzip", "--version"),
             "scontrol --version": ("scontrol", "--version"),
+            "scontrol config": ("scontrol", "show", "config"),
             "scontrol json": ("scontrol", "show", "job", "1", "--json"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
