@@ -156,7 +156,7 @@ def node(**changes: Any) -> Facts:
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
             "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol json": Output(1, NO_SUCH_JOB), "scontrol partitions": Output(0, PARTITIONS),
-            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"),
+            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"), readers.AGENT_START: Output(0, "Usage"),
         },
         files={
             DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),

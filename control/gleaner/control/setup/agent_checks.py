@@ -50,6 +50,18 @@ def program(facts: Facts) -> Judgement:
     return ok(f"at {said.complaint}")
 
 
+def start(facts: Facts) -> Judgement:
+    """Judge a start of the agent program as the service account, which Slurm's jobs are run as."""
+    said = needed(facts.programs.get(readers.AGENT_START, Unread("it was not tried")))
+    if said.status != 0:
+        name = "the service account" if isinstance(facts.account, Unread) else facts.account.name
+        return fault(
+            f"{name} cannot start the agent program: {said.complaint}",
+            "as root: chmod -R go+rX /opt/gleaner; or install it anew, with umask 022: its Python may be gone",
+        )
+    return ok("the service account can start the agent program")
+
+
 def times(facts: Facts) -> Judgement:
     """Judge the agents' times against control's rounds: an agent that has too little time begins no job, and ends."""
     settings, health = needed(facts.agent), needed(facts.control).health

@@ -69,6 +69,7 @@ CHECKS = (
     Check("CRIU's options", node_checks.criu_options, _NODE),
     Check("tar and gzip", node_checks.archive_programs, _NODE),
     Check("agent program", agent_checks.program, _NODE),
+    Check("agent's start", agent_checks.start, _NODE),
     Check("runc", node_checks.runc, _NODE),
     Check("control groups", node_checks.cgroups, _NODE),
     Check("SELinux", node_checks.selinux, _NODE),
