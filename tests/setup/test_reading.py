@@ -17,7 +17,7 @@ import pytest
 from tests.setup import healthy as h
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.settings import ClientSettings
@@ -211,10 +211,17 @@ def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> No
     found = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
     assert isinstance(found, StorageFacts)
     assert (found.is_set_up, found.trouble, found.mode) == (True, "", 0o700)
-    assert found.id == storage_id(folder) != ""
+    number = storage_number(folder)
+    assert (found.id, found.inode, found.changed_s) == (number.id, number.inode, number.changed_s)
+    assert found.id != ""
     assert sorted(str(path) for path in folder.rglob("*")) == before
     FolderStorage(folder).prepare()
-    assert storage_id(folder) == found.id
+    assert storage_number(folder) == number
+    shutil.copytree(folder, tmp_path / "copy")
+    copy = storage_number(tmp_path / "copy")
+    assert copy.id == number.id
+    assert copy.inode != number.inode
+    assert copy.changed_s > number.changed_s
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -376,7 +383,12 @@ def test_programs_are_known_by_their_names() -> None:
 
 def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
     (tmp_path / "planted-wlm").symlink_to(shutil.which("cat") or "")
-    with subprocess.Popen([str(tmp_path / "planted-wlm")], stdin=subprocess.PIPE):  # it ends with its input
+    words = [str(tmp_path / "planted-wlm")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        process.stdout.read(1)  # the kernel names a process a moment after it has begun
         assert reading.running_names(("planted",)) == ("planted",)
 
 
