@@ -34,6 +34,7 @@ from gleaner.control.setup.facts import (
     TextFile,
     Unread,
 )
+from gleaner.control.setup.slurm_checks import TRIAL
 
 NOW_S = 1.8e9
 DAY_S = 86400.0
@@ -59,19 +60,29 @@ ClusterName             = one
 DefMemPerCPU            = 500
 Epilog[0]               = /usr/local/libexec/gleaner/epilog.sh
 KillWait                = 30 sec
+MinJobAge               = 300 sec
+PreemptExemptTime       = 00:00:00
 PreemptMode             = REQUEUE
 PreemptParameters       = send_user_signal
 PreemptType             = preempt/partition_prio
+PrivateData             = none
+PrologEpilogTimeout     = 65534
+SchedulerParameters     = (null)
 SchedulerType           = sched/backfill
 SelectType              = select/cons_tres
 SelectTypeParameters    = CR_CORE_MEMORY
+SlurmctldParameters     = (null)
 SLURM_VERSION           = 24.11.5
+SuspendExcNodes         = (null)
+SuspendExcParts         = (null)
+SuspendProgram          = (null)
+SuspendTime             = INFINITE
 
 Slurmctld(primary) at head is UP
 """
 PARTITIONS = """\
 PartitionName=regular AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=node[1-3] PriorityTier=10 PreemptMode=OFF State=UP GraceTime=0
-PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
+PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner AllocNodes=ALL QoS=N/A MaxNodes=UNLIMITED MinNodes=0 RootOnly=NO ReqResv=NO MaxMemPerNode=UNLIMITED MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
 PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=gpu[1-2] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=0
 """  # noqa: E501
 NODES = "".join(
@@ -94,6 +105,20 @@ def _control_defaults() -> Settings:
 def _agent_defaults() -> AgentSettings:
     """Return an agent's settings as they are without a file. To read the environment takes milliseconds."""
     return AgentSettings()
+
+
+TAKEN = "sbatch: Job 7 to start at 2027-01-15T08:00:00 using 8 processors on nodes node1 in partition gleaner\n"
+SLURM_UNITS = """\
+Id=slurmctld.service
+LoadState=loaded
+UnitFileState=enabled
+After=network-online.target slurmdbd.service munge.service
+
+Id=slurmdbd.service
+LoadState=loaded
+UnitFileState=enabled
+After=mariadb.service
+"""
 
 
 def settings(**tables: Any) -> Settings:
@@ -122,11 +147,15 @@ def control(**changes: Any) -> Facts:
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
             "squeue agents": Output(0, "RUNNING|gleaner-1800000000-5eed5eed|None\n"),
+            TRIAL: Output(0, "", TAKEN),
             "scontrol reservations": Output(0, "No reservations in the system\n"),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
             "sacctmgr limits": Output(0, "one|||||||||\none||gleaner||||40|cpu=64||1-00:00:00\n"),
             "sacctmgr qos limits": Output(0, "gleaner||||||||||\n"),
-            "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
+            "sacctmgr qos": Output(0, "normal|1.000000||\ngleaner|0.000000|NoReserve|\n"),
+            "sacctmgr accounts": Output(0, "one|root||||||||\none|gleaner|root|||||||\n"),
+            "sacctmgr level": Output(0, "None\n"),
+            "systemctl slurm": Output(0, SLURM_UNITS),
         },
         files={
             "/etc/gleaner/gleaner.toml": TextFile(""), "/token": TextFile(TOKEN, mode=0o600),

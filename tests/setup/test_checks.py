@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.setup import healthy as h
+from tests.setup import slurm_cases
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.install.main import DAEMON_JSON
@@ -87,7 +88,7 @@ def waiting(*reasons: str, more: str = "") -> Facts:
     return h.program(h.control(), "squeue agents", Output(0, said + more))
 
 
-RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
+RESERVED = "ReservationName=old{} StartTime=1799000000 EndTime=1801000000 Nodes={} State={}\n"
 
 
 def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
@@ -238,7 +239,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("nodes", h.slurm("State=IDLE", "State=DOWN*", "scontrol nodes")),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000||\n"))),
     ("Slurm's limits", limited("|0||||||")),
     ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),
@@ -291,11 +292,11 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("nodes", h.slurm("node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE",
                       "node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve|\n"))),
     ("agents", waiting("QOSGrpCpuLimit", "Resources")),
     ("Slurm's limits", limited("|||||||00:30:00")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000||\n"))),
 ]  # fmt: skip
 
 
@@ -326,7 +327,8 @@ def test_what_somebody_should_look_at_is_a_warning(name: str, facts: Facts) -> N
 def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
-    assert set(names) - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
+    of_slurm = {name for name, *_ in [*slurm_cases.FAULTS, *slurm_cases.WARNINGS]}
+    assert set(names) - of_slurm - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
     for role in (MachineRole.CONTROL, MachineRole.NODE):
         assert sum(role in check.roles for check in CHECKS) >= 25
 
@@ -472,11 +474,13 @@ def test_agents_may_wait_for_nodes_and_beside_others() -> None:
 def test_reservations_matter_once_no_node_is_left() -> None:
     name = "reservations"
     assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
-    assert state_of(name, reserved("node[1-3]", state="INACTIVE")) is CheckState.OK
+    later = RESERVED.format("9", "node[1-3]", "INACTIVE")
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003700"))) is CheckState.OK
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003500"))) is CheckState.WARNING
     (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
-    when = "no agent starts before 2026-12-06T00:00:00"
+    when = "no agent for a whole round starts before 2027-01-26 21:46 UTC"
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old1)"
-    longer = RESERVED.format("9", "node3", "ACTIVE").replace("2026-12-06", "2027-12-06")
+    longer = RESERVED.format("9", "node3", "ACTIVE").replace("1801000000", "1809000000")
     (found,) = (finding for finding in findings(reserved("node[1-2]", more=longer)) if finding.name == name)
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old0, old9)"
     ours = RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Accounts=gleaner")

@@ -376,7 +376,12 @@ def test_programs_are_known_by_their_names() -> None:
 
 def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
     (tmp_path / "planted-wlm").symlink_to(shutil.which("cat") or "")
-    with subprocess.Popen([str(tmp_path / "planted-wlm")], stdin=subprocess.PIPE):  # it ends with its input
+    program = str(tmp_path / "planted-wlm")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"  # the kernel gives a program its name after Popen has returned
         assert reading.running_names(("planted",)) == ("planted",)
 
 

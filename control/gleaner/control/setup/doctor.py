@@ -4,7 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gleaner.control.input_errors import one_line
-from gleaner.control.setup import accounting_checks, machine_checks, node_checks, slurm_checks, storage_checks
+from gleaner.control.setup import (
+    accounting_checks,
+    machine_checks,
+    node_checks,
+    slurm_checks,
+    storage_checks,
+    submission_checks,
+)
 from gleaner.control.setup.facts import Facts, MachineRole, NotRead
 from gleaner.control.setup.finding import CheckState, Finding, Judgement
 
@@ -82,6 +89,7 @@ CHECKS = (
     Check("SchedulerType", slurm_checks.scheduler, _CONTROL),
     Check("PreemptType", slurm_checks.preempt_type, _CONTROL),
     Check("PreemptMode", slurm_checks.preempt_mode, _CONTROL),
+    Check("PreemptExemptTime", slurm_checks.exempt_time, _CONTROL),
     Check("PreemptParameters", slurm_checks.preempt_parameters, _CONTROL),
     Check("Epilog", slurm_checks.epilog, _CONTROL),
     Check("accounting", slurm_checks.accounting, _CONTROL),
@@ -89,12 +97,19 @@ CHECKS = (
     Check("default memory", slurm_checks.default_memory, _CONTROL),
     Check("partition", slurm_checks.partition, _CONTROL),
     Check("partition's limit", slurm_checks.limit_of_partition, _CONTROL),
-    Check("partition's users", slurm_checks.admittance, _CONTROL),
+    Check("partition's users", submission_checks.admittance, _CONTROL),
     Check("tiers", slurm_checks.tiers, _CONTROL),
     Check("nodes' memory", slurm_checks.memory, _CONTROL),
     Check("nodes", slurm_checks.nodes, _CONTROL),
     Check("agents", slurm_checks.agents, _CONTROL),
-    Check("reservations", slurm_checks.reservations, _CONTROL),
+    Check("reservations", submission_checks.reservations, _CONTROL),
+    Check("trial submission", submission_checks.trial, _CONTROL),
+    Check("PrivateData", submission_checks.private_data, _CONTROL),
+    Check("SchedulerParameters", submission_checks.scheduling, _CONTROL),
+    Check("Slurm's request limit", submission_checks.request_rate, _CONTROL),
+    Check("MinJobAge", submission_checks.ended_jobs, _CONTROL),
+    Check("power saving", submission_checks.power_saving, _CONTROL),
+    Check("slurmctld's start", submission_checks.start_order, _CONTROL),
     Check("account", accounting_checks.account, _CONTROL),
     Check("QOS", accounting_checks.qos, _CONTROL),
     Check("Slurm's limits", accounting_checks.limits, _CONTROL),

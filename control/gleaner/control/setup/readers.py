@@ -28,6 +28,9 @@ from gleaner.control.setup.facts import (
     Unread,
     sqlite_file,
 )
+from gleaner.control.setup.slurm_checks import TRIAL
+from gleaner.control.slurm.commands import submit
+from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
@@ -101,34 +104,51 @@ def commands(
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
     if role is MachineRole.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
+        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
         asked |= {
             "scontrol --version": ("scontrol", "--version"),
             "scontrol config": ("scontrol", "show", "config"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
             "scontrol nodes": ("scontrol", "--oneliner", "show", "nodes"),
-            "scontrol reservations": ("scontrol", "--oneliner", "show", "reservation"),
+            "scontrol reservations": ("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "reservation"),
             "sinfo": ("sinfo", "--version"),
             "squeue": ("squeue", "--version"),
             "sbatch": ("sbatch", "--version"),
             "scancel": ("scancel", "--version"),
-            "sacctmgr assoc": (
-                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "assoc", f"user={user}",
-                "format=Account,User,QOS,DefaultQOS",
-            ),
-            "sacctmgr qos": (
-                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "qos", "format=Name,UsageFactor,Flags",
-            ),
-        }  # fmt: skip
-        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+            "sacctmgr assoc": (*show, "assoc", f"user={user}", "format=Account,User,QOS,DefaultQOS"),
+            "sacctmgr qos": (*show, "qos", "format=Name,UsageFactor,Flags,PreemptExemptTime"),
+            "sacctmgr qos limits": (*show, "qos", f"format=Name,{','.join(QOS_LIMITS)}"),
+            "sacctmgr level": (*show, "user", user, "format=AdminLevel"),
+        }
         wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
-        account, qos = settings.cluster.account, settings.cluster.qos
+        account = settings.cluster.account
         if account is not None:
             fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
-        if qos is not None:
-            asked["sacctmgr qos limits"] = (*show, "qos", f"name={qos}", f"format=Name,{','.join(QOS_LIMITS)}")
+            fields = f"format=Cluster,Account,ParentName,{','.join(ACCOUNT_LIMITS)}"
+            asked["sacctmgr accounts"] = (*show, "assoc", "user=", fields)
+        if trial := submit_for_trial(settings, user):
+            asked[TRIAL] = trial
+        if has_systemd:
+            properties = "--property=Id,LoadState,UnitFileState,After"
+            asked["systemctl slurm"] = ("systemctl", "show", properties, "slurmctld.service", "slurmdbd.service")
     return asked
+
+
+def submit_for_trial(settings: Settings, user: str) -> tuple[str, ...]:
+    """Return the command that asks Slurm whether it would take an agent, and submits none; empty if we may not ask.
+
+    Root asks in the name of the service account.
+    """
+    as_whom = [f"--uid={user}"] if os.geteuid() == 0 else []
+    if not as_whom and pwd.getpwuid(os.geteuid()).pw_name != user:
+        return ()
+    now_s, length_s = time.time(), settings.rounds.length_s
+    request = AgentRequest(f"{AGENT_PREFIX}trial", now_s + length_s, now_s + length_s / 2, Path("/dev/null"))
+    words = submit(settings.cluster, request, now_s)
+    kept = [word for word in words if not word.startswith(("--parsable", "--deadline"))]
+    return (*kept, "--test-only", *as_whom, "--wrap=true")
 
 
 def read(
