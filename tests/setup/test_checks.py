@@ -324,6 +324,14 @@ def test_what_somebody_should_look_at_is_a_warning(name: str, facts: Facts) -> N
     assert state_of(name, facts) is CheckState.WARNING
 
 
+def test_what_only_the_account_may_write_is_no_fault_of_an_ordinary_users_look() -> None:
+    refused = replace(h.QUEUE, refused="/var/lib/gleaner", uid=h.UID, mode=0o755)
+    denied = storage(trouble="cannot make a folder: Permission denied")
+    for uid, state in ((1000, CheckState.NOT_CHECKED), (h.UID, CheckState.FAULT), (0, CheckState.FAULT)):
+        assert state_of("queue's writes", h.control(uid=uid, queue=refused)) is state
+        assert state_of("storage's writes", h.control(uid=uid, storage=denied)) is state
+
+
 def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)

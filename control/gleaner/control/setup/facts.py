@@ -264,6 +264,11 @@ class Facts:
         """True if the doctor may see all."""
         return self.uid == 0
 
+    @property
+    def is_account_or_root(self) -> bool:
+        """True if the doctor can act as the service account. Anybody else tries only what they may do themselves."""
+        return self.is_root or (not isinstance(self.account, Unread) and self.uid == self.account.uid)
+
     def output(self, name: str) -> Output:
         """Return what a program has printed. Raises `NotRead` if it was not run, or has failed."""
         found = needed(self.programs.get(name, NOT_ASKED))

@@ -69,6 +69,8 @@ def writes(facts: Facts) -> Judgement:
     if _READ_ONLY in found.trouble:
         path = folder_path(facts)
         return fault(f"{path} is mounted read-only", f"mount -o remount,rw {path}")
+    if found.trouble and not facts.is_account_or_root:
+        return not_checked(f"you {found.trouble}", "run this as root")
     if found.trouble:
         return fault(
             f"the service account {found.trouble} in {folder_path(facts)}",
@@ -169,6 +171,8 @@ def queue_writes(facts: Facts) -> Judgement:
     name = "the service account" if isinstance(facts.account, Unread) else facts.account.name
     if found.refused and found.is_read_only:
         return fault(f"{found.refused} is on a file system that is read-only", "mount it with rw: control writes there")
+    if found.refused and not facts.is_account_or_root:
+        return not_checked(f"you cannot write {found.refused}", "run this as root")
     if found.refused:
         owner_name = "root" if found.uid == 0 else f"uid {found.uid}"
         return fault(
