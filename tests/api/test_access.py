@@ -60,6 +60,7 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
         "failing": [], "step_ages_s": {},
         "step_every_s": {},
         "last_poll_age_s": None, "storage_id": "", "now_s": 0, "agent_program": "",
+        "round_length_s": 3600.0, "least_slice_s": 600.0,
     }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
     "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
-    "storage_id": "5eed",
+    "storage_id": "5eed", "round_length_s": 3600.0, "least_slice_s": 600.0,
 }  # fmt: skip
 CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE)
 CONFIG = """\
@@ -183,9 +183,9 @@ def node(**changes: Any) -> Facts:
             "docker version": Output(0, json.dumps({"Version": "26.1.5+dfsg1", "Experimental": True})),
             "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
-            "scontrol --version": Output(0, "slurm 24.11.5"),
+            "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol json": Output(1, NO_SUCH_JOB), "scontrol partitions": Output(0, PARTITIONS),
-            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"),
+            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"), readers.AGENT_START: Output(0, "Usage"),
         },
         files={
             DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),

@@ -106,6 +106,9 @@ FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", h.UID, 0o044))),
     ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o640, gid=7))),
     ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o600))),
+    ("agent's start", h.program(h.node(), readers.AGENT_START, Output(126, "", "setpriv: failed to execute: denied"))),
+    ("agents' times", h.health(h.node(), round_length_s=90.0, least_slice_s=45.0)),
+    ("agents' times", h.node(agent=h.agent(margin_s=4000.0))),
     ("storage's owner", h.control(storage=storage(foreign="agents"))),
     ("storage's owner", h.node(storage=storage(foreign="jobs", foreign_uid=7))),
     ("service account", h.node(account=MISSING)),
@@ -251,6 +254,7 @@ FAULTS: list[tuple[str, Facts]] = [
 ]  # fmt: skip
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
+    ("agents' times", h.node(agent=h.agent(margin_s=300.0))),
     ("allowed images", h.node(agent=h.agent(images_allowed=("gleaner/*",)))),
     ("rounds", h.control(settings=h.settings(rounds=RoundSettings(length_s=90)))),
     ("agents' program", h.control(settings=h.settings(
@@ -352,6 +356,9 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("services", h.control(has_systemd=False)),
         ("SelectType", h.control(settings=h.settings(cluster=ClusterSettings(backend="local")))),
         ("storage is shared", h.health(h.node(), storage_id="")),
+        ("agents' times", h.health(h.node(), round_length_s=None)),
+        ("agent's start", h.program(h.node(), readers.AGENT_START, SILENT)),
+        ("agents' times", h.health(h.node(), least_slice_s="x")),
         ("looks at Slurm", h.health(h.control(), leader=False)),
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
@@ -392,6 +399,8 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
         ("settings", replace(UNREADABLE, uid=h.UID), f"chmod 644 {SETTINGS}"),
         ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: Permission denied")),
          "chmod 644 /etc/gleaner/agent.toml"),
+        ("agents' times", h.health(h.node(), round_length_s=90.0, least_slice_s=45.0),
+         "need 340 s (KillWait 30, margin_s 10, shortest_slice_s 300), and control's rounds last 90 s lower these in"),
         ("storage's owner", h.node(storage=storage(foreign="agents")),
          "/srv/gleaner/agents is root's, not uid 4200's chown -R --reference=/srv/gleaner /srv/gleaner/agents"),
         ("control", h.control(control=Unread("the certificate of head is not trusted: self-signed certificate")),
@@ -435,6 +444,25 @@ def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str
     (found,) = (finding for finding in findings(facts) if finding.name == name)
     assert found.state is CheckState.FAULT
     assert words in f"{found.seen} {found.to_do}"
+
+
+@pytest.mark.parametrize(
+    ("said", "judged"),
+    [
+        (Output(0, "KillWait                = 300 sec\n"), CheckState.WARNING),
+        (Output(1, "", "Unable to contact slurm controller"), CheckState.OK),  # the agents take Slurm's default, too
+        (Unread("scontrol did not answer within 5 s"), CheckState.OK),
+        (MISSING, CheckState.OK),
+    ],
+)
+def test_an_agents_time_for_a_job_ends_before_slurms_last_signals(said: Output | Unread, judged: CheckState) -> None:
+    facts = h.program(h.node(), "scontrol config", said)
+    assert state_of("agents' times", facts) is judged
+    set_s = replace(facts, agent=h.agent(kill_wait_s=0.0))
+    assert state_of("agents' times", set_s) is CheckState.OK
+    demo = h.health(replace(facts, agent=h.agent(kill_wait_s=4.0, margin_s=5.0, shortest_slice_s=10.0)),
+                    round_length_s=90.0, least_slice_s=25.0)  # fmt: skip
+    assert state_of("agents' times", demo) is CheckState.OK
 
 
 def test_settings_that_cannot_be_read_are_one_fault() -> None:

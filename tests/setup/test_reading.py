@@ -443,3 +443,35 @@ def test_a_node_looks_for_the_program_that_control_starts(program: str, found: O
     assert machine_facts.find_controls_agent(control, within_s=PATIENCE_S) == found
     silent = machine_facts.find_controls_agent(Unread("no answer"), within_s=PATIENCE_S)
     assert silent == Unread("control does not say which program it starts")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("echo Usage: $1 in $PWD", Output(0, "Usage: --help in /\n")),
+        ("echo no Python >&2; exit 2", Output(2, "", "no Python\n")),
+    ],
+)
+def test_the_agent_program_is_started_as_the_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: Output
+) -> None:
+    path = script(tmp_path, "glean-agent", text)
+    control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": str(path)})
+    monkeypatch.setattr(machine_facts, "control", lambda *_: control)
+    mine = os.geteuid()
+    assert machine_facts.start_of_agent("https://head", None, mine, PATIENCE_S) == found
+    if mine == 0:  # what root can run, the account cannot
+        path.chmod(0o700)
+        refused = machine_facts.start_of_agent("https://head", None, NOBODY, PATIENCE_S)
+        assert isinstance(refused, Output)
+        assert "Permission denied" in refused.complaint
+
+
+@pytest.mark.parametrize("program", ["/opt/site/agents", "", "/opt/old/glean-agent"])
+def test_no_program_but_the_agents_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    other = script(tmp_path, "agents", f"touch {tmp_path}/started")
+    name = str(other) if program == "/opt/site/agents" else program
+    control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": name})
+    monkeypatch.setattr(machine_facts, "control", lambda *_: control)
+    assert isinstance(machine_facts.start_of_agent("https://head", None, os.geteuid(), PATIENCE_S), Unread)
+    assert not (tmp_path / "started").exists()

@@ -98,4 +98,6 @@ async def health(request: Request, response: Response) -> Health:
         last_poll_age_s=None if state.cluster is None else max(0.0, state.clock() - state.cluster.read_s),
         storage_id=state.storage_id,
         agent_program="" if state.settings.cluster.backend == "local" else state.settings.cluster.agent_command[0],
+        round_length_s=state.settings.rounds.length_s,
+        least_slice_s=state.settings.rounds.least_slice_s,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gleaner.control.input_errors import one_line
 from gleaner.control.setup import (
     accounting_checks,
+    agent_checks,
     machine_checks,
     node_checks,
     slurm_checks,
@@ -33,8 +34,9 @@ _NODE = (MachineRole.NODE,)
 
 CHECKS = (
     Check("settings", machine_checks.settings, _MINE),
-    Check("agents' settings", node_checks.agent_settings, _NODE),
-    Check("allowed images", node_checks.images_allowed, _NODE),
+    Check("agents' settings", agent_checks.settings, _NODE),
+    Check("agents' times", agent_checks.times, _NODE),
+    Check("allowed images", agent_checks.images_allowed, _NODE),
     Check("rounds", machine_checks.rounds, _CONTROL),
     Check("agents' program", machine_checks.agent_command, _CONTROL),
     Check("service account", machine_checks.account, _WORKS),
@@ -67,7 +69,8 @@ CHECKS = (
     Check("CRIU's check", node_checks.criu_check, _NODE),
     Check("CRIU's options", node_checks.criu_options, _NODE),
     Check("tar and gzip", node_checks.archive_programs, _NODE),
-    Check("agent program", node_checks.agent_program, _NODE),
+    Check("agent program", agent_checks.program, _NODE),
+    Check("agent's start", agent_checks.start, _NODE),
     Check("runc", node_checks.runc, _NODE),
     Check("control groups", node_checks.cgroups, _NODE),
     Check("SELinux", node_checks.selinux, _NODE),

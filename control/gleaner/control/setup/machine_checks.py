@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
 from gleaner.control.settings import LOOPBACK
-from gleaner.control.setup import readers
+from gleaner.control.setup import machine_facts, readers
 from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, MachineRole, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
@@ -23,7 +23,6 @@ _NOBODY = 65534
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
-_AGENT_PROGRAM = "glean-agent"
 _USUAL_POLLS = 5
 _POLL_AT_LEAST_S = 120.0
 _USUAL_PERIODS = 5
@@ -75,9 +74,9 @@ def rounds(facts: Facts) -> Judgement:
 def agent_command(facts: Facts) -> Judgement:
     """Judge the program that control starts on nodes. Whether they have it, only they know."""
     command = needed(facts.settings).cluster.agent_command
-    if Path(command[0]).name != _AGENT_PROGRAM:
+    if Path(command[0]).name != machine_facts.AGENT_PROGRAM:
         return warning(
-            f"control starts {command[0]} on nodes, and not {_AGENT_PROGRAM}",
+            f"control starts {command[0]} on nodes, and not {machine_facts.AGENT_PROGRAM}",
             "if that is not a program of the site's, mend [cluster] agent_command: every agent ends at once",
         )
     return ok(command[0])

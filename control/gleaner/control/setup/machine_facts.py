@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import stat
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from http import HTTPStatus
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
 Told = TypeVar("Told")
+AGENT_PROGRAM = "glean-agent"
 _KIB_A_MIB = 1024
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
@@ -59,6 +61,15 @@ if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --i
 $become test -e / || exit 1
 $become test -w "$1" && exit 0
 stat -L -c '%U:%G, mode %a' "$1" && exit 9
+"""
+_CANNOT_BECOME = 9
+_START_AGENT = """\
+become=
+if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
+cd /
+export PATH="$3" PYTHONDONTWRITEBYTECODE=1
+$become true || exit 9
+exec $become "$1" --help
 """
 
 
@@ -193,6 +204,27 @@ def find_controls_agent(control: object, *, within_s: float) -> Output | Unread:
     if isinstance(found, Unread) or found.stdout:
         return found
     return Unread(f"control starts {name}, which is not here", is_missing=True)
+
+
+def start_of_agent(url: str, ca_file: Path | None, uid: int, patience_s: float) -> Output | Unread:
+    """Start the program that control starts on nodes, as the service account, and only for its help.
+
+    Root reads any file: its own success says nothing.
+    """
+    ends_s = time.monotonic() + patience_s
+    found = find_controls_agent(control(url, ca_file, patience_s), within_s=patience_s)
+    if isinstance(found, Unread):
+        return found
+    path = found.stdout
+    if Path(path).name != AGENT_PROGRAM:
+        return Unread(f"control starts {path}, a program of the site's, which is not tried")
+    if os.geteuid() not in {0, uid}:
+        return Unread("this can be tried by root, or by the service account")
+    left_s = max(0.0, ends_s - time.monotonic())
+    ended = reading.run(("sh", "-c", _START_AGENT, "sh", path, str(uid), NODE_PATH), within_s=left_s)
+    if isinstance(ended, Unread):
+        return Unread(f"{path} was not started within {patience_s:g} s")
+    return Unread(ended.complaint) if ended.status == _CANNOT_BECOME else ended
 
 
 def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:

@@ -46,6 +46,7 @@ SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 SLURMCTLD, SLURMD = "slurmctld", "slurmd"
 CONTROLS_AGENT = "control's agent program"
+AGENT_START = "a start of control's agent program"
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
     MachineRole.CONTROL: ("gleaner-control",),
@@ -100,6 +101,7 @@ def commands(
             "tar": ("tar", "--version"),
             "gzip": ("gzip", "--version"),
             "scontrol --version": ("scontrol", "--version"),
+            "scontrol config": ("scontrol", "show", "config"),
             "scontrol json": ("scontrol", "show", "job", "1", "--json"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
@@ -251,6 +253,10 @@ def _special(
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
             readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
+            if not isinstance(agent, Unread):
+                readers[f"program {AGENT_START}"] = partial(
+                    machine_facts.start_of_agent, agent.control_url, agent.ca_file, uid, patience_s
+                )
             readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
             if not isinstance(agent, Unread):
                 readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
