@@ -96,6 +96,10 @@ def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
     return h.program(h.control(), "scontrol reservations", Output(0, said + more))
 
 
+SAYS = "Slurm does not answer: sinfo says 'Protocol authentication error'"
+FAST = h.control(settings=h.settings(rounds=RoundSettings(poll_s=3)))
+"""Control looks at Slurm often; a busy Slurm may take the 30 s of its time-out for each question."""
+
 FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.control(settings=Unread("/etc/gleaner/gleaner.toml, line 3: unknown key 'lenght_s'"))),
     ("settings", h.client(settings=Unread("/etc/gleaner/gleaner.toml: not valid TOML"))),
@@ -132,6 +136,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("agents' groups", h.control(account=NO_DOCKER)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=900.0)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
+    ("looks at Slurm", h.health(FAST, last_poll_age_s=121.0)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
     ("database", h.control(schema=Unread("the queue's database does not work now: connection refused"))),
     ("database", h.control(schema=Unread("no answer within 6 s"), control=Unread("head port 8642: refused"))),
@@ -259,6 +264,8 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("clock", h.program(h.control(), "chronyc", Output(0, "00000000,,0,0.0,0.0,Not synchronised"))),
     ("control", h.health(h.control(), leader=False)),
     ("version", h.health(h.node(), version="0.1.0")),
+    ("looks at Slurm", h.health(FAST, last_poll_age_s=70.0)),
+    ("looks at Slurm", h.health(replace(FAST, problem=SAYS), last_poll_age_s=38.0)),
     ("key for secrets", h.control(secret_key=NO_KEY)),
     ("key for secrets", h.control(secret_key=NO_KEY, stored=DENIED)),
     ("agents' groups", h.control(account=NO_DOCKER, stored=StoredFacts(0, ()))),
@@ -412,6 +419,13 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "expired on 2027-01-14 run `glean setup control` again"),
         ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),
          "does not take the token in /token ask an admin"),
+        ("munge", h.control(munge=Unread('munge refuses gleaner: Failed to access "/run/munge/m": Permission denied')),
+         "munge refuses gleaner: Failed to access \"/run/munge/m\": Permission denied all accounts must reach"),
+        ("agents", h.control(problem=SAYS), "`runuser -u gleaner -- munge -n | unmunge`; is munge's key slurmctld's"),
+        ("agents", h.control(problem="Slurm does not answer: sinfo says 'Unable to contact slurm controller'"),
+         "does slurmctld run, and is its port not blocked by a firewall? scontrol ping"),
+        ("agents", h.control(problem="Slurm does not answer: squeue took more than 30 s"), "scontrol ping, sdiag"),
+        ("agents", h.control(problem="Slurm refuses: sbatch says 'Invalid account'"), "journalctl -u gleaner-control"),
         ("Slurm admin service", ENTITLED, "hangs systemctl restart gleaner-slurm-admin"),
         ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
         (
@@ -440,6 +454,11 @@ def test_settings_that_cannot_be_read_are_one_fault() -> None:
 )
 def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None:
     assert state_of("agents' groups", facts) is CheckState.OK
+
+
+def test_a_busy_slurm_is_no_false_alarm() -> None:
+    for facts in (h.health(FAST, last_poll_age_s=68.0), h.health(replace(FAST, problem=SAYS), last_poll_age_s=8.0)):
+        assert state_of("looks at Slurm", facts) is CheckState.OK
 
 
 def test_settings_of_the_accounts_group_can_be_read() -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.api.munge_daemon import munge_daemon
 from tests.setup import healthy as h
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -104,6 +105,20 @@ def test_a_socket_that_the_account_may_not_open_is_named_by_owner_and_mode(tmp_p
         none = machine_facts.docker_socket(url, uid, PATIENCE_S)
         assert isinstance(none, Unread)
         assert why in none.why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another account")
+@pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
+def test_munge_is_tried_as_the_service_account() -> None:
+    with munge_daemon() as daemon:
+        assert machine_facts.munge(daemon.socket, NOBODY, PATIENCE_S) == str(NOBODY)
+        assert machine_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
+        daemon.folder.chmod(0o750)
+        assert machine_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
+        found = machine_facts.munge(daemon.socket, NOBODY, PATIENCE_S)
+        assert isinstance(found, Unread)
+        assert found.why == f'munge refuses nobody: Failed to access "{daemon.socket}": Permission denied'
+        assert found.is_denied
 
 
 def test_the_free_room_of_a_folder_is_in_bytes_and_inodes(tmp_path: Path) -> None:

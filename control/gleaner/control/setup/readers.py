@@ -147,7 +147,8 @@ def read(
         else Unread("only nodes have privileged programs")
     )
     has_systemd = Path("/run/systemd/system").is_dir()
-    asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
+    user = _account_name(role, settings)
+    asked = commands(role, settings, privileged, user=user, has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
     left_s = round(max(_LEAST_S, ends_s - time.monotonic()), 1)
     # A program that hangs is ended, and its line says so, before the look ends.
@@ -159,7 +160,7 @@ def read(
         readers[f"file {path}"] = partial(reading.text_file, Path(path))
     for path in folders:
         readers[f"folder {path}"] = partial(reading.folder, Path(path))
-    readers |= _special(role, settings, agent, privileged, patience_s)
+    readers |= _special(role, settings, agent, privileged, user=user, patience_s=patience_s)
     answers = reading.side_by_side(readers, within_s=left_s)
 
     def named(kind: str) -> dict[str, Any]:
@@ -195,11 +196,14 @@ def _special(
     settings: Settings | Unread,
     agent: "AgentSettings | Unread",
     privileged: config.Config | Unread,
+    *,
+    user: str,
     patience_s: float,
 ) -> dict[str, Callable[[], object]]:
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
     readers: dict[str, Callable[[], object]] = {}
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
+    munge_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
     if not isinstance(settings, Unread):
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
@@ -223,9 +227,9 @@ def _special(
                 readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
-        readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(socket, munge_uid, patience_s)
     elif role is MachineRole.NODE:
-        readers["munge"] = lambda: machine_facts.munge(None, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
     if role is MachineRole.NODE:
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
@@ -269,10 +273,10 @@ def _places(
 
 
 def _account_name(role: MachineRole, settings: Settings | Unread) -> str:
-    """Return the name of the account that submits agents: the owner of the storage folder."""
+    """Return the name of the account that submits agents: the owner of the storage folder, if that is not root."""
     if role is not MachineRole.CONTROL or isinstance(settings, Unread):
         return _USUAL_ACCOUNT
     folder = settings.storage.folder
     owner = {"owner": lambda: pwd.getpwuid(folder.stat().st_uid).pw_name}
     found = reading.side_by_side(owner, within_s=_OWNER_S)["owner"]
-    return _USUAL_ACCOUNT if isinstance(found, Unread) else found
+    return _USUAL_ACCOUNT if isinstance(found, Unread) or found == "root" else found
