@@ -4,7 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gleaner.control.input_errors import one_line
-from gleaner.control.setup import accounting_checks, machine_checks, node_checks, slurm_checks, storage_checks
+from gleaner.control.setup import (
+    accounting_checks,
+    machine_checks,
+    node_checks,
+    slurm_admin_checks,
+    slurm_checks,
+    storage_checks,
+)
 from gleaner.control.setup.facts import Facts, MachineRole, NotRead
 from gleaner.control.setup.finding import CheckState, Finding, Judgement
 
@@ -47,7 +54,11 @@ CHECKS = (
     Check("munge", machine_checks.munge, _ALL),
     Check("services", machine_checks.units, _WORKS),
     Check("agents' groups", machine_checks.groups_of_agents, _CONTROL),
-    Check("Slurm admin service", machine_checks.slurm_admin, _CONTROL),
+    Check("Slurm admin service", slurm_admin_checks.service, _CONTROL),
+    Check("Slurm admin's settings", slurm_admin_checks.settings_file, _CONTROL),
+    Check("Slurm admin's rights", slurm_admin_checks.rights, _CONTROL),
+    Check("Slurm admin's epoch", slurm_admin_checks.epoch, _CONTROL),
+    Check("dead man's switch", slurm_admin_checks.dead_mans_switch, _CONTROL),
     Check("storage", storage_checks.folder, _WORKS),
     Check("storage's owner", storage_checks.owner, _WORKS),
     Check("storage's writes", storage_checks.writes, _WORKS),

@@ -433,19 +433,6 @@ def groups_of_agents(facts: Facts) -> Judgement:
     )
 
 
-def slurm_admin(facts: Facts) -> Judgement:
-    """Judge the Slurm admin service, which entitlements and drains need."""
-    settings = needed(facts.settings).entitlements
-    if not isinstance(facts.slurm_admin, Unread):
-        return ok(f"answers at {settings.slurm_admin_socket}")
-    if "did not answer within" in facts.slurm_admin.why:
-        judge = warning if settings.mode == "off" else fault
-        return judge("the Slurm admin service hangs", "systemctl restart gleaner-slurm-admin")
-    if settings.mode == "off":
-        return not_checked(f"{facts.slurm_admin.why}; only entitlements and drains need it")
-    return fault(facts.slurm_admin.why, "systemctl status gleaner-slurm-admin")
-
-
 def units(facts: Facts) -> Judgement:
     """Judge the services that systemd has to keep running."""
     if not facts.has_systemd:

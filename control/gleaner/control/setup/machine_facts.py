@@ -339,6 +339,13 @@ def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
     return StoredFacts(int(secrets), tuple(str(family) for (family,) in runtimes))
 
 
+def stored_epoch(path: Path, patience_s: float) -> int:
+    """Return the epoch of the last leader by an SQLite queue; 0 if none has led. Raises `sqlite3.Error`."""
+    with _opened(path, patience_s) as database:
+        row = database.execute("SELECT epoch FROM leader").fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
     """Return an empty text if the node helper answers. Root asks as the service account: no other root is answered."""
     become = ("setpriv", f"--reuid={uid}", "--clear-groups") if os.geteuid() == 0 else ()

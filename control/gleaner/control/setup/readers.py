@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
-from gleaner.control.setup import machine_facts, reading
+from gleaner.control.setup import machine_facts, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     ACCOUNT_LIMITS,
     QOS_LIMITS,
@@ -28,6 +28,7 @@ from gleaner.control.setup.facts import (
     Unread,
     sqlite_file,
 )
+from gleaner.control.slurm_admin import settings as admin_settings
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
@@ -38,6 +39,8 @@ RUNC_CONF = "/etc/criu/runc.conf"
 SELINUX = "/sys/fs/selinux/enforce"
 CGROUPS_V2 = "/sys/fs/cgroup/cgroup.controllers"
 CGROUPS_V1 = "/proc/cgroups"
+DEADMAN = "/usr/local/libexec/gleaner/deadman"
+SLURM_ADMIN_CONF = str(admin_settings.FILE)
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
@@ -74,15 +77,28 @@ def find_role(exists: Callable[[str], bool]) -> MachineRole:
 
 
 def commands(
-    role: MachineRole, settings: Settings | Unread, privileged: config.Config | Unread, *, user: str, has_systemd: bool
+    role: MachineRole,
+    settings: Settings | Unread,
+    privileged: config.Config | Unread,
+    *,
+    user: str,
+    admin: str = "",
+    has_systemd: bool,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the programs to run, by the names that the checks know. `user` is the service account."""
+    """Return the programs to run, by the names that the checks know.
+
+    `user` is the service account, and `admin` that of the Slurm admin service, if there is one.
+    """
     asked: dict[str, tuple[str, ...]] = {
         "timedatectl": ("timedatectl", "show", "--property=NTPSynchronized", "--value"),
         "chronyc": ("chronyc", "-c", "tracking"),
     }
     if has_systemd and UNITS[role]:
         asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
+    if has_systemd and role is MachineRole.CONTROL:
+        about = "Id,LoadState,ActiveState,Result,ExecMainStatus,ExecMainExitTimestampMonotonic"
+        switch = ("gleaner-deadman.timer", "gleaner-deadman.service")
+        asked["systemctl deadman"] = ("systemctl", "show", f"--property={about}", *switch)
     if role is MachineRole.NODE:
         found = config.Config(1) if isinstance(privileged, Unread) else privileged
         asked |= {
@@ -123,6 +139,8 @@ def commands(
         wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
         account, qos = settings.cluster.account, settings.cluster.qos
+        if admin:
+            asked["sacctmgr admin"] = (*show, "user", admin, "format=User,AdminLevel")
         if account is not None:
             fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
@@ -148,7 +166,10 @@ def read(
     )
     has_systemd = Path("/run/systemd/system").is_dir()
     user = _account_name(role, settings)
-    asked = commands(role, settings, privileged, user=user, has_systemd=has_systemd)
+    admin = ""
+    if role is MachineRole.CONTROL and not isinstance(settings, Unread):
+        admin = slurm_admin_facts.account_name(settings.entitlements)
+    asked = commands(role, settings, privileged, user=user, admin=admin, has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
     left_s = round(max(_LEAST_S, ends_s - time.monotonic()), 1)
     # A program that hangs is ended, and its line says so, before the look ends.
@@ -185,6 +206,8 @@ def read(
         files=cast("Mapping[str, TextFile | Unread]", named("file ")),
         folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
         memory_mib=machine_facts.memory_mib(),
+        slurm_admin_account=admin,
+        up_s=time.monotonic(),
         has_systemd=has_systemd,
         overrides=frozenset(name for name in os.environ if name.upper().startswith("GLEANER_")),
         **cast("dict[str, Any]", special),
@@ -223,6 +246,9 @@ def _special(
             if settings.queue.url.startswith("sqlite"):
                 readers["queue"] = lambda: machine_facts.queue(
                     settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
+                )
+                readers["epochs"] = lambda: slurm_admin_facts.epochs(
+                    admin_settings.FILE, sqlite_file(settings.queue.url), patience_s
                 )
                 readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
@@ -265,6 +291,7 @@ def _places(
         if not isinstance(agent, Unread):
             folders.append(str(agent.work))
     if role is MachineRole.CONTROL and not isinstance(settings, Unread):
+        files += [SLURM_ADMIN_CONF, DEADMAN]
         if settings.api.key is not None:
             files += [str(settings.api.key), str(settings.api.certificate)]
         if settings.queue.url.startswith("sqlite"):
