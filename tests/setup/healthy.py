@@ -19,9 +19,11 @@ from gleaner.control.settings import (
 )
 from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import (
+    TRIAL,
     Account,
     Certificate,
     ControlFacts,
+    EpochFacts,
     Facts,
     Folder,
     MachineRole,
@@ -34,7 +36,6 @@ from gleaner.control.setup.facts import (
     TextFile,
     Unread,
 )
-from gleaner.control.setup.slurm_checks import TRIAL
 
 NOW_S = 1.8e9
 DAY_S = 86400.0
@@ -46,6 +47,7 @@ STORAGE = StorageFacts(
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"), (UID, 998))
+EPOCHS = EpochFacts("/run/gleaner/alive.epoch", 1_799_000_000, 1_799_000_000)
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
@@ -156,13 +158,16 @@ def control(**changes: Any) -> Facts:
             "sacctmgr accounts": Output(0, "one|root||||||||\none|gleaner|root|||||||\n"),
             "sacctmgr level": Output(0, "None\n"),
             "systemctl slurm": Output(0, SLURM_UNITS),
+            "sacctmgr admin": Output(0, "gleaner-slurm-admin|Administrator\n"),
+            "systemctl deadman": Output(0, switch()),
         },
         files={
             "/etc/gleaner/gleaner.toml": TextFile(""), "/token": TextFile(TOKEN, mode=0o600),
+            readers.DEADMAN: TextFile("", mode=0o755), readers.SLURM_ADMIN_CONF: TextFile("control gleaner\n"),
             "/etc/key.pem": TextFile("", UID, 0o600), "/etc/cert.pem": TextFile("", 0, 0o644),
         },
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
-        slurm_admin="",
+        slurm_admin="", slurm_admin_account="gleaner-slurm-admin", epochs=EPOCHS, up_s=900_000.0,
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
         munge="0", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
         stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
@@ -246,6 +251,16 @@ def slurm(old: str, new: str, name: str = "scontrol config") -> Facts:
     assert isinstance(said, Output)
     assert old in said.stdout
     return program(control(), name, Output(0, said.stdout.replace(old, new)))
+
+
+def switch(timer: str = "active", state: str = "inactive", *, ended_s: int = 899_970, result: str = "success") -> str:
+    """Return what systemd says of the dead man's switch, which is a unit of a timer."""
+    status = {"success": 0, "exit-code": 1}.get(result, 203)
+    ended = f"ExecMainExitTimestampMonotonic={ended_s * 10**6}\nExecMainStatus={status}"
+    return (
+        f"Id=gleaner-deadman.timer\nLoadState=loaded\nActiveState={timer}\nResult=success\n\n"
+        f"{ended}\nResult={result}\nId=gleaner-deadman.service\nLoadState=loaded\nActiveState={state}\n"
+    )
 
 
 def _unit(name: str, state: str = "active", file_state: str = "enabled") -> str:

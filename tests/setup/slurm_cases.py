@@ -5,8 +5,7 @@ from dataclasses import replace
 from tests.setup import healthy as h
 
 from gleaner.control.settings import EntitlementSettings, RoundSettings
-from gleaner.control.setup.facts import Facts, Output
-from gleaner.control.setup.slurm_checks import TRIAL
+from gleaner.control.setup.facts import TRIAL, Facts, Output
 
 PARTITIONS, NODES, ACCOUNTS = "scontrol partitions", "scontrol nodes", "sacctmgr accounts"
 NO_NODE = "allocation failure: Requested node configuration is not available"

@@ -57,6 +57,14 @@ ENTITLED = h.control(
     slurm_admin=Unread("/run/gleaner/slurm-admin.sock did not answer within 5 s"),
     settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))),
 )
+ON = h.control(settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))
+
+
+def switched(facts: Facts = ON, /, **changes: Any) -> Facts:
+    """Return control's facts where systemd says this of the dead man's switch."""
+    return h.program(facts, "systemctl deadman", Output(0, h.switch(**changes)))
+
+
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -97,6 +105,10 @@ def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
     return h.program(h.control(), "scontrol reservations", Output(0, said + more))
 
 
+SAYS = "Slurm does not answer: sinfo says 'Protocol authentication error'"
+FAST = h.control(settings=h.settings(rounds=RoundSettings(poll_s=3)))
+"""Control looks at Slurm often; a busy Slurm may take the 30 s of its time-out for each question."""
+
 FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.control(settings=Unread("/etc/gleaner/gleaner.toml, line 3: unknown key 'lenght_s'"))),
     ("settings", h.client(settings=Unread("/etc/gleaner/gleaner.toml: not valid TOML"))),
@@ -136,6 +148,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("agents' groups", h.control(account=NO_DOCKER)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=900.0)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
+    ("looks at Slurm", h.health(FAST, last_poll_age_s=121.0)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
     ("database", h.control(schema=Unread("the queue's database does not work now: connection refused"))),
     ("database", h.control(schema=Unread("no answer within 6 s"), control=Unread("head port 8642: refused"))),
@@ -217,6 +230,18 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Slurm admin service", h.control(
         slurm_admin=MISSING,
         settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))),
+    ("Slurm admin's rights", h.program(h.control(), "sacctmgr admin", Output(0, "gleaner-slurm-admin|None\n"))),
+    ("Slurm admin's rights", h.program(h.control(), "sacctmgr admin", Output(0, "gleaner-slurm-admin|Operator\n"))),
+    ("Slurm admin's rights", h.program(h.control(), "sacctmgr admin", Output(0, ""))),
+    ("Slurm admin's epoch", h.control(epochs=replace(h.EPOCHS, heard=2**31))),
+    ("Slurm admin's settings", h.file(h.control(), readers.SLURM_ADMIN_CONF, TextFile("", mode=0o664))),
+    ("Slurm admin's settings", h.file(h.control(), readers.SLURM_ADMIN_CONF, TextFile("control  us # we\n"))),
+    ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o644))),
+    ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o700))),
+    ("dead man's switch", switched(timer="inactive")),
+    ("dead man's switch", switched(ended_s=1000)),
+    ("dead man's switch", switched(ended_s=0)),
+    ("dead man's switch", switched(result="timeout")),
     ("agent program", h.program(h.program(h.node(), "glean-agent", Output(127, "")), readers.CONTROLS_AGENT, SILENT)),
     ("agent program", h.program(h.node(), readers.CONTROLS_AGENT, Unread("it is not here", is_missing=True))),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o777, 900 * h.GIB)})),
@@ -264,6 +289,12 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("clock", h.program(h.control(), "chronyc", Output(0, "00000000,,0,0.0,0.0,Not synchronised"))),
     ("control", h.health(h.control(), leader=False)),
     ("version", h.health(h.node(), version="0.1.0")),
+    ("looks at Slurm", h.health(FAST, last_poll_age_s=70.0)),
+    ("dead man's switch", switched(h.control(), timer="inactive")),
+    ("dead man's switch", switched(result="exit-code")),
+    ("dead man's switch", h.file(h.program(ON, "systemctl deadman", Output(0, "")), readers.DEADMAN, MISSING)),
+    ("dead man's switch", h.program(ON, "systemctl deadman", Output(0, ""))),
+    ("looks at Slurm", h.health(replace(FAST, problem=SAYS), last_poll_age_s=38.0)),
     ("key for secrets", h.control(secret_key=NO_KEY)),
     ("key for secrets", h.control(secret_key=NO_KEY, stored=DENIED)),
     ("agents' groups", h.control(account=NO_DOCKER, stored=StoredFacts(0, ()))),
@@ -363,6 +394,11 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("Slurm admin's rights", h.control(slurm_admin=MISSING)),
+        ("Slurm admin's rights", h.program(h.control(uid=1000), "sacctmgr admin", Output(0, ""))),
+        ("Slurm admin's epoch", h.control(slurm_admin=MISSING)),
+        ("Slurm admin's epoch", h.health(h.control(epochs=replace(h.EPOCHS, heard=2**31)), leader=False)),
+        ("dead man's switch", h.control(slurm_admin=MISSING)),
         ("agents' groups", h.control(account=NO_DOCKER, commands=())),
         ("agents' groups", h.control(account=NO_DOCKER, stored=DENIED)),
         ("queue's writes", h.control(queue=DENIED)),
@@ -431,6 +467,13 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "expired on 2027-01-14 run `glean setup control` again"),
         ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),
          "does not take the token in /token ask an admin"),
+        ("munge", h.control(munge=Unread('munge refuses gleaner: Failed to access "/run/munge/m": Permission denied')),
+         "munge refuses gleaner: Failed to access \"/run/munge/m\": Permission denied all accounts must reach"),
+        ("agents", h.control(problem=SAYS), "`runuser -u gleaner -- munge -n | unmunge`; is munge's key slurmctld's"),
+        ("agents", h.control(problem="Slurm does not answer: sinfo says 'Unable to contact slurm controller'"),
+         "does slurmctld run, and is its port not blocked by a firewall? scontrol ping"),
+        ("agents", h.control(problem="Slurm does not answer: squeue took more than 30 s"), "scontrol ping, sdiag"),
+        ("agents", h.control(problem="Slurm refuses: sbatch says 'Invalid account'"), "journalctl -u gleaner-control"),
         ("Slurm admin service", ENTITLED, "hangs systemctl restart gleaner-slurm-admin"),
         ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
         (
@@ -478,6 +521,27 @@ def test_settings_that_cannot_be_read_are_one_fault() -> None:
 )
 def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None:
     assert state_of("agents' groups", facts) is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("Slurm admin's rights", h.control(slurm_admin_account="root")),
+        ("Slurm admin's rights", replace(h.slurm("SLURM_VERSION", "SlurmUser = slurm(64030)\nSLURM_VERSION"),
+                                         slurm_admin_account="slurm")),
+        ("dead man's switch", switched(replace(ON, up_s=200.0), ended_s=0)),  # the machine was just started
+        ("dead man's switch", switched(state="activating", ended_s=0)),
+        ("dead man's switch", replace(ON, has_systemd=False)),
+        ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o750))),  # of its account's group
+    ],
+)  # fmt: skip
+def test_a_slurm_admin_service_in_order_is_no_false_alarm(name: str, facts: Facts) -> None:
+    assert state_of(name, facts) is CheckState.OK
+
+
+def test_a_busy_slurm_is_no_false_alarm() -> None:
+    for facts in (h.health(FAST, last_poll_age_s=68.0), h.health(replace(FAST, problem=SAYS), last_poll_age_s=8.0)):
+        assert state_of("looks at Slurm", facts) is CheckState.OK
 
 
 def test_settings_of_the_accounts_group_can_be_read() -> None:

@@ -5,9 +5,8 @@ from tests.setup import healthy as h
 from tests.setup.slurm_cases import FAULTS, IN_ORDER, NO_NODE, NODES, PARTITIONS, WARNINGS, refused
 
 from gleaner.control.setup.doctor import findings
-from gleaner.control.setup.facts import Facts, Output, Unread
+from gleaner.control.setup.facts import TRIAL, Facts, Output, Unread
 from gleaner.control.setup.finding import CheckState, Finding
-from gleaner.control.setup.slurm_checks import TRIAL
 
 
 def found(name: str, facts: Facts) -> Finding:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
-from gleaner.control.setup import machine_facts, reading
+from gleaner.control.setup import machine_facts, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     ACCOUNT_LIMITS,
     QOS_LIMITS,
+    TRIAL,
     Facts,
     Folder,
     MachineRole,
@@ -28,9 +29,9 @@ from gleaner.control.setup.facts import (
     Unread,
     sqlite_file,
 )
-from gleaner.control.setup.slurm_checks import TRIAL
 from gleaner.control.slurm.commands import submit
 from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest
+from gleaner.control.slurm_admin import settings as admin_settings
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
@@ -41,6 +42,8 @@ RUNC_CONF = "/etc/criu/runc.conf"
 SELINUX = "/sys/fs/selinux/enforce"
 CGROUPS_V2 = "/sys/fs/cgroup/cgroup.controllers"
 CGROUPS_V1 = "/proc/cgroups"
+DEADMAN = "/usr/local/libexec/gleaner/deadman"
+SLURM_ADMIN_CONF = str(admin_settings.FILE)
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
@@ -78,15 +81,28 @@ def find_role(exists: Callable[[str], bool]) -> MachineRole:
 
 
 def commands(
-    role: MachineRole, settings: Settings | Unread, privileged: config.Config | Unread, *, user: str, has_systemd: bool
+    role: MachineRole,
+    settings: Settings | Unread,
+    privileged: config.Config | Unread,
+    *,
+    user: str,
+    admin: str = "",
+    has_systemd: bool,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the programs to run, by the names that the checks know. `user` is the service account."""
+    """Return the programs to run, by the names that the checks know.
+
+    `user` is the service account, and `admin` that of the Slurm admin service, if there is one.
+    """
     asked: dict[str, tuple[str, ...]] = {
         "timedatectl": ("timedatectl", "show", "--property=NTPSynchronized", "--value"),
         "chronyc": ("chronyc", "-c", "tracking"),
     }
     if has_systemd and UNITS[role]:
         asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
+    if has_systemd and role is MachineRole.CONTROL:
+        about = "Id,LoadState,ActiveState,Result,ExecMainStatus,ExecMainExitTimestampMonotonic"
+        switch = ("gleaner-deadman.timer", "gleaner-deadman.service")
+        asked["systemctl deadman"] = ("systemctl", "show", f"--property={about}", *switch)
     if role is MachineRole.NODE:
         found = config.Config(1) if isinstance(privileged, Unread) else privileged
         asked |= {
@@ -125,6 +141,8 @@ def commands(
         wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
         account = settings.cluster.account
+        if admin:
+            asked["sacctmgr admin"] = (*show, "user", admin, "format=User,AdminLevel")
         if account is not None:
             fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
@@ -169,7 +187,11 @@ def read(
         else Unread("only nodes have privileged programs")
     )
     has_systemd = Path("/run/systemd/system").is_dir()
-    asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
+    user = _account_name(role, settings)
+    admin = ""
+    if role is MachineRole.CONTROL and not isinstance(settings, Unread):
+        admin = slurm_admin_facts.account_name(settings.entitlements)
+    asked = commands(role, settings, privileged, user=user, admin=admin, has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
     left_s = round(max(_LEAST_S, ends_s - time.monotonic()), 1)
     # A program that hangs is ended, and its line says so, before the look ends.
@@ -181,7 +203,7 @@ def read(
         readers[f"file {path}"] = partial(reading.text_file, Path(path))
     for path in folders:
         readers[f"folder {path}"] = partial(reading.folder, Path(path))
-    readers |= _special(role, settings, agent, privileged, patience_s)
+    readers |= _special(role, settings, agent, privileged, user=user, patience_s=patience_s)
     answers = reading.side_by_side(readers, within_s=left_s)
 
     def named(kind: str) -> dict[str, Any]:
@@ -206,6 +228,8 @@ def read(
         files=cast("Mapping[str, TextFile | Unread]", named("file ")),
         folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
         memory_mib=machine_facts.memory_mib(),
+        slurm_admin_account=admin,
+        up_s=time.monotonic(),
         has_systemd=has_systemd,
         overrides=frozenset(name for name in os.environ if name.upper().startswith("GLEANER_")),
         **cast("dict[str, Any]", special),
@@ -217,11 +241,14 @@ def _special(
     settings: Settings | Unread,
     agent: "AgentSettings | Unread",
     privileged: config.Config | Unread,
+    *,
+    user: str,
     patience_s: float,
 ) -> dict[str, Callable[[], object]]:
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
     readers: dict[str, Callable[[], object]] = {}
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
+    munge_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
     if not isinstance(settings, Unread):
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
@@ -242,12 +269,15 @@ def _special(
                 readers["queue"] = lambda: machine_facts.queue(
                     settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
                 )
+                readers["epochs"] = lambda: slurm_admin_facts.epochs(
+                    admin_settings.FILE, sqlite_file(settings.queue.url), patience_s
+                )
                 readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
-        readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(socket, munge_uid, patience_s)
     elif role is MachineRole.NODE:
-        readers["munge"] = lambda: machine_facts.munge(None, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
     if role is MachineRole.NODE:
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
@@ -287,6 +317,7 @@ def _places(
         if not isinstance(agent, Unread):
             folders.append(str(agent.work))
     if role is MachineRole.CONTROL and not isinstance(settings, Unread):
+        files += [SLURM_ADMIN_CONF, DEADMAN]
         if settings.api.key is not None:
             files += [str(settings.api.key), str(settings.api.certificate)]
         if settings.queue.url.startswith("sqlite"):
@@ -295,10 +326,10 @@ def _places(
 
 
 def _account_name(role: MachineRole, settings: Settings | Unread) -> str:
-    """Return the name of the account that submits agents: the owner of the storage folder."""
+    """Return the name of the account that submits agents: the owner of the storage folder, if that is not root."""
     if role is not MachineRole.CONTROL or isinstance(settings, Unread):
         return _USUAL_ACCOUNT
     folder = settings.storage.folder
     owner = {"owner": lambda: pwd.getpwuid(folder.stat().st_uid).pw_name}
     found = reading.side_by_side(owner, within_s=_OWNER_S)["owner"]
-    return _USUAL_ACCOUNT if isinstance(found, Unread) else found
+    return _USUAL_ACCOUNT if isinstance(found, Unread) or found == "root" else found

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gleaner.control.hostlist import expanded
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.setup.facts import (
+    TRIAL,
     Facts,
     MachineRole,
     NotRead,
@@ -19,9 +20,8 @@ from gleaner.control.setup.facts import (
 )
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.slurm.interface import AGENT_PREFIX
+from gleaner.control.slurm.run import NO_ANSWER
 
-TRIAL = "sbatch --test-only"
-"""The name of the trial submission among the programs, see `readers.commands`."""
 _VERSIONS = frozenset({"scontrol --version", "sinfo", "squeue", "sbatch", "scancel"})
 """The programs that were asked for their version."""
 _OLDEST, _NEWEST = (22, 5), (25, 11)
@@ -368,7 +368,7 @@ def agents(facts: Facts) -> Judgement:
     """Judge whether agents start: what control says of them, and why Slurm lets them wait while none runs."""
     cluster(facts)
     if isinstance(facts.problem, str) and facts.problem:
-        return fault(facts.problem, "`glean nodes` shows it until it is mended")
+        return fault(facts.problem, _to_do_about(facts.problem, facts))
     lines = [line.split("|", 2) for line in facts.output("squeue agents").stdout.splitlines()]
     found = [(line[0], line[2]) for line in lines if len(line) == 3 and line[1].startswith(AGENT_PREFIX)]
     if running := sum(state == "RUNNING" for state, _ in found):
@@ -379,3 +379,16 @@ def agents(facts: Facts) -> Judgement:
             f"none runs, and {count} wait for {reason}", "Slurm's page of squeue says what that is; sacctmgr, sinfo -R"
         )
     return ok(f"{len(found)} wait for free nodes" if found else "none is needed now")
+
+
+def _to_do_about(problem: str, facts: Facts) -> str:
+    """Return what to do about trouble with agents or Slurm, in control's words."""
+    said = problem.lower()
+    if "authentication" in said or "munge" in said:
+        name = "gleaner" if isinstance(facts.account, Unread) else facts.account.name
+        return f"as control's account: `runuser -u {name} -- munge -n | unmunge`; is munge's key slurmctld's, too?"
+    if not problem.startswith(NO_ANSWER):
+        return "control's log has more: journalctl -u gleaner-control"
+    if "took more than" in said or "timed out" in said:
+        return "slurmctld is busy or hangs: scontrol ping, sdiag; [cluster] timeout_s is how long control waits"
+    return "does slurmctld run, and is its port not blocked by a firewall? scontrol ping"

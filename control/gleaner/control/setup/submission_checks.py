@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gleaner.control.hostlist import expanded
-from gleaner.control.setup.facts import Facts, NotRead, Unread, needed
+from gleaner.control.setup.facts import TRIAL, Facts, NotRead, Unread, needed
 from gleaner.control.setup.finding import CheckState, Judgement, fault, not_checked, ok, warning
-from gleaner.control.setup.slurm_checks import MEND_CONFIG, TRIAL, cluster, config, nodes, ours, partition, records
+from gleaner.control.setup.slurm_checks import MEND_CONFIG, cluster, config, nodes, ours, partition, records
 from gleaner.control.slurm.interface import AGENT_PREFIX
 
 _NO_NODE = "node configuration is not available"
