@@ -207,7 +207,7 @@ def node(**changes: Any) -> Facts:
             readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
-        docker_socket="", helper="", munge="0",
+        docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

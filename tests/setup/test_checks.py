@@ -277,6 +277,10 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Slurm's limits", limited("||||||mem=3G|")),
     ("Slurm's limits", limited("|||||||00:01:00")),
 ]  # fmt: skip
+FAULTS += [
+    ("control", h.node(large_request=Unread("head port 8642 accepts connections: it did not answer within 5 s"))),
+    ("temporary folder", h.node(copies=Folder(0, 0o700, 2**22, path="/copies"))),
+]
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
     ("agents' times", h.node(agent=h.agent(margin_s=300.0))),

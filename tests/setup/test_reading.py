@@ -428,6 +428,21 @@ def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
         assert reading.running_names(("planted",)) == ("planted",)
 
 
+def test_a_running_programs_variable_is_read_where_the_rights_suffice(tmp_path: Path) -> None:
+    (tmp_path / "planted-envd").symlink_to(shutil.which("cat") or "")
+    program, variables = str(tmp_path / "planted-envd"), {"TMPDIR": "/roomy"}
+    with subprocess.Popen(
+        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=variables
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"
+        assert reading.variable_of("planted-envd", "TMPDIR") == "/roomy"
+        assert reading.variable_of("planted-envd", "XDG_RUNTIME_DIR") == ""
+    assert reading.variable_of("planted-envd", "TMPDIR") == Unread("planted-envd does not run", is_missing=True)
+
+
 def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:
     path = str(script(tmp_path, "watchdog", "echo begun; read -r _; exit 0"))
     with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

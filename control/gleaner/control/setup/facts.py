@@ -103,6 +103,7 @@ class Folder:
     mode: int
     free_bytes: int
     free_files: int = sys.maxsize
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +242,10 @@ class Facts:
     """By path."""
     storage: StorageFacts | Unread = NOT_ASKED
     control: ControlFacts | Unread = NOT_ASKED
+    large_request: str | Unread = NOT_ASKED
+    """Empty if a request that needs several packets gets to control."""
+    copies: Folder | Unread = NOT_ASKED
+    """The folder in which containerd leaves a copy of a restored container's memory."""
     token: Output | Unread = NOT_ASKED
     """Control's answer to a question with the caller's token: the status, and the reason."""
     problem: str | Unread = NOT_ASKED

@@ -136,6 +136,9 @@ def control_answers(facts: Facts) -> Judgement:
             f"{found.url} answers, and does not lead{nobody}",
             "one control program must lead: on its machine `glean doctor control` and its log say why it cannot",
         )
+    if isinstance(facts.large_request, Unread) and "did not answer" in facts.large_request.why:
+        return fault(f"{found.url} answers small requests, and no large one",
+                     "is the MTU the same on all machines (ip link), and ICMP let through?")  # fmt: skip
     return ok(f"{found.url} answers and leads")
 
 

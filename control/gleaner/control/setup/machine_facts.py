@@ -32,6 +32,7 @@ from gleaner.control.setup.facts import (
     Account,
     Certificate,
     ControlFacts,
+    Folder,
     Output,
     Programs,
     QueueFacts,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
 Told = TypeVar("Told")
 AGENT_PROGRAM = "glean-agent"
 _KIB_A_MIB = 1024
+_SEVERAL_PACKETS = 4000
+_TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
@@ -256,6 +259,23 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
         unsure_s=(answer.answered_s - answer.asked_s) / 2,
         certificate=answer.certificate,
     )
+
+
+def large_request(url: str, ca_file: Path | None, patience_s: float) -> str | Unread:
+    """Ask control for its health in so many bytes that they do not fit into one packet. Return an empty text."""
+    answer = reading.ask(url, "/health", ca_file, within_s=patience_s, padding=_SEVERAL_PACKETS)
+    return answer if isinstance(answer, Unread) else ""
+
+
+def copies() -> Folder | Unread:
+    """Return the folder in which containerd leaves the memory of restored containers (deploy/watchdog)."""
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        found = reading.variable_of("containerd", name)
+        if isinstance(found, Unread):
+            return found
+        if found:
+            return reading.folder(Path(found))
+    return reading.folder(Path(_TEMPORARY))
 
 
 def token(settings: Settings, patience_s: float) -> Output | Unread:

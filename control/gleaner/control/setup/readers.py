@@ -253,6 +253,7 @@ def _special(
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
             readers["control"] = lambda: machine_facts.control(client.url, client.ca_file, patience_s)
+            readers["large_request"] = lambda: machine_facts.large_request(client.url, client.ca_file, patience_s)
             readers["token"] = lambda: machine_facts.token(settings, patience_s)
         if role is MachineRole.CONTROL:
             folder = settings.storage.folder
@@ -279,6 +280,7 @@ def _special(
     elif role is MachineRole.NODE:
         readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
     if role is MachineRole.NODE:
+        readers["copies"] = machine_facts.copies
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
@@ -291,7 +293,9 @@ def _special(
             if not isinstance(agent, Unread):
                 readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
         if not isinstance(agent, Unread):
-            readers["control"] = lambda: machine_facts.control(agent.control_url, agent.ca_file, patience_s)
+            url, ca_file = agent.control_url, agent.ca_file
+            readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
+            readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
             readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
     return readers
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gleaner.agent.common.quantities import size
 from gleaner.control.setup import readers
-from gleaner.control.setup.facts import Facts, MachineRole, StorageFacts, Unread, needed, sqlite_file
+from gleaner.control.setup.facts import Facts, Folder, MachineRole, StorageFacts, Unread, needed, sqlite_file
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
 _GIB = 2**30
@@ -15,6 +15,7 @@ _LEAST_BYTES = 1 * _GIB
 _LEAST_FILES = 10_000
 _LEAST_TEMPORARY_BYTES = 2**26
 _LEAST_TEMPORARY_FILES = 100
+_LEAST_COPIES_BYTES = 2**28
 _READ_ONLY = os.strerror(errno.EROFS)
 _SLOW_S = 2.0
 _MIB = 2**20
@@ -139,8 +140,11 @@ def work_folder(facts: Facts) -> Judgement:
 
 
 def temporary_folder(facts: Facts) -> Judgement:
-    """Judge the room in `/tmp`, which the system's programs need."""
-    found = needed(facts.folders.get(readers.TEMPORARY, Unread("it was not looked at")))
+    """Judge the room in `/tmp`, which the system's programs need, and in containerd's folder for copies of memory."""
+    found, copies = needed(facts.folders.get(readers.TEMPORARY, Unread("it was not looked at"))), facts.copies
+    if isinstance(copies, Folder) and copies.free_bytes < _LEAST_COPIES_BYTES:
+        return fault(f"{size(copies.free_bytes)} are free in {copies.path}, where containerd copies a job's memory",
+                     "no restore with Docker succeeds: name a larger folder as TMPDIR of containerd")  # fmt: skip
     for number, least, words in (
         (found.free_bytes, _LEAST_TEMPORARY_BYTES, size(found.free_bytes)),
         (found.free_files, _LEAST_TEMPORARY_FILES, f"{found.free_files} inodes (files)"),
