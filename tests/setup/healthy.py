@@ -42,7 +42,16 @@ DAY_S = 86400.0
 GIB = 2**30
 UID = 4200
 STORAGE = StorageFacts(
-    uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
+    uid=UID,
+    mode=0o700,
+    is_set_up=True,
+    id="5eed",
+    free_bytes=900 * GIB,
+    free_files=10**6,
+    trouble="",
+    wrote_s=0.01,
+    inode=7,
+    changed_s=1.7e9,
 )
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
@@ -52,7 +61,8 @@ CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
     "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
-    "storage_id": "5eed", "round_length_s": 3600.0, "least_slice_s": 600.0,
+    "storage_id": "5eed", "storage_inode": 7, "storage_changed_s": 1.7e9,
+    "round_length_s": 3600.0, "least_slice_s": 600.0,
 }  # fmt: skip
 CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE)
 CONFIG = """\

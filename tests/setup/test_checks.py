@@ -176,6 +176,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("storage's space", h.node(storage=storage(free_files=3))),
     ("storage is shared", h.node(storage=storage(id="other"))),
     ("storage is shared", h.node(storage=storage(id=""))),
+    ("storage is shared", h.node(storage=storage(inode=8, changed_s=1.7e9 + 5))),
     ("work folder", h.node(folders={})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(0, 0o755, 900 * h.GIB)})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o755, 2**20)})),
@@ -551,6 +552,19 @@ def test_a_busy_slurm_is_no_false_alarm() -> None:
 def test_settings_of_the_accounts_group_can_be_read() -> None:
     facts = h.file(h.control(), SETTINGS, TextFile("", mode=0o640, gid=h.UID))
     assert state_of("settings", facts) is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        h.node(storage=storage(inode=8, changed_s=1.7e9 + 1)),  # a file system that makes up inodes, and rounds times
+        h.node(storage=storage(changed_s=1.7e9 + 60)),  # an attribute that this machine still remembers
+        h.health(h.node(storage=storage(inode=8, changed_s=1.0)), storage_inode=0, storage_changed_s=0.0),
+        h.health(h.node(storage=storage(inode=8, changed_s=1.0)), storage_inode=None, storage_changed_s=None),
+    ],
+)
+def test_only_another_file_with_another_time_is_a_copy(facts: Facts) -> None:
+    assert state_of("storage is shared", facts) is CheckState.OK
 
 
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:

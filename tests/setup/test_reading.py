@@ -19,7 +19,7 @@ from tests.api.munge_daemon import munge_daemon
 from tests.setup import healthy as h
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.settings import ClientSettings, EntitlementSettings
@@ -228,10 +228,17 @@ def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> No
     found = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
     assert isinstance(found, StorageFacts)
     assert (found.is_set_up, found.trouble, found.mode) == (True, "", 0o700)
-    assert found.id == storage_id(folder) != ""
+    number = storage_number(folder)
+    assert (found.id, found.inode, found.changed_s) == (number.id, number.inode, number.changed_s)
+    assert found.id != ""
     assert sorted(str(path) for path in folder.rglob("*")) == before
     FolderStorage(folder).prepare()
-    assert storage_id(folder) == found.id
+    assert storage_number(folder) == number
+    shutil.copytree(folder, tmp_path / "copy")
+    copy = storage_number(tmp_path / "copy")
+    assert copy.id == number.id
+    assert copy.inode != number.inode
+    assert copy.changed_s > number.changed_s
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")

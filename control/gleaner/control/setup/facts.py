@@ -120,6 +120,9 @@ class StorageFacts:
     trouble: str
     wrote_s: float
     """The time that the trial writes took."""
+    inode: int = 0
+    """The inode of the file with the number, and the time of its last change (`storage_root.StorageNumber`)."""
+    changed_s: float = 0.0
     foreign: str = ""
     """A folder of Gleaner's in it that has another owner."""
     foreign_uid: int = 0

@@ -2,7 +2,9 @@
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gleaner.agent.common.quantities import size
 from gleaner.control.setup import readers
@@ -18,6 +20,8 @@ _LEAST_TEMPORARY_FILES = 100
 _LEAST_COPIES_BYTES = 2**28
 _READ_ONLY = os.strerror(errno.EROFS)
 _SLOW_S = 2.0
+_SAME_CHANGE_S = 2.0
+"""The times of one change may differ by so much: file systems count in steps, of two seconds at most."""
 _MIB = 2**20
 
 
@@ -92,12 +96,28 @@ def is_controls(facts: Facts) -> Judgement:
         return not_checked(
             "control does not say which folder it has", "run `glean control prepare`, once, on its machine"
         )
+    if found.id == theirs and _is_copy(found, health):
+        return fault(
+            f"{folder_path(facts)} has the number of control's storage in another file: it is a copy of that folder",
+            "mount control's own folder there, not a copy or a snapshot of it",
+        )
     if found.id == theirs:
         return ok("the same folder as control's")
     return fault(
         f"{folder_path(facts)} is another folder here than on control's machine",
         "mount the shared file system at that path",
     )
+
+
+def _is_copy(found: StorageFacts, health: Mapping[str, Any]) -> bool:
+    """Return True if the file with the number is not control's own: both its inode and its last change differ.
+
+    Some file systems make up inodes on each machine, and an older control tells neither.
+    """
+    inode, changed_s = health.get("storage_inode"), health.get("storage_changed_s")
+    if not inode or not isinstance(changed_s, int | float) or not found.inode:
+        return False
+    return inode != found.inode and abs(changed_s - found.changed_s) > _SAME_CHANGE_S
 
 
 def space(facts: Facts) -> Judgement:
