@@ -4,16 +4,15 @@ import getpass
 import hashlib
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.api.api_harness import ApiHarness, detail, served
+from tests.api.munge_daemon import Daemon, munge_daemon
 
 from gleaner.control.api.caller_places import STRANGERS_AT_ONCE
 from gleaner.control.api.munge_login import Once
@@ -29,50 +28,10 @@ pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is
 ME = getpass.getuser()
 
 
-@dataclass
-class Daemon:
-    """A munged with a key of its own."""
-
-    folder: Path
-    process: "subprocess.Popen[str] | None" = None
-
-    @property
-    def socket(self) -> Path:
-        return self.folder / "socket"
-
-    def start(self) -> None:
-        places = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-        options = [f"--{option}={self.folder / name}" for option, name in places.items()]
-        self.process = subprocess.Popen(
-            ["munged", "--foreground", "--force", "--num-threads=2", *options],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if "Created 2 work threads" in line:
-                return
-        raise AssertionError("munged did not start")
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.terminate()
-        self.process.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    with tempfile.TemporaryDirectory(prefix="munge") as name:  # a socket's path has to be short
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "key").write_bytes(b"k" * 64)
-        (folder / "key").chmod(0o400)
-        running = Daemon(folder)
-        running.start()
+    with munge_daemon() as running:
         yield running
-        running.stop()
 
 
 def control(harness: ApiHarness, socket: Path, *rules: MungeRule, timeout_s: float = 20) -> ApiHarness:

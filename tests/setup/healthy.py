@@ -19,9 +19,11 @@ from gleaner.control.settings import (
 )
 from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import (
+    TRIAL,
     Account,
     Certificate,
     ControlFacts,
+    EpochFacts,
     Facts,
     Folder,
     MachineRole,
@@ -57,6 +59,7 @@ NODES_KEY = UserJobsKey("f1a9", NOW_S - 2 * DAY_S, "node1")
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"), (UID, 998))
+EPOCHS = EpochFacts("/run/gleaner/alive.epoch", 1_799_000_000, 1_799_000_000)
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
@@ -72,19 +75,29 @@ ClusterName             = one
 DefMemPerCPU            = 500
 Epilog[0]               = /usr/local/libexec/gleaner/epilog.sh
 KillWait                = 30 sec
+MinJobAge               = 300 sec
+PreemptExemptTime       = 00:00:00
 PreemptMode             = REQUEUE
 PreemptParameters       = send_user_signal
 PreemptType             = preempt/partition_prio
+PrivateData             = none
+PrologEpilogTimeout     = 65534
+SchedulerParameters     = (null)
 SchedulerType           = sched/backfill
 SelectType              = select/cons_tres
 SelectTypeParameters    = CR_CORE_MEMORY
+SlurmctldParameters     = (null)
 SLURM_VERSION           = 24.11.5
+SuspendExcNodes         = (null)
+SuspendExcParts         = (null)
+SuspendProgram          = (null)
+SuspendTime             = INFINITE
 
 Slurmctld(primary) at head is UP
 """
 PARTITIONS = """\
 PartitionName=regular AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=node[1-3] PriorityTier=10 PreemptMode=OFF State=UP GraceTime=0
-PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
+PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner AllocNodes=ALL QoS=N/A MaxNodes=UNLIMITED MinNodes=0 RootOnly=NO ReqResv=NO MaxMemPerNode=UNLIMITED MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
 PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=gpu[1-2] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=0
 """  # noqa: E501
 NODES = "".join(
@@ -107,6 +120,20 @@ def _control_defaults() -> Settings:
 def _agent_defaults() -> AgentSettings:
     """Return an agent's settings as they are without a file. To read the environment takes milliseconds."""
     return AgentSettings()
+
+
+TAKEN = "sbatch: Job 7 to start at 2027-01-15T08:00:00 using 8 processors on nodes node1 in partition gleaner\n"
+SLURM_UNITS = """\
+Id=slurmctld.service
+LoadState=loaded
+UnitFileState=enabled
+After=network-online.target slurmdbd.service munge.service
+
+Id=slurmdbd.service
+LoadState=loaded
+UnitFileState=enabled
+After=mariadb.service
+"""
 
 
 def settings(**tables: Any) -> Settings:
@@ -135,18 +162,25 @@ def control(**changes: Any) -> Facts:
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
             "squeue agents": Output(0, "RUNNING|gleaner-1800000000-5eed5eed|None\n"),
+            TRIAL: Output(0, "", TAKEN),
             "scontrol reservations": Output(0, "No reservations in the system\n"),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
             "sacctmgr limits": Output(0, "one|||||||||\none||gleaner||||40|cpu=64||1-00:00:00\n"),
             "sacctmgr qos limits": Output(0, "gleaner||||||||||\n"),
-            "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
+            "sacctmgr qos": Output(0, "normal|1.000000||\ngleaner|0.000000|NoReserve|\n"),
+            "sacctmgr accounts": Output(0, "one|root||||||||\none|gleaner|root|||||||\n"),
+            "sacctmgr level": Output(0, "None\n"),
+            "systemctl slurm": Output(0, SLURM_UNITS),
+            "sacctmgr admin": Output(0, "gleaner-slurm-admin|Administrator\n"),
+            "systemctl deadman": Output(0, switch()),
         },
         files={
             "/etc/gleaner/gleaner.toml": TextFile(""), "/token": TextFile(TOKEN, mode=0o600),
+            readers.DEADMAN: TextFile("", mode=0o755), readers.SLURM_ADMIN_CONF: TextFile("control gleaner\n"),
             "/etc/key.pem": TextFile("", UID, 0o600), "/etc/cert.pem": TextFile("", 0, 0o644),
         },
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
-        slurm_admin="",
+        slurm_admin="", slurm_admin_account="gleaner-slurm-admin", epochs=EPOCHS, up_s=900_000.0,
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
         munge="0", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
         stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
@@ -186,7 +220,8 @@ def node(**changes: Any) -> Facts:
             readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
-        docker_socket="", helper="", munge="0", user_jobs_key=NODES_KEY,
+        docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
+        user_jobs_key=NODES_KEY,
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)
@@ -230,6 +265,16 @@ def slurm(old: str, new: str, name: str = "scontrol config") -> Facts:
     assert isinstance(said, Output)
     assert old in said.stdout
     return program(control(), name, Output(0, said.stdout.replace(old, new)))
+
+
+def switch(timer: str = "active", state: str = "inactive", *, ended_s: int = 899_970, result: str = "success") -> str:
+    """Return what systemd says of the dead man's switch, which is a unit of a timer."""
+    status = {"success": 0, "exit-code": 1}.get(result, 203)
+    ended = f"ExecMainExitTimestampMonotonic={ended_s * 10**6}\nExecMainStatus={status}"
+    return (
+        f"Id=gleaner-deadman.timer\nLoadState=loaded\nActiveState={timer}\nResult=success\n\n"
+        f"{ended}\nResult={result}\nId=gleaner-deadman.service\nLoadState=loaded\nActiveState={state}\n"
+    )
 
 
 def _unit(name: str, state: str = "active", file_state: str = "enabled") -> str:

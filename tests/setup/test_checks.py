@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.setup import healthy as h
+from tests.setup import slurm_cases
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.install.main import DAEMON_JSON
@@ -56,6 +57,14 @@ ENTITLED = h.control(
     slurm_admin=Unread("/run/gleaner/slurm-admin.sock did not answer within 5 s"),
     settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))),
 )
+ON = h.control(settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))
+
+
+def switched(facts: Facts = ON, /, **changes: Any) -> Facts:
+    """Return control's facts where systemd says this of the dead man's switch."""
+    return h.program(facts, "systemctl deadman", Output(0, h.switch(**changes)))
+
+
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -92,7 +101,7 @@ def waiting(*reasons: str, more: str = "") -> Facts:
     return h.program(h.control(), "squeue agents", Output(0, said + more))
 
 
-RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
+RESERVED = "ReservationName=old{} StartTime=1799000000 EndTime=1801000000 Nodes={} State={}\n"
 
 
 def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
@@ -100,6 +109,10 @@ def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
     said = "".join(RESERVED.format(number, some, state) for number, some in enumerate(nodes))
     return h.program(h.control(), "scontrol reservations", Output(0, said + more))
 
+
+SAYS = "Slurm does not answer: sinfo says 'Protocol authentication error'"
+FAST = h.control(settings=h.settings(rounds=RoundSettings(poll_s=3)))
+"""Control looks at Slurm often; a busy Slurm may take the 30 s of its time-out for each question."""
 
 FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.control(settings=Unread("/etc/gleaner/gleaner.toml, line 3: unknown key 'lenght_s'"))),
@@ -140,6 +153,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("agents' groups", h.control(account=NO_DOCKER)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=900.0)),
     ("looks at Slurm", h.health(h.control(), last_poll_age_s=None)),
+    ("looks at Slurm", h.health(FAST, last_poll_age_s=121.0)),
     ("database", h.control(schema="the queue's database is of an older version (0024): run `glean control migrate`")),
     ("database", h.control(schema=Unread("the queue's database does not work now: connection refused"))),
     ("database", h.control(schema=Unread("no answer within 6 s"), control=Unread("head port 8642: refused"))),
@@ -223,6 +237,18 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Slurm admin service", h.control(
         slurm_admin=MISSING,
         settings=h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",))))),
+    ("Slurm admin's rights", h.program(h.control(), "sacctmgr admin", Output(0, "gleaner-slurm-admin|None\n"))),
+    ("Slurm admin's rights", h.program(h.control(), "sacctmgr admin", Output(0, "gleaner-slurm-admin|Operator\n"))),
+    ("Slurm admin's rights", h.program(h.control(), "sacctmgr admin", Output(0, ""))),
+    ("Slurm admin's epoch", h.control(epochs=replace(h.EPOCHS, heard=2**31))),
+    ("Slurm admin's settings", h.file(h.control(), readers.SLURM_ADMIN_CONF, TextFile("", mode=0o664))),
+    ("Slurm admin's settings", h.file(h.control(), readers.SLURM_ADMIN_CONF, TextFile("control  us # we\n"))),
+    ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o644))),
+    ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o700))),
+    ("dead man's switch", switched(timer="inactive")),
+    ("dead man's switch", switched(ended_s=1000)),
+    ("dead man's switch", switched(ended_s=0)),
+    ("dead man's switch", switched(result="timeout")),
     ("agent program", h.program(h.program(h.node(), "glean-agent", Output(127, "")), readers.CONTROLS_AGENT, SILENT)),
     ("agent program", h.program(h.node(), readers.CONTROLS_AGENT, Unread("it is not here", is_missing=True))),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o777, 900 * h.GIB)})),
@@ -248,7 +274,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("nodes", h.slurm("State=IDLE", "State=DOWN*", "scontrol nodes")),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000||\n"))),
     ("Slurm's limits", limited("|0||||||")),
     ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),
@@ -258,6 +284,10 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Slurm's limits", limited("||||||mem=3G|")),
     ("Slurm's limits", limited("|||||||00:01:00")),
 ]  # fmt: skip
+FAULTS += [
+    ("control", h.node(large_request=Unread("head port 8642 accepts connections: it did not answer within 5 s"))),
+    ("temporary folder", h.node(copies=Folder(0, 0o700, 2**22, path="/copies"))),
+]
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
     ("agents' times", h.node(agent=h.agent(margin_s=300.0))),
@@ -270,6 +300,12 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("clock", h.program(h.control(), "chronyc", Output(0, "00000000,,0,0.0,0.0,Not synchronised"))),
     ("control", h.health(h.control(), leader=False)),
     ("version", h.health(h.node(), version="0.1.0")),
+    ("looks at Slurm", h.health(FAST, last_poll_age_s=70.0)),
+    ("dead man's switch", switched(h.control(), timer="inactive")),
+    ("dead man's switch", switched(result="exit-code")),
+    ("dead man's switch", h.file(h.program(ON, "systemctl deadman", Output(0, "")), readers.DEADMAN, MISSING)),
+    ("dead man's switch", h.program(ON, "systemctl deadman", Output(0, ""))),
+    ("looks at Slurm", h.health(replace(FAST, problem=SAYS), last_poll_age_s=38.0)),
     ("key for secrets", h.control(secret_key=NO_KEY)),
     ("key for secrets", h.control(secret_key=NO_KEY, stored=DENIED)),
     ("agents' groups", h.control(account=NO_DOCKER, stored=StoredFacts(0, ()))),
@@ -303,11 +339,11 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("nodes", h.slurm("node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE",
                       "node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve|\n"))),
     ("agents", waiting("QOSGrpCpuLimit", "Resources")),
     ("Slurm's limits", limited("|||||||00:30:00")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000||\n"))),
 ]  # fmt: skip
 
 
@@ -335,10 +371,19 @@ def test_what_somebody_should_look_at_is_a_warning(name: str, facts: Facts) -> N
     assert state_of(name, facts) is CheckState.WARNING
 
 
+def test_what_only_the_account_may_write_is_no_fault_of_an_ordinary_users_look() -> None:
+    refused = replace(h.QUEUE, refused="/var/lib/gleaner", uid=h.UID, mode=0o755)
+    denied = storage(trouble="cannot make a folder: Permission denied")
+    for uid, state in ((1000, CheckState.NOT_CHECKED), (h.UID, CheckState.FAULT), (0, CheckState.FAULT)):
+        assert state_of("queue's writes", h.control(uid=uid, queue=refused)) is state
+        assert state_of("storage's writes", h.control(uid=uid, storage=denied)) is state
+
+
 def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
-    assert set(names) - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
+    of_slurm = {name for name, *_ in [*slurm_cases.FAULTS, *slurm_cases.WARNINGS]}
+    assert set(names) - of_slurm - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
     for role in (MachineRole.CONTROL, MachineRole.NODE):
         assert sum(role in check.roles for check in CHECKS) >= 25
 
@@ -361,6 +406,11 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("Slurm admin's rights", h.control(slurm_admin=MISSING)),
+        ("Slurm admin's rights", h.program(h.control(uid=1000), "sacctmgr admin", Output(0, ""))),
+        ("Slurm admin's epoch", h.control(slurm_admin=MISSING)),
+        ("Slurm admin's epoch", h.health(h.control(epochs=replace(h.EPOCHS, heard=2**31)), leader=False)),
+        ("dead man's switch", h.control(slurm_admin=MISSING)),
         ("agents' groups", h.control(account=NO_DOCKER, commands=())),
         ("agents' groups", h.control(account=NO_DOCKER, stored=DENIED)),
         ("queue's writes", h.control(queue=DENIED)),
@@ -429,6 +479,13 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "expired on 2027-01-14 run `glean setup control` again"),
         ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),
          "does not take the token in /token ask an admin"),
+        ("munge", h.control(munge=Unread('munge refuses gleaner: Failed to access "/run/munge/m": Permission denied')),
+         "munge refuses gleaner: Failed to access \"/run/munge/m\": Permission denied all accounts must reach"),
+        ("agents", h.control(problem=SAYS), "`runuser -u gleaner -- munge -n | unmunge`; is munge's key slurmctld's"),
+        ("agents", h.control(problem="Slurm does not answer: sinfo says 'Unable to contact slurm controller'"),
+         "does slurmctld run, and is its port not blocked by a firewall? scontrol ping"),
+        ("agents", h.control(problem="Slurm does not answer: squeue took more than 30 s"), "scontrol ping, sdiag"),
+        ("agents", h.control(problem="Slurm refuses: sbatch says 'Invalid account'"), "journalctl -u gleaner-control"),
         ("Slurm admin service", ENTITLED, "hangs systemctl restart gleaner-slurm-admin"),
         ("Docker's group", h.node(docker_socket="root:root, mode 660"), "(root:root, mode 660)"),
         (
@@ -476,6 +533,27 @@ def test_settings_that_cannot_be_read_are_one_fault() -> None:
 )
 def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None:
     assert state_of("agents' groups", facts) is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("Slurm admin's rights", h.control(slurm_admin_account="root")),
+        ("Slurm admin's rights", replace(h.slurm("SLURM_VERSION", "SlurmUser = slurm(64030)\nSLURM_VERSION"),
+                                         slurm_admin_account="slurm")),
+        ("dead man's switch", switched(replace(ON, up_s=200.0), ended_s=0)),  # the machine was just started
+        ("dead man's switch", switched(state="activating", ended_s=0)),
+        ("dead man's switch", replace(ON, has_systemd=False)),
+        ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o750))),  # of its account's group
+    ],
+)  # fmt: skip
+def test_a_slurm_admin_service_in_order_is_no_false_alarm(name: str, facts: Facts) -> None:
+    assert state_of(name, facts) is CheckState.OK
+
+
+def test_a_busy_slurm_is_no_false_alarm() -> None:
+    for facts in (h.health(FAST, last_poll_age_s=68.0), h.health(replace(FAST, problem=SAYS), last_poll_age_s=8.0)):
+        assert state_of("looks at Slurm", facts) is CheckState.OK
 
 
 def test_settings_of_the_accounts_group_can_be_read() -> None:
@@ -537,11 +615,13 @@ def test_agents_may_wait_for_nodes_and_beside_others() -> None:
 def test_reservations_matter_once_no_node_is_left() -> None:
     name = "reservations"
     assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
-    assert state_of(name, reserved("node[1-3]", state="INACTIVE")) is CheckState.OK
+    later = RESERVED.format("9", "node[1-3]", "INACTIVE")
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003700"))) is CheckState.OK
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003500"))) is CheckState.WARNING
     (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
-    when = "no agent starts before 2026-12-06T00:00:00"
+    when = "no agent for a whole round starts before 2027-01-26 21:46 UTC"
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old1)"
-    longer = RESERVED.format("9", "node3", "ACTIVE").replace("2026-12-06", "2027-12-06")
+    longer = RESERVED.format("9", "node3", "ACTIVE").replace("1801000000", "1809000000")
     (found,) = (finding for finding in findings(reserved("node[1-2]", more=longer)) if finding.name == name)
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old0, old9)"
     ours = RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Accounts=gleaner")

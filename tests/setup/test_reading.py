@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -14,16 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.api.munge_daemon import munge_daemon
 from tests.setup import healthy as h
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.settings import ClientSettings
-from gleaner.control.setup import machine_checks, machine_facts, readers, reading
+from gleaner.control.settings import ClientSettings, EntitlementSettings
+from gleaner.control.setup import machine_checks, machine_facts, readers, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     Certificate,
+    EpochFacts,
     Folder,
     MachineRole,
     Output,
@@ -104,6 +107,20 @@ def test_a_socket_that_the_account_may_not_open_is_named_by_owner_and_mode(tmp_p
         none = machine_facts.docker_socket(url, uid, PATIENCE_S)
         assert isinstance(none, Unread)
         assert why in none.why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another account")
+@pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
+def test_munge_is_tried_as_the_service_account() -> None:
+    with munge_daemon() as daemon:
+        assert machine_facts.munge(daemon.socket, NOBODY, PATIENCE_S) == str(NOBODY)
+        assert machine_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
+        daemon.folder.chmod(0o750)
+        assert machine_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
+        found = machine_facts.munge(daemon.socket, NOBODY, PATIENCE_S)
+        assert isinstance(found, Unread)
+        assert found.why == f'munge refuses nobody: Failed to access "{daemon.socket}": Permission denied'
+        assert found.is_denied
 
 
 def test_the_free_room_of_a_folder_is_in_bytes_and_inodes(tmp_path: Path) -> None:
@@ -269,6 +286,32 @@ def test_a_database_is_only_read(tmp_path: Path) -> None:
     assert "not a database" in str(machine_facts.stored(path, PATIENCE_S))
 
 
+def test_the_epochs_of_the_slurm_admin_service_and_of_the_queue_are_read(tmp_path: Path) -> None:
+    database, conf, file = tmp_path / "queue.db", tmp_path / "conf", tmp_path / "alive.epoch"
+    engine = connect(f"sqlite:///{database}")
+    migrate(engine)
+    conf.write_text(f"control us\nsocket /s\nheartbeat {tmp_path}/alive\n")
+    assert "no epoch yet" in str(slurm_admin_facts.epochs(conf, database, PATIENCE_S))
+    file.write_text("7\n")
+    assert slurm_admin_facts.epochs(conf, database, PATIENCE_S) == EpochFacts(str(file), 7, 0)
+    with engine.begin() as queue:
+        queue.exec_driver_sql("INSERT INTO leader VALUES (1, 'us', 0, 6)")
+    assert slurm_admin_facts.epochs(conf, database, PATIENCE_S) == EpochFacts(str(file), 7, 6)
+    engine.dispose()
+    file.write_text("x")
+    assert slurm_admin_facts.epochs(conf, database, PATIENCE_S) == Unread(f"{file} holds no number")
+    conf.write_text("nothing known")
+    assert "line 1" in str(slurm_admin_facts.epochs(conf, database, PATIENCE_S))
+
+
+def test_the_slurm_admin_services_account_owns_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    asked = EntitlementSettings(slurm_admin_socket=path)
+    assert slurm_admin_facts.account_name(asked) == ""
+    path.touch()
+    assert slurm_admin_facts.account_name(asked) == pwd.getpwuid(os.geteuid()).pw_name
+
+
 HOLDS = (
     "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('BEGIN IMMEDIATE'); print(1, flush=True); input()"
 )
@@ -392,13 +435,28 @@ def test_programs_are_known_by_their_names() -> None:
 
 def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
     (tmp_path / "planted-wlm").symlink_to(shutil.which("cat") or "")
-    words = [str(tmp_path / "planted-wlm")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+    program = str(tmp_path / "planted-wlm")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"x")
-        process.stdout.read(1)  # the kernel names a process a moment after it has begun
+        assert process.stdout.read(1) == b"x"  # the kernel gives a program its name after Popen has returned
         assert reading.running_names(("planted",)) == ("planted",)
+
+
+def test_a_running_programs_variable_is_read_where_the_rights_suffice(tmp_path: Path) -> None:
+    (tmp_path / "planted-envd").symlink_to(shutil.which("cat") or "")
+    program, variables = str(tmp_path / "planted-envd"), {"TMPDIR": "/roomy"}
+    with subprocess.Popen(
+        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=variables
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"
+        assert reading.variable_of("planted-envd", "TMPDIR") == "/roomy"
+        assert reading.variable_of("planted-envd", "XDG_RUNTIME_DIR") == ""
+    assert reading.variable_of("planted-envd", "TMPDIR") == Unread("planted-envd does not run", is_missing=True)
 
 
 def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ QOS_LIMITS = (
     "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser", "MaxWall",
 )  # fmt: skip
 """Slurm's limits that let nothing start if they are too small."""
+TRIAL = "sbatch --test-only"
+"""The name of the trial submission among the programs, see `readers.commands`."""
 Value = TypeVar("Value")
 _LONGEST = 160
 """The most letters of a program's output in a finding."""
@@ -101,6 +103,7 @@ class Folder:
     mode: int
     free_bytes: int
     free_files: int = sys.maxsize
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,15 @@ class StoredFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochFacts:
+    """The newest epoch that the Slurm admin service has kept in its file (0 for none), and that of control's queue."""
+
+    file: str
+    heard: int
+    controls: int
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """A certificate that an authority vouches for: the names in it, and its end (seconds since the epoch)."""
 
@@ -244,6 +256,10 @@ class Facts:
     """By path."""
     storage: StorageFacts | Unread = NOT_ASKED
     control: ControlFacts | Unread = NOT_ASKED
+    large_request: str | Unread = NOT_ASKED
+    """Empty if a request that needs several packets gets to control."""
+    copies: Folder | Unread = NOT_ASKED
+    """The folder in which containerd leaves a copy of a restored container's memory."""
     token: Output | Unread = NOT_ASKED
     """Control's answer to a question with the caller's token: the status, and the reason."""
     problem: str | Unread = NOT_ASKED
@@ -267,9 +283,14 @@ class Facts:
     """The name of the machine's own account in a credential that munge made and read."""
     slurm_admin: str | Unread = NOT_ASKED
     """Empty if the Slurm admin service answers."""
+    slurm_admin_account: str = ""
+    """The name of the account of that service; empty if it is not known."""
+    epochs: EpochFacts | Unread = NOT_ASKED
     commands: tuple[str, ...] | Unread = NOT_ASKED
     """Those of our programs, and of the system's that matter here, that run now."""
     memory_mib: int = 0
+    up_s: float = 0.0
+    """The time since this machine was started, without the time for which it slept, as systemd counts."""
     has_systemd: bool = False
     overrides: frozenset[str] = frozenset()
     """The names of the environment's variables that stand above the file of settings."""
@@ -278,6 +299,11 @@ class Facts:
     def is_root(self) -> bool:
         """True if the doctor may see all."""
         return self.uid == 0
+
+    @property
+    def is_account_or_root(self) -> bool:
+        """True if the doctor can act as the service account. Anybody else tries only what they may do themselves."""
+        return self.is_root or (not isinstance(self.account, Unread) and self.uid == self.account.uid)
 
     def output(self, name: str) -> Output:
         """Return what a program has printed. Raises `NotRead` if it was not run, or has failed."""

@@ -13,9 +13,11 @@ from gleaner.control.setup import machine_facts, readers
 from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, MachineRole, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
+from gleaner.control.slurm.run import NO_ANSWER
 
 _RENEW = "run `glean setup control` again, then systemctl restart gleaner-control"
 _RESTART = "systemctl restart gleaner-control"
+_ABOUT_SLURM = "do sinfo and squeue answer here? `glean nodes` says why"
 _URL_VARIABLE = "GLEANER_CLIENT__URL"
 _HUNG_UP = ("closed connection", "reset by peer")
 _NO_TLS = ("wrong version number", "record layer failure")
@@ -25,6 +27,8 @@ _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
 _USUAL_POLLS = 5
 _POLL_AT_LEAST_S = 120.0
+_POLLS_OF_ONE_LOOK = 3
+"""A look may follow a pause and a round of submissions, each as long as `poll_s`; a third is to spare."""
 _USUAL_PERIODS = 5
 _STEP_AT_LEAST_S = 600.0
 """A round that works through much may last so long."""
@@ -132,6 +136,9 @@ def control_answers(facts: Facts) -> Judgement:
             f"{found.url} answers, and does not lead{nobody}",
             "one control program must lead: on its machine `glean doctor control` and its log say why it cannot",
         )
+    if isinstance(facts.large_request, Unread) and "did not answer" in facts.large_request.why:
+        return fault(f"{found.url} answers small requests, and no large one",
+                     "is the MTU the same on all machines (ip link), and ICMP let through?")  # fmt: skip
     return ok(f"{found.url} answers and leads")
 
 
@@ -217,14 +224,29 @@ def polls(facts: Facts) -> Judgement:
     if "last_poll_age_s" not in health:
         return not_checked("this version of control does not say it")
     age_s = health["last_poll_age_s"]
-    poll_s = 0.0 if isinstance(facts.settings, Unread) else facts.settings.rounds.poll_s
     if age_s is None:
-        return fault("control has not read Slurm yet", "do sinfo and squeue answer here? `glean nodes` says why")
+        return fault("control has not read Slurm yet", _ABOUT_SLURM)
     if not isinstance(age_s, int | float):
         return not_checked(f"control said {age_s!r}"[:80])
-    if age_s > max(_USUAL_POLLS * poll_s, _POLL_AT_LEAST_S):
-        return fault(f"control read Slurm {age_s:.0f} s ago", "do sinfo and squeue answer here? `glean nodes` says why")
-    return ok(f"control read Slurm {age_s:.0f} s ago")
+    seen = f"control read Slurm {age_s:.0f} s ago"
+    late_s, failed_s = _late_polls_s(facts)
+    if age_s > failed_s:
+        return fault(seen, _ABOUT_SLURM)
+    return warning(seen, _ABOUT_SLURM) if age_s > late_s else ok(seen)
+
+
+def _late_polls_s(facts: Facts) -> tuple[float, float]:
+    """Return the ages from which a look at Slurm is late, and is a fault.
+
+    A busy Slurm may take the whole time-out for each of the two questions of a look. Where control itself says that
+    Slurm does not answer, its next looks are late.
+    """
+    if isinstance(facts.settings, Unread):
+        return _POLL_AT_LEAST_S, _POLL_AT_LEAST_S
+    poll_s, timeout_s = facts.settings.rounds.poll_s, facts.settings.cluster.timeout_s
+    failed_s = max(_USUAL_POLLS * poll_s, _POLL_AT_LEAST_S)
+    is_named = isinstance(facts.problem, str) and facts.problem.startswith(NO_ANSWER)
+    return min(failed_s, _POLLS_OF_ONE_LOOK * poll_s + (0 if is_named else 2 * timeout_s)), failed_s
 
 
 def version(facts: Facts) -> Judgement:
@@ -358,6 +380,8 @@ def munge(facts: Facts) -> Judgement:
     )
     if not slurm and facts.role is MachineRole.CONTROL:
         return not_checked(f"{facts.munge.why}; without Slurm nobody needs it")
+    if facts.munge.is_denied:
+        return fault(facts.munge.why, "all accounts must reach munge's socket: chmod 755 /run/munge")
     return fault(facts.munge.why, "start munged; all machines need the same /etc/munge/munge.key")
 
 
@@ -409,19 +433,6 @@ def groups_of_agents(facts: Facts) -> Judgement:
         f"{found.name} is not in the group docker here, and slurmctld hands out this machine's groups",
         f"usermod -aG docker {found.name}{when}; slurmctld sees it within ten minutes",
     )
-
-
-def slurm_admin(facts: Facts) -> Judgement:
-    """Judge the Slurm admin service, which entitlements and drains need."""
-    settings = needed(facts.settings).entitlements
-    if not isinstance(facts.slurm_admin, Unread):
-        return ok(f"answers at {settings.slurm_admin_socket}")
-    if "did not answer within" in facts.slurm_admin.why:
-        judge = warning if settings.mode == "off" else fault
-        return judge("the Slurm admin service hangs", "systemctl restart gleaner-slurm-admin")
-    if settings.mode == "off":
-        return not_checked(f"{facts.slurm_admin.why}; only entitlements and drains need it")
-    return fault(facts.slurm_admin.why, "systemctl status gleaner-slurm-admin")
 
 
 def units(facts: Facts) -> Judgement:

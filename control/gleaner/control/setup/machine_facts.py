@@ -1,5 +1,6 @@
 """Each fact of a machine that is neither a program's output nor a file as it is: one function for each."""
 
+import errno
 import grp
 import hashlib
 import json
@@ -31,6 +32,7 @@ from gleaner.control.setup.facts import (
     Account,
     Certificate,
     ControlFacts,
+    Folder,
     Output,
     Programs,
     QueueFacts,
@@ -50,11 +52,14 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
 Told = TypeVar("Told")
 AGENT_PROGRAM = "glean-agent"
 _KIB_A_MIB = 1024
+_SEVERAL_PACKETS = 4000
+_TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
 _HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
 
+_MUNGE_SAYS = "munge: Error: "
 _NOT_OPEN = 9
 _MAY_OPEN = """\
 become=
@@ -158,6 +163,11 @@ def service_uid(folder: Path, name: str) -> int:
     owner = owner_of(folder)
     if not isinstance(owner, Unread) and owner.uid != 0:
         return owner.uid
+    return number_of(name)
+
+
+def number_of(name: str) -> int:
+    """Return the number of the account of this name; 0 if there is none."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -250,6 +260,23 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
         unsure_s=(answer.answered_s - answer.asked_s) / 2,
         certificate=answer.certificate,
     )
+
+
+def large_request(url: str, ca_file: Path | None, patience_s: float) -> str | Unread:
+    """Ask control for its health in so many bytes that they do not fit into one packet. Return an empty text."""
+    answer = reading.ask(url, "/health", ca_file, within_s=patience_s, padding=_SEVERAL_PACKETS)
+    return answer if isinstance(answer, Unread) else ""
+
+
+def copies() -> Folder | Unread:
+    """Return the folder in which containerd leaves the memory of restored containers (deploy/watchdog)."""
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        found = reading.variable_of("containerd", name)
+        if isinstance(found, Unread):
+            return found
+        if found:
+            return reading.folder(Path(found))
+    return reading.folder(Path(_TEMPORARY))
 
 
 def token(settings: Settings, patience_s: float) -> Output | Unread:
@@ -365,6 +392,13 @@ def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
     return StoredFacts(int(secrets), tuple(str(family) for (family,) in runtimes))
 
 
+def stored_epoch(path: Path, patience_s: float) -> int:
+    """Return the epoch of the last leader by an SQLite queue; 0 if none has led. Raises `sqlite3.Error`."""
+    with _opened(path, patience_s) as database:
+        row = database.execute("SELECT epoch FROM leader").fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
     """Return an empty text if the node helper answers. Root asks as the service account: no other root is answered."""
     become = ("setpriv", f"--reuid={uid}", "--clear-groups") if os.geteuid() == 0 else ()
@@ -403,14 +437,36 @@ def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
     return "" if ended.status == 0 else Unread(ended.complaint)
 
 
-def munge(socket: Path | None, patience_s: float) -> str | Unread:
-    """Return the number of the user in a credential that munge has made and read, both here."""
+def munge(socket: Path | None, uid: int, patience_s: float) -> str | Unread:
+    """Return the number of the user in a credential that munge has made and read, both here.
+
+    Root has it made as the service account: root itself may open any socket.
+    """
     where = socket if socket is not None and socket.exists() else None
     try:
-        credential = munge_programs.encode("glean doctor", socket=where, timeout_s=patience_s / 2)
+        credential = _credential_of(uid, where, patience_s / 2)
+        if isinstance(credential, Unread):
+            return credential
         return str(munge_programs.decode(credential, socket=where, timeout_s=patience_s / 2).uid)
     except munge_programs.MungeError as error:
         return Unread(one_line(str(error)), is_missing="not installed" in str(error))
+
+
+def _credential_of(uid: int, socket: Path | None, within_s: float) -> str | Unread:
+    """Return a credential of the service account, or of who runs this. Raises `MungeError`."""
+    if os.geteuid() == 0 and uid > 0:
+        with suppress(KeyError):  # without a name, the account gets no groups
+            entry = pwd.getpwuid(uid)
+            become = ("setpriv", f"--reuid={uid}", f"--regid={entry.pw_gid}", "--init-groups")
+            where = () if socket is None else (f"--socket={socket}",)
+            ended = reading.run((*become, "munge", "--no-input", *where), within_s=within_s)
+            if not isinstance(ended, Unread) and ended.status == 0:
+                return ended.stdout.strip()
+            said = "" if isinstance(ended, Unread) else " ".join(ended.stderr.split())
+            if said.startswith(_MUNGE_SAYS) and os.strerror(errno.EACCES) in said:
+                reason = said.removeprefix(_MUNGE_SAYS).partition(" (Did you")[0]
+                return Unread(f"munge refuses {entry.pw_name}: {one_line(reason)}")
+    return munge_programs.encode("glean doctor", socket=socket, timeout_s=within_s)
 
 
 def installed_programs(record: Path, library: Path) -> Programs | Unread:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
-from gleaner.control.setup import machine_facts, reading
+from gleaner.control.setup import machine_facts, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     ACCOUNT_LIMITS,
     QOS_LIMITS,
+    TRIAL,
     Facts,
     Folder,
     MachineRole,
@@ -28,6 +29,9 @@ from gleaner.control.setup.facts import (
     Unread,
     sqlite_file,
 )
+from gleaner.control.slurm.commands import submit
+from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest
+from gleaner.control.slurm_admin import settings as admin_settings
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
@@ -38,6 +42,8 @@ RUNC_CONF = "/etc/criu/runc.conf"
 SELINUX = "/sys/fs/selinux/enforce"
 CGROUPS_V2 = "/sys/fs/cgroup/cgroup.controllers"
 CGROUPS_V1 = "/proc/cgroups"
+DEADMAN = "/usr/local/libexec/gleaner/deadman"
+SLURM_ADMIN_CONF = str(admin_settings.FILE)
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
@@ -75,15 +81,28 @@ def find_role(exists: Callable[[str], bool]) -> MachineRole:
 
 
 def commands(
-    role: MachineRole, settings: Settings | Unread, privileged: config.Config | Unread, *, user: str, has_systemd: bool
+    role: MachineRole,
+    settings: Settings | Unread,
+    privileged: config.Config | Unread,
+    *,
+    user: str,
+    admin: str = "",
+    has_systemd: bool,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the programs to run, by the names that the checks know. `user` is the service account."""
+    """Return the programs to run, by the names that the checks know.
+
+    `user` is the service account, and `admin` that of the Slurm admin service, if there is one.
+    """
     asked: dict[str, tuple[str, ...]] = {
         "timedatectl": ("timedatectl", "show", "--property=NTPSynchronized", "--value"),
         "chronyc": ("chronyc", "-c", "tracking"),
     }
     if has_systemd and UNITS[role]:
         asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
+    if has_systemd and role is MachineRole.CONTROL:
+        about = "Id,LoadState,ActiveState,Result,ExecMainStatus,ExecMainExitTimestampMonotonic"
+        switch = ("gleaner-deadman.timer", "gleaner-deadman.service")
+        asked["systemctl deadman"] = ("systemctl", "show", f"--property={about}", *switch)
     if role is MachineRole.NODE:
         found = config.Config(1) if isinstance(privileged, Unread) else privileged
         asked |= {
@@ -103,34 +122,53 @@ def commands(
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
     if role is MachineRole.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
+        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
         asked |= {
             "scontrol --version": ("scontrol", "--version"),
             "scontrol config": ("scontrol", "show", "config"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
             "scontrol nodes": ("scontrol", "--oneliner", "show", "nodes"),
-            "scontrol reservations": ("scontrol", "--oneliner", "show", "reservation"),
+            "scontrol reservations": ("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "reservation"),
             "sinfo": ("sinfo", "--version"),
             "squeue": ("squeue", "--version"),
             "sbatch": ("sbatch", "--version"),
             "scancel": ("scancel", "--version"),
-            "sacctmgr assoc": (
-                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "assoc", f"user={user}",
-                "format=Account,User,QOS,DefaultQOS",
-            ),
-            "sacctmgr qos": (
-                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "qos", "format=Name,UsageFactor,Flags",
-            ),
-        }  # fmt: skip
-        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+            "sacctmgr assoc": (*show, "assoc", f"user={user}", "format=Account,User,QOS,DefaultQOS"),
+            "sacctmgr qos": (*show, "qos", "format=Name,UsageFactor,Flags,PreemptExemptTime"),
+            "sacctmgr qos limits": (*show, "qos", f"format=Name,{','.join(QOS_LIMITS)}"),
+            "sacctmgr level": (*show, "user", user, "format=AdminLevel"),
+        }
         wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
-        account, qos = settings.cluster.account, settings.cluster.qos
+        account = settings.cluster.account
+        if admin:
+            asked["sacctmgr admin"] = (*show, "user", admin, "format=User,AdminLevel")
         if account is not None:
             fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
-        if qos is not None:
-            asked["sacctmgr qos limits"] = (*show, "qos", f"name={qos}", f"format=Name,{','.join(QOS_LIMITS)}")
+            fields = f"format=Cluster,Account,ParentName,{','.join(ACCOUNT_LIMITS)}"
+            asked["sacctmgr accounts"] = (*show, "assoc", "user=", fields)
+        if trial := submit_for_trial(settings, user):
+            asked[TRIAL] = trial
+        if has_systemd:
+            properties = "--property=Id,LoadState,UnitFileState,After"
+            asked["systemctl slurm"] = ("systemctl", "show", properties, "slurmctld.service", "slurmdbd.service")
     return asked
+
+
+def submit_for_trial(settings: Settings, user: str) -> tuple[str, ...]:
+    """Return the command that asks Slurm whether it would take an agent, and submits none; empty if we may not ask.
+
+    Root asks in the name of the service account.
+    """
+    as_whom = [f"--uid={user}"] if os.geteuid() == 0 else []
+    if not as_whom and pwd.getpwuid(os.geteuid()).pw_name != user:
+        return ()
+    now_s, length_s = time.time(), settings.rounds.length_s
+    request = AgentRequest(f"{AGENT_PREFIX}trial", now_s + length_s, now_s + length_s / 2, Path("/dev/null"))
+    words = submit(settings.cluster, request, now_s)
+    kept = [word for word in words if not word.startswith(("--parsable", "--deadline"))]
+    return (*kept, "--test-only", *as_whom, "--wrap=true")
 
 
 def read(
@@ -149,7 +187,11 @@ def read(
         else Unread("only nodes have privileged programs")
     )
     has_systemd = Path("/run/systemd/system").is_dir()
-    asked = commands(role, settings, privileged, user=_account_name(role, settings), has_systemd=has_systemd)
+    user = _account_name(role, settings)
+    admin = ""
+    if role is MachineRole.CONTROL and not isinstance(settings, Unread):
+        admin = slurm_admin_facts.account_name(settings.entitlements)
+    asked = commands(role, settings, privileged, user=user, admin=admin, has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
     left_s = round(max(_LEAST_S, ends_s - time.monotonic()), 1)
     # A program that hangs is ended, and its line says so, before the look ends.
@@ -161,7 +203,7 @@ def read(
         readers[f"file {path}"] = partial(reading.text_file, Path(path))
     for path in folders:
         readers[f"folder {path}"] = partial(reading.folder, Path(path))
-    readers |= _special(role, settings, agent, privileged, patience_s)
+    readers |= _special(role, settings, agent, privileged, user=user, patience_s=patience_s)
     answers = reading.side_by_side(readers, within_s=left_s)
 
     def named(kind: str) -> dict[str, Any]:
@@ -186,6 +228,8 @@ def read(
         files=cast("Mapping[str, TextFile | Unread]", named("file ")),
         folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
         memory_mib=machine_facts.memory_mib(),
+        slurm_admin_account=admin,
+        up_s=time.monotonic(),
         has_systemd=has_systemd,
         overrides=frozenset(name for name in os.environ if name.upper().startswith("GLEANER_")),
         **cast("dict[str, Any]", special),
@@ -197,15 +241,19 @@ def _special(
     settings: Settings | Unread,
     agent: "AgentSettings | Unread",
     privileged: config.Config | Unread,
+    *,
+    user: str,
     patience_s: float,
 ) -> dict[str, Callable[[], object]]:
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
     readers: dict[str, Callable[[], object]] = {}
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
+    munge_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
     if not isinstance(settings, Unread):
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
             readers["control"] = lambda: machine_facts.control(client.url, client.ca_file, patience_s)
+            readers["large_request"] = lambda: machine_facts.large_request(client.url, client.ca_file, patience_s)
             readers["token"] = lambda: machine_facts.token(settings, patience_s)
         if role is MachineRole.CONTROL:
             folder = settings.storage.folder
@@ -222,13 +270,17 @@ def _special(
                 readers["queue"] = lambda: machine_facts.queue(
                     settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
                 )
+                readers["epochs"] = lambda: slurm_admin_facts.epochs(
+                    admin_settings.FILE, sqlite_file(settings.queue.url), patience_s
+                )
                 readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
             readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
-        readers["munge"] = lambda: machine_facts.munge(socket, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(socket, munge_uid, patience_s)
     elif role is MachineRole.NODE:
-        readers["munge"] = lambda: machine_facts.munge(None, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
     if role is MachineRole.NODE:
+        readers["copies"] = machine_facts.copies
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
@@ -242,7 +294,9 @@ def _special(
             if not isinstance(agent, Unread):
                 readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
         if not isinstance(agent, Unread):
-            readers["control"] = lambda: machine_facts.control(agent.control_url, agent.ca_file, patience_s)
+            url, ca_file = agent.control_url, agent.ca_file
+            readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
+            readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
             readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
     return readers
 
@@ -268,6 +322,7 @@ def _places(
         if not isinstance(agent, Unread):
             folders.append(str(agent.work))
     if role is MachineRole.CONTROL and not isinstance(settings, Unread):
+        files += [SLURM_ADMIN_CONF, DEADMAN]
         if settings.api.key is not None:
             files += [str(settings.api.key), str(settings.api.certificate)]
         if settings.queue.url.startswith("sqlite"):
@@ -276,10 +331,10 @@ def _places(
 
 
 def _account_name(role: MachineRole, settings: Settings | Unread) -> str:
-    """Return the name of the account that submits agents: the owner of the storage folder."""
+    """Return the name of the account that submits agents: the owner of the storage folder, if that is not root."""
     if role is not MachineRole.CONTROL or isinstance(settings, Unread):
         return _USUAL_ACCOUNT
     folder = settings.storage.folder
     owner = {"owner": lambda: pwd.getpwuid(folder.stat().st_uid).pw_name}
     found = reading.side_by_side(owner, within_s=_OWNER_S)["owner"]
-    return _USUAL_ACCOUNT if isinstance(found, Unread) else found
+    return _USUAL_ACCOUNT if isinstance(found, Unread) or found == "root" else found

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from gleaner.agent.privileged.common import system_programs
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 
-_NO_ANSWER = (
+NO_ANSWER = "Slurm does not answer"
+"""The beginning of each line that says so."""
+_SIGNS_OF_NO_ANSWER = (
     "unable to contact",
     "timed out",
     "connect failure",
@@ -35,7 +37,7 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: floa
         return done.stdout
     said = complaint(done.stderr)
     if is_no_answer(without(done.stderr, words)):
-        raise ClusterUnavailable(f"Slurm does not answer: {program} says {said!r}")
+        raise ClusterUnavailable(f"{NO_ANSWER}: {program} says {said!r}")
     raise ClusterRefused(f"Slurm refuses: {program} says {said!r}")
 
 
@@ -50,7 +52,7 @@ def result(
     try:
         return system_programs.run(words, within_s=timeout_s, stdin=given, environment={**passed, **environment})
     except TimeoutError as error:
-        raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
+        raise ClusterUnavailable(f"{NO_ANSWER}: {program} took more than {timeout_s:g} s") from error
     except OSError as error:
         raise ClusterUnavailable(
             f"{program} cannot be run ({error.strerror}); install Slurm's client programs here"
@@ -60,7 +62,7 @@ def result(
 def is_no_answer(stderr: str) -> bool:
     """Return True if a program failed because Slurm did not answer, and not because Slurm refused."""
     lower = stderr.lower()
-    return any(sign in lower for sign in _NO_ANSWER)
+    return any(sign in lower for sign in _SIGNS_OF_NO_ANSWER)
 
 
 def without(stderr: str, words: Sequence[str]) -> str:
