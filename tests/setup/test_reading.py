@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
 from tests.api.munge_daemon import munge_daemon
 from tests.setup import healthy as h
 
@@ -22,6 +23,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_id
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
+from gleaner.control.queue.schema import SECRET
 from gleaner.control.settings import ClientSettings, EntitlementSettings
 from gleaner.control.setup import machine_checks, machine_facts, readers, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
@@ -35,6 +37,7 @@ from gleaner.control.setup.facts import (
     StoredFacts,
     Unread,
 )
+from gleaner.control.setup.key_probe import probe as try_key
 from gleaner.control.setup.queue_probe import probe
 from gleaner.control.setup.storage_probe import probe as try_storage
 from gleaner.control.setup.storage_probe import try_writes
@@ -419,7 +422,12 @@ def test_programs_are_known_by_their_names() -> None:
 
 def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
     (tmp_path / "planted-wlm").symlink_to(shutil.which("cat") or "")
-    with subprocess.Popen([str(tmp_path / "planted-wlm")], stdin=subprocess.PIPE):  # it ends with its input
+    program = str(tmp_path / "planted-wlm")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdin.write(b"here\n")
+        process.stdout.readline()  # it has its name by now; it ends with its input
         assert reading.running_names(("planted",)) == ("planted",)
 
 
@@ -438,7 +446,7 @@ def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> Non
 
 
 def found_key(path: Path, storage: Path) -> SecretKeyFacts:
-    found = machine_facts.secret_key(path, storage, PATIENCE_S)
+    found = machine_facts.secret_key(path, storage, None, PATIENCE_S)
     assert isinstance(found, SecretKeyFacts), found
     return found
 
@@ -466,6 +474,28 @@ def test_the_key_for_secrets_is_read_as_the_service_account_reads_it(tmp_path: P
     if mine == 0:
         os.chown(storage, 65534, 65534)
         assert "cannot be read: Permission denied" in found_key(key, storage).trouble
+
+
+def test_the_key_must_open_the_stored_secrets(tmp_path: Path) -> None:
+    key, database = tmp_path / "secrets.key", tmp_path / "queue.db"
+    engine = connect(f"sqlite:///{database}")
+    migrate(engine)
+    secret_key.make(key)
+    row = {"group": "atlas", "kind": "password", "setter": "eve", "set_s": 0.0}
+    with engine.begin() as queue:
+        for name in ("a", "b"):
+            sealed = secret_key.read(key).encrypt(b"s3cret")
+            queue.execute(insert(SECRET).values(name=name, url=f"https://x/{name}/", sealed=sealed, **row))
+    assert try_key(key, tmp_path, database) | {"tried": 2, "unopened": 0} == try_key(key, tmp_path, database)
+    older = key.read_text()
+    key.unlink()
+    secret_key.make(key)
+    found = try_key(key, tmp_path, database)
+    assert (found["tried"], found["unopened"], found["trouble"]) == (2, 2, "")
+    key.write_text(f"{key.read_text()}{older}")
+    assert try_key(key, tmp_path, database)["unopened"] == 0
+    assert try_key(key, tmp_path, tmp_path / "none")["tried"] == 0
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

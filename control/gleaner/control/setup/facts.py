@@ -148,6 +148,10 @@ class SecretKeyFacts:
     is_missing: bool
     is_on_storage: bool
     trouble: str
+    tried: int = 0
+    """The number of groups' stored secrets that were tried with the key."""
+    unopened: int = 0
+    """Those of them that it does not open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -40,6 +40,7 @@ from gleaner.control.setup.facts import (
     Unread,
     sqlite_file,
 )
+from gleaner.control.setup.sqlite_reading import opened
 from gleaner.control.slurm import munge as munge_programs
 from gleaner.control.slurm.commands import NODE_PATH
 
@@ -178,9 +179,13 @@ def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
     return _told(ended, StorageFacts, where=folder, verb="tried")
 
 
-def secret_key(path: Path, folder: Path, patience_s: float) -> SecretKeyFacts | Unread:
-    """Return the facts of the key for secrets, by a program of its own that acts as the owner of the storage folder."""
-    ended = reading.run((sys.executable, "-P", "-m", _KEY_PROBE, str(path), str(folder)), within_s=patience_s)
+def secret_key(path: Path, folder: Path, database: Path | None, patience_s: float) -> SecretKeyFacts | Unread:
+    """Return the facts of the key for secrets, by a program of its own that acts as the owner of the storage folder.
+
+    `database` is the SQLite queue with the groups' secrets, which the key must open.
+    """
+    words = (sys.executable, "-P", "-m", _KEY_PROBE, str(path), str(folder), str(database or ""))
+    ended = reading.run(words, within_s=patience_s)
     if isinstance(ended, Unread):
         return Unread(f"{path} was not read within {patience_s:g} s")
     try:
@@ -307,18 +312,9 @@ def queue(url: str, uid: int, patience_s: float) -> QueueFacts | Unread:
     return _told(ended, QueueFacts, where=path, verb="looked at")
 
 
-def _opened(path: Path, patience_s: float) -> closing[sqlite3.Connection]:
-    """Open an SQLite database of which nothing is written."""
-    if not path.exists():
-        raise sqlite3.OperationalError(f"there is no database {path}: run `glean control migrate`")
-    # Without a log nobody has it open; SQLite would make one even to read.
-    way = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    return closing(sqlite3.connect(f"{path.as_uri()}?{way}", uri=True, timeout=patience_s))
-
-
 def _sqlite_revision(path: Path, patience_s: float) -> str | None:
     """Return the revision of an SQLite database."""
-    with _opened(path, patience_s) as database:
+    with opened(path, patience_s) as database:
         try:
             row = database.execute("SELECT version_num FROM alembic_version").fetchone()
         except sqlite3.OperationalError as error:
@@ -331,7 +327,7 @@ def _sqlite_revision(path: Path, patience_s: float) -> str | None:
 def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
     """Return the few rows of an SQLite queue that the checks need."""
     try:
-        with _opened(path, patience_s) as database:
+        with opened(path, patience_s) as database:
             (secrets,) = database.execute("SELECT count(*) FROM secret").fetchone()
             runtimes = database.execute("SELECT DISTINCT family FROM kind ORDER BY family").fetchall()
     except sqlite3.Error as error:
@@ -341,7 +337,7 @@ def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
 
 def stored_epoch(path: Path, patience_s: float) -> int:
     """Return the epoch of the last leader by an SQLite queue; 0 if none has led. Raises `sqlite3.Error`."""
-    with _opened(path, patience_s) as database:
+    with opened(path, patience_s) as database:
         row = database.execute("SELECT epoch FROM leader").fetchone()
     return 0 if row is None else int(row[0])
 

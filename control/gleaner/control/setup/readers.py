@@ -238,21 +238,21 @@ def _special(
             readers["account"] = lambda: machine_facts.owner_of(folder)
             readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
             key_file = settings.queue.secret_key_file
-            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, patience_s)
+            url = settings.queue.url
+            database = sqlite_file(url) if url.startswith("sqlite") else None
+            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, database, patience_s)
             readers["slurm_admin"] = partial(
                 reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
-            if settings.queue.url.startswith("sqlite"):
+            if database is not None:
                 readers["queue"] = lambda: machine_facts.queue(
-                    settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
+                    url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
                 )
-                readers["epochs"] = lambda: slurm_admin_facts.epochs(
-                    admin_settings.FILE, sqlite_file(settings.queue.url), patience_s
-                )
-                readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
+                readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
+                readers["stored"] = partial(machine_facts.stored, database, patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
-            readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
+            readers["schema"] = lambda: machine_facts.schema(url, patience_s)
         readers["munge"] = lambda: machine_facts.munge(socket, munge_uid, patience_s)
     elif role is MachineRole.NODE:
         readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
