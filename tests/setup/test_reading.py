@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -35,6 +36,7 @@ from gleaner.control.setup.facts import (
     SecretKeyFacts,
     StorageFacts,
     StoredFacts,
+    TextFile,
     Unread,
 )
 from gleaner.control.setup.key_probe import probe as try_key
@@ -297,6 +299,47 @@ def test_the_slurm_admin_services_account_owns_its_socket(tmp_path: Path) -> Non
     assert slurm_admin_facts.account_name(asked) == ""
     path.touch()
     assert slurm_admin_facts.account_name(asked) == pwd.getpwuid(os.geteuid()).pw_name
+
+
+def test_the_audit_file_is_tried_as_the_service_account() -> None:
+    with tempfile.TemporaryDirectory() as place:  # other accounts do not reach pytest's folders
+        Path(place).chmod(0o755)
+        folder = Path(place) / "logs"
+        file, account = folder / "audit", os.geteuid() or NOBODY
+        assert machine_facts.audit_file(None, account, PATIENCE_S) == ""
+        assert machine_facts.audit_file(file, account, PATIENCE_S) == f"there is no folder {folder}"
+        folder.mkdir(0o500)
+        found = str(machine_facts.audit_file(file, account, PATIENCE_S))
+        assert found.startswith(f"{folder} is ")
+        assert found.endswith(", mode 500")
+        folder.chmod(0o777)
+        assert machine_facts.audit_file(file, account, PATIENCE_S) == ""
+        file.touch(0o400)
+        assert f"{file} is " in str(machine_facts.audit_file(file, account, PATIENCE_S))
+
+
+def test_a_server_of_this_machine_is_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer_one() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+        server = threading.Thread(target=answer_one, daemon=True)
+        server.start()
+        said = reading.ask(f"http://127.0.0.1:{listening.getsockname()[1]}", "/", None, within_s=PATIENCE_S)
+        server.join()
+    assert isinstance(said, reading.HttpAnswer)
+    assert (said.body, said.is_here) == (b"{}", True)
+
+
+def test_a_file_says_when_it_was_changed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.utime(tmp_path / "file", (5, 7))
+    found = reading.text_file(tmp_path / "file")
+    assert isinstance(found, TextFile)
+    assert found.changed_s == 7
 
 
 HOLDS = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gleaner.control.input_errors import one_line
 from gleaner.control.setup import (
     accounting_checks,
+    control_checks,
     machine_checks,
     node_checks,
     slurm_admin_checks,
@@ -33,6 +34,7 @@ _NODE = (MachineRole.NODE,)
 
 CHECKS = (
     Check("settings", machine_checks.settings, _MINE),
+    Check("settings in force", control_checks.settings_in_force, _CONTROL),
     Check("agents' settings", node_checks.agent_settings, _NODE),
     Check("allowed images", node_checks.images_allowed, _NODE),
     Check("rounds", machine_checks.rounds, _CONTROL),
@@ -50,6 +52,7 @@ CHECKS = (
     Check("database", storage_checks.schema, _CONTROL),
     Check("database's disk", storage_checks.database_disk, _CONTROL),
     Check("queue's writes", storage_checks.queue_writes, _CONTROL),
+    Check("audit file", control_checks.audit_file, _CONTROL),
     Check("token", machine_checks.token, _MINE),
     Check("munge", machine_checks.munge, _ALL),
     Check("services", machine_checks.units, _WORKS),

@@ -27,11 +27,11 @@ _OF_THIS_MACHINE = frozenset({"tmpfs", "ramfs", "overlay", "btrfs", "zfs"})
 
 def probe(path: Path, storage: Path, database: Path | None) -> dict[str, object]:
     """Return the facts of the key's file. Raises `OSError`."""
-    nothing = {"trouble": "", "tried": 0, "unopened": 0}
+    nothing: dict[str, object] = {"trouble": "", "tried": 0, "unopened": 0}
     try:
         found = path.stat()
     except FileNotFoundError:
-        return {"uid": 0, "mode": 0, "is_missing": True, "is_on_storage": False} | nothing
+        return {"uid": 0, "mode": 0, "is_missing": True, "is_on_storage": False, **nothing}
     facts: dict[str, object] = {"uid": found.st_uid, "mode": stat.S_IMODE(found.st_mode), "is_missing": False}
     facts |= nothing | {"is_on_storage": is_shared(path, storage)}
     become_owner(storage, 0)

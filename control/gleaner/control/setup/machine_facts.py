@@ -63,6 +63,17 @@ $become test -e / || exit 1
 $become test -w "$1" && exit 0
 stat -L -c '%U:%G, mode %a' "$1" && exit 9
 """
+_MAY_WRITE = """\
+become= folder=$(dirname "$1")
+if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
+$become test -e / || exit 1
+[ -d "$folder" ] || { echo "there is no folder $folder"; exit 9; }
+for place in "$folder" "$1"; do
+  [ "$place" = "$1" ] && ! [ -e "$place" ] && continue
+  $become test -w "$place" || { stat -L -c '%n is %U:%G, mode %a' "$place"; exit 9; }
+done
+"""
+"""The folder, too: old audit lines are renamed in it."""
 
 
 def installed_version() -> str:
@@ -228,6 +239,7 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
         ahead_s=ahead_s,
         unsure_s=(answer.answered_s - answer.asked_s) / 2,
         certificate=answer.certificate,
+        is_here=answer.is_here,
     )
 
 
@@ -364,6 +376,20 @@ def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
     if os.geteuid() not in {0, uid}:
         return Unread("this can be tried by root, or by the service account")
     ended = reading.run(("sh", "-c", _MAY_OPEN, "sh", path, str(uid)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return ended
+    if ended.status == _NOT_OPEN and ended.stdout.strip():
+        return one_line(ended.stdout)
+    return "" if ended.status == 0 else Unread(ended.complaint)
+
+
+def audit_file(path: Path | None, uid: int, patience_s: float) -> str | Unread:
+    """Return an empty text if the service account may write this file in its folder, else what it may not write."""
+    if path is None:
+        return ""
+    if os.geteuid() not in {0, uid}:
+        return Unread("this can be tried by root, or by the service account")
+    ended = reading.run(("sh", "-c", _MAY_WRITE, "sh", str(path), str(uid)), within_s=patience_s)
     if isinstance(ended, Unread):
         return ended
     if ended.status == _NOT_OPEN and ended.stdout.strip():

@@ -96,6 +96,8 @@ def commands(
     if has_systemd and UNITS[role]:
         asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
     if has_systemd and role is MachineRole.CONTROL:
+        places = "ProtectSystem,ReadWritePaths,StateDirectory,LogsDirectory"
+        asked["systemctl places"] = ("systemctl", "show", f"--property={places}", *UNITS[role])
         about = "Id,LoadState,ActiveState,Result,ExecMainStatus,ExecMainExitTimestampMonotonic"
         switch = ("gleaner-deadman.timer", "gleaner-deadman.service")
         asked["systemctl deadman"] = ("systemctl", "show", f"--property={about}", *switch)
@@ -226,7 +228,7 @@ def _special(
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
     readers: dict[str, Callable[[], object]] = {}
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
-    munge_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
+    account_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
     if not isinstance(settings, Unread):
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
@@ -244,6 +246,9 @@ def _special(
             readers["slurm_admin"] = partial(
                 reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
+            readers["audit"] = lambda: machine_facts.audit_file(
+                settings.audit.file, account_uid or os.geteuid(), patience_s
+            )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
             if database is not None:
                 readers["queue"] = lambda: machine_facts.queue(
@@ -253,9 +258,9 @@ def _special(
                 readers["stored"] = partial(machine_facts.stored, database, patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
             readers["schema"] = lambda: machine_facts.schema(url, patience_s)
-        readers["munge"] = lambda: machine_facts.munge(socket, munge_uid, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(socket, account_uid, patience_s)
     elif role is MachineRole.NODE:
-        readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(None, account_uid, patience_s)
     if role is MachineRole.NODE:
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
