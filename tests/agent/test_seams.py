@@ -96,6 +96,15 @@ def test_an_agent_without_work_beats_and_claims_in_its_own_time_and_ends(tmp_pat
     assert (told.reason, told.ended_s) == ("no work", clock.began_s + 60)
 
 
+def test_an_agent_that_has_no_time_for_a_slice_asks_for_no_job_and_says_so(tmp_path: Path) -> None:
+    clock = FakeClock()
+    control = ControlInMemory(clock)
+    clock.run(an_agent(tmp_path, clock, control, lives_s=200).live())
+    assert control.times_s("claim") == []
+    reason = Deregistration.model_validate_json(control.last("farewell")).reason
+    assert reason == "no time for a slice of 300 s (shortest_slice_s in the agents' settings)"
+
+
 def test_an_agent_says_in_each_claim_for_how_long_a_job_may_compute_there(tmp_path: Path) -> None:
     clock = FakeClock()
     control = ControlInMemory(clock)

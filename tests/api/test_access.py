@@ -59,7 +59,9 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
         "status": "ok", "leader": True, "has_leader": True, "version": "", "queue": "ok",
         "failing": [], "step_ages_s": {},
         "step_every_s": {}, "started_s": 0,
-        "last_poll_age_s": None, "storage_id": "", "now_s": 0, "agent_program": "",
+        "last_poll_age_s": None,
+        "storage_id": "", "storage_inode": 0, "storage_changed_s": 0.0, "now_s": 0, "agent_program": "",
+        "round_length_s": 3600.0, "least_slice_s": 600.0,
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tests.made_images import MadeImage
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
-from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
@@ -182,7 +182,11 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
     drafts = [begin(writer) for writer in (live.name, killed.name, "not-known", "")]
     assert swept(harness.now_s) == 0
     # The same loop reads by which number nodes know the folder.
-    assert harness.client.get("/health").json()["storage_id"] == storage_id(folder) != ""
+    number = storage_number(folder)
+    said = harness.client.get("/health").json()
+    assert (said["storage_id"], said["storage_inode"]) == (number.id, number.inode)
+    assert said["storage_changed_s"] == number.changed_s
+    assert number.id != ""
     _lose(harness, killed.name)  # silent, but it may live
     assert swept(harness.now_s) == 0
     with transaction(harness.state.engine) as db:

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.cli_harness import CliHarness, Service
 from tests.cli.test_services import SERVER, without
 
-from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.agent.checkpoints.storage_root import StorageNumber, storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.setup import bundle
 from gleaner.control.slurm.snapshot import Snapshot
@@ -66,9 +66,9 @@ def test_a_node_knows_whether_it_sees_controls_folder(
     settings.write_text(f'control_url = "{admin.environment["GLEANER_CLIENT__URL"]}"\nstorage = "{tmp_path}/storage"\n')
     admin.environment["GLEANER_AGENT_SETTINGS"] = str(settings)
     assert states(admin, "node", code=1)["storage is shared"] == "not checked"
-    admin.state.storage_id = storage_id(tmp_path / "storage")
+    admin.state.storage_number = storage_number(tmp_path / "storage")
     assert states(admin, "node", code=1)["storage is shared"] == "ok"
-    admin.state.storage_id = "another"
+    admin.state.storage_number = StorageNumber("another")
     assert states(admin, "node", code=1)["storage is shared"] == "fault"
 
 

@@ -19,6 +19,7 @@ from gleaner.control.settings import (
 )
 from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import (
+    TRIAL,
     Account,
     Certificate,
     ControlFacts,
@@ -41,7 +42,16 @@ DAY_S = 86400.0
 GIB = 2**30
 UID = 4200
 STORAGE = StorageFacts(
-    uid=UID, mode=0o700, is_set_up=True, id="5eed", free_bytes=900 * GIB, free_files=10**6, trouble="", wrote_s=0.01
+    uid=UID,
+    mode=0o700,
+    is_set_up=True,
+    id="5eed",
+    free_bytes=900 * GIB,
+    free_files=10**6,
+    trouble="",
+    wrote_s=0.01,
+    inode=7,
+    changed_s=1.7e9,
 )
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
@@ -51,7 +61,8 @@ CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
     "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
-    "storage_id": "5eed",
+    "storage_id": "5eed", "storage_inode": 7, "storage_changed_s": 1.7e9,
+    "round_length_s": 3600.0, "least_slice_s": 600.0,
     "started_s": NOW_S - DAY_S,
 }  # fmt: skip
 CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE, is_here=True)
@@ -62,19 +73,29 @@ ClusterName             = one
 DefMemPerCPU            = 500
 Epilog[0]               = /usr/local/libexec/gleaner/epilog.sh
 KillWait                = 30 sec
+MinJobAge               = 300 sec
+PreemptExemptTime       = 00:00:00
 PreemptMode             = REQUEUE
 PreemptParameters       = send_user_signal
 PreemptType             = preempt/partition_prio
+PrivateData             = none
+PrologEpilogTimeout     = 65534
+SchedulerParameters     = (null)
 SchedulerType           = sched/backfill
 SelectType              = select/cons_tres
 SelectTypeParameters    = CR_CORE_MEMORY
+SlurmctldParameters     = (null)
 SLURM_VERSION           = 24.11.5
+SuspendExcNodes         = (null)
+SuspendExcParts         = (null)
+SuspendProgram          = (null)
+SuspendTime             = INFINITE
 
 Slurmctld(primary) at head is UP
 """
 PARTITIONS = """\
 PartitionName=regular AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=node[1-3] PriorityTier=10 PreemptMode=OFF State=UP GraceTime=0
-PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
+PartitionName=gleaner AllowGroups=ALL AllowAccounts=gleaner AllowQos=gleaner AllocNodes=ALL QoS=N/A MaxNodes=UNLIMITED MinNodes=0 RootOnly=NO ReqResv=NO MaxMemPerNode=UNLIMITED MaxTime=1-00:00:00 Nodes=node[1-3] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120
 PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED Nodes=gpu[1-2] PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=0
 """  # noqa: E501
 NODES = "".join(
@@ -98,6 +119,20 @@ def _control_defaults() -> Settings:
 def _agent_defaults() -> AgentSettings:
     """Return an agent's settings as they are without a file. To read the environment takes milliseconds."""
     return AgentSettings()
+
+
+TAKEN = "sbatch: Job 7 to start at 2027-01-15T08:00:00 using 8 processors on nodes node1 in partition gleaner\n"
+SLURM_UNITS = """\
+Id=slurmctld.service
+LoadState=loaded
+UnitFileState=enabled
+After=network-online.target slurmdbd.service munge.service
+
+Id=slurmdbd.service
+LoadState=loaded
+UnitFileState=enabled
+After=mariadb.service
+"""
 
 
 def settings(**tables: Any) -> Settings:
@@ -126,14 +161,18 @@ def control(**changes: Any) -> Facts:
             "scancel": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol partitions": Output(0, PARTITIONS), "scontrol nodes": Output(0, NODES),
             "squeue agents": Output(0, "RUNNING|gleaner-1800000000-5eed5eed|None\n"),
+            TRIAL: Output(0, "", TAKEN),
             "scontrol reservations": Output(0, "No reservations in the system\n"),
             "sacctmgr assoc": Output(0, "gleaner|gleaner|gleaner|gleaner\n"),
             "sacctmgr limits": Output(0, "one|||||||||\none||gleaner||||40|cpu=64||1-00:00:00\n"),
             "sacctmgr qos limits": Output(0, "gleaner||||||||||\n"),
+            "sacctmgr qos": Output(0, "normal|1.000000||\ngleaner|0.000000|NoReserve|\n"),
+            "sacctmgr accounts": Output(0, "one|root||||||||\none|gleaner|root|||||||\n"),
+            "sacctmgr level": Output(0, "None\n"),
+            "systemctl slurm": Output(0, SLURM_UNITS),
             "sacctmgr admin": Output(0, "gleaner-slurm-admin|Administrator\n"),
             "systemctl places": Output(0, PLACES),
             "systemctl deadman": Output(0, switch()),
-            "sacctmgr qos": Output(0, "normal|1.000000|\ngleaner|0.000000|NoReserve\n"),
         },
         files={
             "/etc/gleaner/gleaner.toml": TextFile(""), "/token": TextFile(TOKEN, mode=0o600),
@@ -162,9 +201,9 @@ def node(**changes: Any) -> Facts:
             "docker version": Output(0, json.dumps({"Version": "26.1.5+dfsg1", "Experimental": True})),
             "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
-            "scontrol --version": Output(0, "slurm 24.11.5"),
+            "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol json": Output(1, NO_SUCH_JOB), "scontrol partitions": Output(0, PARTITIONS),
-            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"),
+            readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"), readers.AGENT_START: Output(0, "Usage"),
         },
         files={
             DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
@@ -181,7 +220,7 @@ def node(**changes: Any) -> Facts:
             readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
-        docker_socket="", helper="", munge="0",
+        docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

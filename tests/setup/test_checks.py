@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.setup import healthy as h
+from tests.setup import slurm_cases
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.install.main import DAEMON_JSON
@@ -100,7 +101,7 @@ def waiting(*reasons: str, more: str = "") -> Facts:
     return h.program(h.control(), "squeue agents", Output(0, said + more))
 
 
-RESERVED = "ReservationName=old{} StartTime=2026-11-26T00:00:00 EndTime=2026-12-06T00:00:00 Nodes={} State={}\n"
+RESERVED = "ReservationName=old{} StartTime=1799000000 EndTime=1801000000 Nodes={} State={}\n"
 
 
 def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
@@ -122,6 +123,9 @@ FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", h.UID, 0o044))),
     ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o640, gid=7))),
     ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o600))),
+    ("agent's start", h.program(h.node(), readers.AGENT_START, Output(126, "", "setpriv: failed to execute: denied"))),
+    ("agents' times", h.health(h.node(), round_length_s=90.0, least_slice_s=45.0)),
+    ("agents' times", h.node(agent=h.agent(margin_s=4000.0))),
     ("storage's owner", h.control(storage=storage(foreign="agents"))),
     ("storage's owner", h.node(storage=storage(foreign="jobs", foreign_uid=7))),
     ("service account", h.node(account=MISSING)),
@@ -178,6 +182,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("storage's space", h.node(storage=storage(free_files=3))),
     ("storage is shared", h.node(storage=storage(id="other"))),
     ("storage is shared", h.node(storage=storage(id=""))),
+    ("storage is shared", h.node(storage=storage(inode=8, changed_s=1.7e9 + 5))),
     ("work folder", h.node(folders={})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(0, 0o755, 900 * h.GIB)})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o755, 2**20)})),
@@ -271,7 +276,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("nodes", h.slurm("State=IDLE", "State=DOWN*", "scontrol nodes")),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000|\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000||\n"))),
     ("Slurm's limits", limited("|0||||||")),
     ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),
@@ -281,8 +286,13 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Slurm's limits", limited("||||||mem=3G|")),
     ("Slurm's limits", limited("|||||||00:01:00")),
 ]  # fmt: skip
+FAULTS += [
+    ("control", h.node(large_request=Unread("head port 8642 accepts connections: it did not answer within 5 s"))),
+    ("temporary folder", h.node(copies=Folder(0, 0o700, 2**22, path="/copies"))),
+]
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
+    ("agents' times", h.node(agent=h.agent(margin_s=300.0))),
     ("allowed images", h.node(agent=h.agent(images_allowed=("gleaner/*",)))),
     ("rounds", h.control(settings=h.settings(rounds=RoundSettings(length_s=90)))),
     ("agents' program", h.control(settings=h.settings(
@@ -331,11 +341,11 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("nodes", h.slurm("node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE",
                       "node2 Arch=x86_64 OS=Linux 6.12 CPUTot=8 RealMemory=4000 State=IDLE+DRAIN", "scontrol nodes")),
     ("account", h.control(settings=h.settings(cluster=ClusterSettings(backend="slurm")))),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|1.000000|NoReserve|\n"))),
     ("agents", waiting("QOSGrpCpuLimit", "Resources")),
     ("Slurm's limits", limited("|||||||00:30:00")),
     ("reservations", reserved("node[1-2]", "node3,gpu1")),
-    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000|\n"))),
+    ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "gleaner|0.000000||\n"))),
 ]  # fmt: skip
 
 
@@ -363,10 +373,19 @@ def test_what_somebody_should_look_at_is_a_warning(name: str, facts: Facts) -> N
     assert state_of(name, facts) is CheckState.WARNING
 
 
+def test_what_only_the_account_may_write_is_no_fault_of_an_ordinary_users_look() -> None:
+    refused = replace(h.QUEUE, refused="/var/lib/gleaner", uid=h.UID, mode=0o755)
+    denied = storage(trouble="cannot make a folder: Permission denied")
+    for uid, state in ((1000, CheckState.NOT_CHECKED), (h.UID, CheckState.FAULT), (0, CheckState.FAULT)):
+        assert state_of("queue's writes", h.control(uid=uid, queue=refused)) is state
+        assert state_of("storage's writes", h.control(uid=uid, storage=denied)) is state
+
+
 def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
-    assert set(names) - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
+    of_slurm = {name for name, *_ in [*slurm_cases.FAULTS, *slurm_cases.WARNINGS]}
+    assert set(names) - of_slurm - {name for name, _ in [*FAULTS, *WARNINGS]} == set()
     for role in (MachineRole.CONTROL, MachineRole.NODE):
         assert sum(role in check.roles for check in CHECKS) >= 25
 
@@ -382,6 +401,9 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("services", h.control(has_systemd=False)),
         ("SelectType", h.control(settings=h.settings(cluster=ClusterSettings(backend="local")))),
         ("storage is shared", h.health(h.node(), storage_id="")),
+        ("agents' times", h.health(h.node(), round_length_s=None)),
+        ("agent's start", h.program(h.node(), readers.AGENT_START, SILENT)),
+        ("agents' times", h.health(h.node(), least_slice_s="x")),
         ("looks at Slurm", h.health(h.control(), leader=False)),
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
@@ -431,6 +453,8 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
         ("settings", replace(UNREADABLE, uid=h.UID), f"chmod 644 {SETTINGS}"),
         ("agents' settings", h.node(agent=Unread("/etc/gleaner/agent.toml: Permission denied")),
          "chmod 644 /etc/gleaner/agent.toml"),
+        ("agents' times", h.health(h.node(), round_length_s=90.0, least_slice_s=45.0),
+         "need 340 s (KillWait 30, margin_s 10, shortest_slice_s 300), and control's rounds last 90 s lower these in"),
         ("storage's owner", h.node(storage=storage(foreign="agents")),
          "/srv/gleaner/agents is root's, not uid 4200's chown -R --reference=/srv/gleaner /srv/gleaner/agents"),
         ("control", h.control(control=Unread("the certificate of head is not trusted: self-signed certificate")),
@@ -486,6 +510,25 @@ def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str
     assert words in f"{found.seen} {found.to_do}"
 
 
+@pytest.mark.parametrize(
+    ("said", "judged"),
+    [
+        (Output(0, "KillWait                = 300 sec\n"), CheckState.WARNING),
+        (Output(1, "", "Unable to contact slurm controller"), CheckState.OK),  # the agents take Slurm's default, too
+        (Unread("scontrol did not answer within 5 s"), CheckState.OK),
+        (MISSING, CheckState.OK),
+    ],
+)
+def test_an_agents_time_for_a_job_ends_before_slurms_last_signals(said: Output | Unread, judged: CheckState) -> None:
+    facts = h.program(h.node(), "scontrol config", said)
+    assert state_of("agents' times", facts) is judged
+    set_s = replace(facts, agent=h.agent(kill_wait_s=0.0))
+    assert state_of("agents' times", set_s) is CheckState.OK
+    demo = h.health(replace(facts, agent=h.agent(kill_wait_s=4.0, margin_s=5.0, shortest_slice_s=10.0)),
+                    round_length_s=90.0, least_slice_s=25.0)  # fmt: skip
+    assert state_of("agents' times", demo) is CheckState.OK
+
+
 def test_settings_that_cannot_be_read_are_one_fault() -> None:
     assert [finding.name for finding in findings(UNREADABLE) if finding.state is CheckState.FAULT] == ["settings"]
 
@@ -532,6 +575,19 @@ def test_settings_of_the_accounts_group_can_be_read() -> None:
     assert state_of("settings", facts) is CheckState.OK
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        h.node(storage=storage(inode=8, changed_s=1.7e9 + 1)),  # a file system that makes up inodes, and rounds times
+        h.node(storage=storage(changed_s=1.7e9 + 60)),  # an attribute that this machine still remembers
+        h.health(h.node(storage=storage(inode=8, changed_s=1.0)), storage_inode=0, storage_changed_s=0.0),
+        h.health(h.node(storage=storage(inode=8, changed_s=1.0)), storage_inode=None, storage_changed_s=None),
+    ],
+)
+def test_only_another_file_with_another_time_is_a_copy(facts: Facts) -> None:
+    assert state_of("storage is shared", facts) is CheckState.OK
+
+
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
     facts = h.node(storage=storage(is_set_up=False, uid=0, mode=0o755, id=""))
     assert [finding.name for finding in findings(facts) if finding.state is CheckState.FAULT] == ["storage"]
@@ -557,11 +613,13 @@ def test_agents_may_wait_for_nodes_and_beside_others() -> None:
 def test_reservations_matter_once_no_node_is_left() -> None:
     name = "reservations"
     assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
-    assert state_of(name, reserved("node[1-3]", state="INACTIVE")) is CheckState.OK
+    later = RESERVED.format("9", "node[1-3]", "INACTIVE")
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003700"))) is CheckState.OK
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003500"))) is CheckState.WARNING
     (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
-    when = "no agent starts before 2026-12-06T00:00:00"
+    when = "no agent for a whole round starts before 2027-01-26 21:46 UTC"
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old1)"
-    longer = RESERVED.format("9", "node3", "ACTIVE").replace("2026-12-06", "2027-12-06")
+    longer = RESERVED.format("9", "node3", "ACTIVE").replace("1801000000", "1809000000")
     (found,) = (finding for finding in findings(reserved("node[1-2]", more=longer)) if finding.name == name)
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old0, old9)"
     ours = RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Accounts=gleaner")

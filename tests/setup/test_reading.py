@@ -21,7 +21,7 @@ from tests.api.munge_daemon import munge_daemon
 from tests.setup import healthy as h
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.queue.schema import SECRET
@@ -233,10 +233,17 @@ def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> No
     found = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
     assert isinstance(found, StorageFacts)
     assert (found.is_set_up, found.trouble, found.mode) == (True, "", 0o700)
-    assert found.id == storage_id(folder) != ""
+    number = storage_number(folder)
+    assert (found.id, found.inode, found.changed_s) == (number.id, number.inode, number.changed_s)
+    assert found.id != ""
     assert sorted(str(path) for path in folder.rglob("*")) == before
     FolderStorage(folder).prepare()
-    assert storage_id(folder) == found.id
+    assert storage_number(folder) == number
+    shutil.copytree(folder, tmp_path / "copy")
+    copy = storage_number(tmp_path / "copy")
+    assert copy.id == number.id
+    assert copy.inode != number.inode
+    assert copy.changed_s > number.changed_s
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -467,11 +474,26 @@ def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
     (tmp_path / "planted-wlm").symlink_to(shutil.which("cat") or "")
     program = str(tmp_path / "planted-wlm")
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
-        assert process.stdout is not None
         assert process.stdin is not None
-        process.stdin.write(b"here\n")
-        process.stdout.readline()  # it has its name by now; it ends with its input
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"  # the kernel gives a program its name after Popen has returned
         assert reading.running_names(("planted",)) == ("planted",)
+
+
+def test_a_running_programs_variable_is_read_where_the_rights_suffice(tmp_path: Path) -> None:
+    (tmp_path / "planted-envd").symlink_to(shutil.which("cat") or "")
+    program, variables = str(tmp_path / "planted-envd"), {"TMPDIR": "/roomy"}
+    with subprocess.Popen(
+        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=variables
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"
+        assert reading.variable_of("planted-envd", "TMPDIR") == "/roomy"
+        assert reading.variable_of("planted-envd", "XDG_RUNTIME_DIR") == ""
+    assert reading.variable_of("planted-envd", "TMPDIR") == Unread("planted-envd does not run", is_missing=True)
 
 
 def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> None:
@@ -554,3 +576,35 @@ def test_a_node_looks_for_the_program_that_control_starts(program: str, found: O
     assert machine_facts.find_controls_agent(control, within_s=PATIENCE_S) == found
     silent = machine_facts.find_controls_agent(Unread("no answer"), within_s=PATIENCE_S)
     assert silent == Unread("control does not say which program it starts")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("echo Usage: $1 in $PWD", Output(0, "Usage: --help in /\n")),
+        ("echo no Python >&2; exit 2", Output(2, "", "no Python\n")),
+    ],
+)
+def test_the_agent_program_is_started_as_the_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: Output
+) -> None:
+    path = script(tmp_path, "glean-agent", text)
+    control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": str(path)})
+    monkeypatch.setattr(machine_facts, "control", lambda *_: control)
+    mine = os.geteuid()
+    assert machine_facts.start_of_agent("https://head", None, mine, PATIENCE_S) == found
+    if mine == 0:  # what root can run, the account cannot
+        path.chmod(0o700)
+        refused = machine_facts.start_of_agent("https://head", None, NOBODY, PATIENCE_S)
+        assert isinstance(refused, Output)
+        assert "Permission denied" in refused.complaint
+
+
+@pytest.mark.parametrize("program", ["/opt/site/agents", "", "/opt/old/glean-agent"])
+def test_no_program_but_the_agents_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    other = script(tmp_path, "agents", f"touch {tmp_path}/started")
+    name = str(other) if program == "/opt/site/agents" else program
+    control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": name})
+    monkeypatch.setattr(machine_facts, "control", lambda *_: control)
+    assert isinstance(machine_facts.start_of_agent("https://head", None, os.geteuid(), PATIENCE_S), Unread)
+    assert not (tmp_path / "started").exists()

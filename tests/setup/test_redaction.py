@@ -80,7 +80,8 @@ def test_a_bundle_holds_no_secret_and_is_its_owners_alone(tmp_path: Path) -> Non
     with tarfile.open(path) as archive:
         texts = {entry.name.removeprefix("glean-doctor/"): archive.extractfile(entry) for entry in archive}
         contents = {name: file.read().decode() for name, file in texts.items() if file is not None}
-    assert set(contents) == {"findings.json", "settings/gleaner.toml", "slurm.txt", "logs/control.log"}
+    settings = {"settings/gleaner.toml", "settings/slurm-admin.conf"}
+    assert set(contents) == {"findings.json", *settings, "slurm.txt", "logs/control.log"}
     for name, text in contents.items():
         for secret in (h.TOKEN, *(secret for _, secret in PLANTED.values())):
             assert secret not in text, name

@@ -135,6 +135,7 @@ class Agent:
     _mtbf_s: float | None = None
     _is_asking: bool = False
     """True while control has a claim to answer, perhaps with work."""
+    _has_asked: bool = False
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
     """The newest heartbeats and control's answers; they show how far the two clocks differ."""
     _context: AgentContext = field(init=False)
@@ -256,7 +257,7 @@ class Agent:
             if any(not job.done.is_set() for job in self._jobs):
                 idle_since_s = now_s
             elif self._vacating or (now_s - idle_since_s >= self.settings.idle_s and not self._is_occupied):
-                self._ending_because = self._ending_because or "no work"
+                self._ending_because = self._ending_because or self._why_idle()
                 return
             if not self._vacating and not self._make_early_saves(now_s) and now_s >= self._save_point_s():
                 self._vacate("the end is near")
@@ -267,6 +268,12 @@ class Agent:
                 await self._end_all_jobs()
                 return
             await self.clock.sleep(min(TICK_S, self._shutdown_grace_s / 4))
+
+    def _why_idle(self) -> str:
+        """Return why this agent ends although its time is not over."""
+        if self._has_asked or self._disk.is_short or self._probe.hangs:
+            return "no work"
+        return f"no time for a slice of {self.settings.shortest_slice_s:g} s (shortest_slice_s in the agents' settings)"
 
     @property
     def _is_occupied(self) -> bool:
@@ -406,7 +413,7 @@ class Agent:
         while True:
             free = self._free_resources()
             if free and self._wants_work():
-                self._is_asking = True
+                self._is_asking = self._has_asked = True
                 try:
                     answer = await asyncio.to_thread(self.client.claim, free)
                 except (ControlSilent, ControlRefused) as error:

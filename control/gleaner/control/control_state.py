@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import ColumnElement, Connection, Engine
 
 from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.checkpoints.storage_root import StorageNumber
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.provisioning import ProvisioningRules, round_end
@@ -120,8 +121,8 @@ class ControlState:
     until its agent's next heartbeat."""
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads that answer agents and users change in place."""
-    storage_id: str = ""
-    """The number of the storage folder (`storage_root.storage_id`); empty until a loop has read it."""
+    storage_number: StorageNumber = field(default_factory=StorageNumber)
+    """The number of the storage folder; empty until a loop has read it."""
     images_turn: threading.Lock = field(default_factory=threading.Lock)
     """Held by the thread that adds an image or an input to the storage, or removes one, together with its row in the
     queue."""

@@ -43,6 +43,17 @@ StorageLoc=slurm_acct_db
 EOF
 chown slurm:slurm /etc/slurm/slurmdbd.conf
 chmod 600 /etc/slurm/slurmdbd.conf
+# A controller that starts before slurmdbd answers takes up its jobs without their accounts. Slurm 24.11 then ends ("fatal:
+# assoc_mgr_lock") when one of them does. Debian's units know no order.
+install -d /etc/systemd/system/slurmctld.service.d
+cat >/etc/systemd/system/slurmctld.service.d/order.conf <<'EOF'
+[Unit]
+After=slurmdbd.service
+
+[Service]
+ExecStartPre=/bin/sh -c 'until sacctmgr --noheader show cluster; do sleep 1; done'
+TimeoutStartSec=300
+EOF
 dpkg -i /srv/install/packages/*.deb
 cat >/etc/systemd/system/transcript.service <<'EOF'
 [Unit]

@@ -115,8 +115,8 @@ until_is 600 is_usable
 until_is 600 as_alice glean status
 told systemctl is-active gleaner-control gleaner-watchdog
 [ "$way" = docker ] || told systemctl is-active gleaner-helper
-# Here slurmctld was started anew, too, and takes the dead agent's job for one that runs, until its time limit. Then Slurm
-# 24.11.5 ends with "fatal: assoc_mgr_lock". A controller on a machine of its own sees that the node was started anew.
+# Here slurmctld was started anew, too, and takes the dead agent's job for one that runs, until its time limit. A controller
+# on a machine of its own sees that the node was started anew.
 told scontrol update NodeName=machine State=DOWN Reason=restarted
 told scontrol update NodeName=machine State=RESUME
 until_is 300 is_usable

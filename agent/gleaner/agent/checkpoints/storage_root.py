@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from gleaner.agent.checkpoints.interface import StorageError, StorageFull
@@ -14,6 +15,7 @@ DRAFTS = ".drafts"
 STORAGE_ID = ".storage-id"
 """A file with a number of the folder's own: a machine that has it sees this folder, and no other of that name."""
 
+_LONGEST_ID = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -30,16 +32,26 @@ def translate_errors(root: Path, missing: str = "is the file system mounted?") -
         raise StorageError(f"the storage folder {root} fails ({error.strerror}){hint}") from error
 
 
-def storage_id(root: Path) -> str:
-    """Return the folder's own number; empty if the folder was set up before there were numbers.
+@dataclass(frozen=True, slots=True)
+class StorageNumber:
+    """The folder's own number, and the file that it stands in. A copy of the folder has it in another file."""
 
-    Raises `StorageError`.
-    """
+    id: str = ""
+    """Empty if the folder was set up before there were numbers."""
+    inode: int = 0
+    changed_s: float = 0.0
+    """The time of the file's last change (ctime), seconds since the epoch: no copy can keep it."""
+
+
+def storage_number(root: Path) -> StorageNumber:
+    """Return the folder's own number. Raises `StorageError`."""
     with translate_errors(root):
         try:
-            return (root / STORAGE_ID).read_text("ascii", "replace")[:64].strip()
+            with (root / STORAGE_ID).open(encoding="ascii", errors="replace") as file:
+                facts = os.fstat(file.fileno())
+                return StorageNumber(file.read(_LONGEST_ID).strip(), facts.st_ino, facts.st_ctime)
         except FileNotFoundError:
-            return ""
+            return StorageNumber()
 
 
 @contextmanager

@@ -97,6 +97,10 @@ async def health(request: Request, response: Response) -> Health:
         now_s=state.clock(),
         started_s=state.started_s,
         last_poll_age_s=None if state.cluster is None else max(0.0, state.clock() - state.cluster.read_s),
-        storage_id=state.storage_id,
+        storage_id=state.storage_number.id,
+        storage_inode=state.storage_number.inode,
+        storage_changed_s=state.storage_number.changed_s,
         agent_program="" if state.settings.cluster.backend == "local" else state.settings.cluster.agent_command[0],
+        round_length_s=state.settings.rounds.length_s,
+        least_slice_s=state.settings.rounds.least_slice_s,
     )

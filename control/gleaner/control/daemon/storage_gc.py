@@ -30,7 +30,7 @@ import structlog
 from sqlalchemy import Engine
 
 from gleaner.agent.checkpoints.interface import Storage, StorageError
-from gleaner.agent.checkpoints.storage_root import storage_id
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.runtime.images import image_key
@@ -102,7 +102,7 @@ def remove_drafts(state: ControlState, now_s: float) -> int:
     `QueueError`.
     """
     state.check_leads()
-    state.storage_id = storage_id(state.settings.storage.folder)
+    state.storage_number = storage_number(state.settings.storage.folder)
     writers = state.storage.writers()
     with snapshot(state.engine) as db:
         ended = queries.gone_agents(db, writers, now_s=now_s)

@@ -30,6 +30,13 @@ class Health(Reply):
     storage_id: str = ""
     """The number of control's storage folder, by which a node knows that it sees the same one; empty until it was
     read."""
+    storage_inode: int = 0
+    """The inode of the file with that number, and the time of its last change: a copy of the folder has others."""
+    storage_changed_s: float = 0.0
     agent_program: str = ""
     """The program that control starts on nodes, by which a node's `glean doctor` sees whether it has it; empty where
     agents run on control's machine."""
+    round_length_s: float | None = None
+    """The length of a round, by which a node's `glean doctor` sees whether its agents have time for a job."""
+    least_slice_s: float | None = None
+    """The shortest time for which control submits an agent."""

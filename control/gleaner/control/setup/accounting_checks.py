@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gleaner.control.setup.facts import ACCOUNT_LIMITS, QOS_LIMITS, Facts, NotRead, Unread, needed, version_in
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
-from gleaner.control.setup.slurm_checks import cluster, config, our_nodes, seconds_in
+from gleaner.control.setup.slurm_checks import cluster, config, our_nodes, ours, seconds_in
 
 _UNREADABLE = "sacctmgr said what cannot be read"
 _ROW_BEGIN = 3
@@ -59,23 +59,48 @@ class SlurmLimit:
 
 
 def _limits_on_agents(facts: Facts) -> Iterator[SlurmLimit]:
-    """Yield the limits of the QOS, then of the service account, then of the account. Raises `NotRead`."""
+    """Yield the limits of the partition's QOS, the agents' QOS, the service account, the account, and those above it.
+
+    Raises `NotRead`.
+    """
     asked, ours_here = cluster(facts), config(facts).get("ClusterName", "").lower()
     name = "" if isinstance(facts.account, Unread) else facts.account.name
-    if asked.qos is not None:
-        who = f"qos {asked.qos}"
-        for line in facts.output("sacctmgr qos limits").stdout.splitlines():
-            yield from _limits_in(line.split("|")[1:], QOS_LIMITS, who=who, where=who)
-    if asked.account is not None:
-        associations = [line.split("|") for line in facts.output("sacctmgr limits").stdout.splitlines()]
-        if any(len(row) < _ROW_BEGIN for row in associations):
-            raise NotRead(_UNREADABLE)
-        for of_cluster, partition, user, *values in sorted(associations, key=lambda row: row[2] == ""):
-            is_ours = of_cluster.lower() in {ours_here, ""} and partition in {asked.partition, ""}
-            if is_ours and user in {name, ""}:
-                who = f"user {user}" if user else f"account {asked.account}"
-                where = f"user {user} where account={asked.account}" if user else who
-                yield from _limits_in(values, ACCOUNT_LIMITS, who=who, where=where)
+    of_qos = {row[0].lower(): row[1:] for row in _rows(facts, "sacctmgr qos limits")}
+    for qos in dict.fromkeys((_qos_of_partition(facts), asked.qos)):
+        if qos and qos.lower() in of_qos:
+            yield from _limits_in(of_qos[qos.lower()], QOS_LIMITS, who=f"qos {qos}", where=f"qos {qos}")
+    if asked.account is None:
+        return
+    associations = _rows(facts, "sacctmgr limits")
+    if any(len(row) < _ROW_BEGIN for row in associations):
+        raise NotRead(_UNREADABLE)
+    for of_cluster, partition, user, *values in sorted(associations, key=lambda row: row[2] == ""):
+        is_ours = of_cluster.lower() in {ours_here, ""} and partition in {asked.partition, ""}
+        if is_ours and user in {name, ""}:
+            who = f"user {user}" if user else f"account {asked.account}"
+            where = f"user {user} where account={asked.account}" if user else who
+            yield from _limits_in(values, ACCOUNT_LIMITS, who=who, where=where)
+    above = {row[1]: row[2:] for row in _rows(facts, "sacctmgr accounts") if row[0].lower() in {ours_here, ""}}
+    parent = above.get(asked.account.lower(), [""])[0]
+    while parent in above:
+        parents, *values = above.pop(parent)
+        for limit in _limits_in(values, ACCOUNT_LIMITS, who=f"account {parent}", where=f"account {parent}"):
+            if limit.field.startswith("Grp"):  # sacctmgr shows the others at the account itself, which inherits them
+                yield limit
+        parent = parents
+
+
+def _rows(facts: Facts, name: str) -> list[list[str]]:
+    return [line.split("|") for line in facts.output(name).stdout.splitlines()]
+
+
+def _qos_of_partition(facts: Facts) -> str:
+    """Return the QOS whose limits hold for all jobs of the agents' partition; empty if there is none."""
+    try:
+        found = ours(facts).values.get("QoS", "N/A")
+    except NotRead:
+        return ""
+    return "" if found == "N/A" else found
 
 
 def _limits_in(values: Sequence[str], fields: Sequence[str], *, who: str, where: str) -> Iterator[SlurmLimit]:
@@ -96,6 +121,14 @@ def _smallest_node(facts: Facts) -> dict[str, int]:
     except (NotRead, LookupError, ValueError):
         return {}
     return {"cpu": min(cpus), "mem": min(memory)} if found else {}
+
+
+def _most_agents(facts: Facts) -> int:
+    """Return the most agents that control would have at once."""
+    try:
+        return min(len(our_nodes(facts)), needed(facts.settings).rounds.agents_at_most)
+    except NotRead:
+        return 0
 
 
 def _unmet_need(limit: SlurmLimit, least: Mapping[str, int]) -> tuple[str, str] | None:
@@ -126,7 +159,7 @@ def limits(facts: Facts) -> Judgement:
     enforced = set(config(facts).get("AccountingStorageEnforce", "").lower().split(","))
     if not enforced & {"limits", "safe", "all"}:
         return ok("slurm.conf enforces no limits")
-    least, rounds = _smallest_node(facts), needed(facts.settings).rounds
+    least, rounds, most_agents = _smallest_node(facts), needed(facts.settings).rounds, _most_agents(facts)
     decided: set[tuple[str, str]] = set()
     short: list[Judgement] = []
     for limit in _limits_on_agents(facts):
@@ -141,6 +174,9 @@ def limits(facts: Facts) -> Judgement:
                 f"{limit.who} has {limit.text}{f', and {why}' if why else ''}: no agent starts",
                 f"sacctmgr modify {limit.where} set {replace(limit, value=value).text}",
             )
+        if limit.part in {"", "node"} and limit.value.isdigit() and int(limit.value) < most_agents:
+            seen = f"{limit.who} has {limit.text}: so many agents run at once, of {most_agents}"
+            short.append(warning(seen, "raise it; or set [rounds] agents_at_most, if that is meant"))
         if seconds is not None and seconds < rounds.length_s:
             judge = fault if seconds < rounds.shortest_slice_s else warning
             starts = "no agent starts" if judge is fault else f"agents start only in the last {seconds} s of a round"
@@ -155,7 +191,7 @@ def qos(facts: Facts) -> Judgement:
     if name is None:
         return warning("[cluster] qos is not set", 'make one of their own for agents, and set qos = "gleaner"')
     rows = [line.split("|") for line in facts.output("sacctmgr qos").stdout.splitlines() if line.strip()]
-    found = next((row for row in rows if len(row) == 3 and row[0].lower() == name.lower()), None)
+    found = next((row for row in rows if len(row) == 4 and row[0].lower() == name.lower()), None)
     if found is None:
         return fault(f"there is no QOS {name}", f"sacctmgr add qos {name} UsageFactor=0 Flags=NoReserve")
     if version_in(found[1]) > (0, 0):

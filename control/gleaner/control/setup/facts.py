@@ -23,6 +23,8 @@ QOS_LIMITS = (
     "MaxSubmitJobsPerAccount", "GrpTRES", "MaxTRESPerJob", "MaxTRESPerUser", "MaxWall",
 )  # fmt: skip
 """Slurm's limits that let nothing start if they are too small."""
+TRIAL = "sbatch --test-only"
+"""The name of the trial submission among the programs, see `readers.commands`."""
 Value = TypeVar("Value")
 _LONGEST = 160
 """The most letters of a program's output in a finding."""
@@ -103,6 +105,7 @@ class Folder:
     mode: int
     free_bytes: int
     free_files: int = sys.maxsize
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,9 @@ class StorageFacts:
     trouble: str
     wrote_s: float
     """The time that the trial writes took."""
+    inode: int = 0
+    """The inode of the file with the number, and the time of its last change (`storage_root.StorageNumber`)."""
+    changed_s: float = 0.0
     foreign: str = ""
     """A folder of Gleaner's in it that has another owner."""
     foreign_uid: int = 0
@@ -247,6 +253,10 @@ class Facts:
     """By path."""
     storage: StorageFacts | Unread = NOT_ASKED
     control: ControlFacts | Unread = NOT_ASKED
+    large_request: str | Unread = NOT_ASKED
+    """Empty if a request that needs several packets gets to control."""
+    copies: Folder | Unread = NOT_ASKED
+    """The folder in which containerd leaves a copy of a restored container's memory."""
     token: Output | Unread = NOT_ASKED
     """Control's answer to a question with the caller's token: the status, and the reason."""
     problem: str | Unread = NOT_ASKED
@@ -287,6 +297,11 @@ class Facts:
     def is_root(self) -> bool:
         """True if the doctor may see all."""
         return self.uid == 0
+
+    @property
+    def is_account_or_root(self) -> bool:
+        """True if the doctor can act as the service account. Anybody else tries only what they may do themselves."""
+        return self.is_root or (not isinstance(self.account, Unread) and self.uid == self.account.uid)
 
     def output(self, name: str) -> Output:
         """Return what a program has printed. Raises `NotRead` if it was not run, or has failed."""

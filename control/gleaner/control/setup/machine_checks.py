@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
 from gleaner.control.settings import LOOPBACK
-from gleaner.control.setup import readers
+from gleaner.control.setup import machine_facts, readers
 from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, MachineRole, TextFile, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
@@ -25,7 +25,6 @@ _NOBODY = 65534
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _DEMO_ROUND_S = 300
-_AGENT_PROGRAM = "glean-agent"
 _USUAL_POLLS = 5
 _POLL_AT_LEAST_S = 120.0
 _POLLS_OF_ONE_LOOK = 3
@@ -79,9 +78,9 @@ def rounds(facts: Facts) -> Judgement:
 def agent_command(facts: Facts) -> Judgement:
     """Judge the program that control starts on nodes. Whether they have it, only they know."""
     command = needed(facts.settings).cluster.agent_command
-    if Path(command[0]).name != _AGENT_PROGRAM:
+    if Path(command[0]).name != machine_facts.AGENT_PROGRAM:
         return warning(
-            f"control starts {command[0]} on nodes, and not {_AGENT_PROGRAM}",
+            f"control starts {command[0]} on nodes, and not {machine_facts.AGENT_PROGRAM}",
             "if that is not a program of the site's, mend [cluster] agent_command: every agent ends at once",
         )
     return ok(command[0])
@@ -137,6 +136,9 @@ def control_answers(facts: Facts) -> Judgement:
             f"{found.url} answers, and does not lead{nobody}",
             "one control program must lead: on its machine `glean doctor control` and its log say why it cannot",
         )
+    if isinstance(facts.large_request, Unread) and "did not answer" in facts.large_request.why:
+        return fault(f"{found.url} answers small requests, and no large one",
+                     "is the MTU the same on all machines (ip link), and ICMP let through?")  # fmt: skip
     return ok(f"{found.url} answers and leads")
 
 

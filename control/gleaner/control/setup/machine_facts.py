@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import stat
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -31,6 +32,7 @@ from gleaner.control.setup.facts import (
     Account,
     Certificate,
     ControlFacts,
+    Folder,
     Output,
     Programs,
     QueueFacts,
@@ -48,7 +50,10 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
 Told = TypeVar("Told")
+AGENT_PROGRAM = "glean-agent"
 _KIB_A_MIB = 1024
+_SEVERAL_PACKETS = 4000
+_TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
@@ -74,6 +79,15 @@ for place in "$folder" "$1"; do
 done
 """
 """The folder, too: old audit lines are renamed in it."""
+_CANNOT_BECOME = 9
+_START_AGENT = """\
+become=
+if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
+cd /
+export PATH="$3" PYTHONDONTWRITEBYTECODE=1
+$become true || exit 9
+exec $become "$1" --help
+"""
 
 
 def installed_version() -> str:
@@ -218,6 +232,27 @@ def find_controls_agent(control: object, *, within_s: float) -> Output | Unread:
     return Unread(f"control starts {name}, which is not here", is_missing=True)
 
 
+def start_of_agent(url: str, ca_file: Path | None, uid: int, patience_s: float) -> Output | Unread:
+    """Start the program that control starts on nodes, as the service account, and only for its help.
+
+    Root reads any file: its own success says nothing.
+    """
+    ends_s = time.monotonic() + patience_s
+    found = find_controls_agent(control(url, ca_file, patience_s), within_s=patience_s)
+    if isinstance(found, Unread):
+        return found
+    path = found.stdout
+    if Path(path).name != AGENT_PROGRAM:
+        return Unread(f"control starts {path}, a program of the site's, which is not tried")
+    if os.geteuid() not in {0, uid}:
+        return Unread("this can be tried by root, or by the service account")
+    left_s = max(0.0, ends_s - time.monotonic())
+    ended = reading.run(("sh", "-c", _START_AGENT, "sh", path, str(uid), NODE_PATH), within_s=left_s)
+    if isinstance(ended, Unread):
+        return Unread(f"{path} was not started within {patience_s:g} s")
+    return Unread(ended.complaint) if ended.status == _CANNOT_BECOME else ended
+
+
 def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:
     """Return control's answer to `/health`, which needs no token."""
     answer = reading.ask(url, "/health", ca_file, within_s=patience_s)
@@ -241,6 +276,23 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
         certificate=answer.certificate,
         is_here=answer.is_here,
     )
+
+
+def large_request(url: str, ca_file: Path | None, patience_s: float) -> str | Unread:
+    """Ask control for its health in so many bytes that they do not fit into one packet. Return an empty text."""
+    answer = reading.ask(url, "/health", ca_file, within_s=patience_s, padding=_SEVERAL_PACKETS)
+    return answer if isinstance(answer, Unread) else ""
+
+
+def copies() -> Folder | Unread:
+    """Return the folder in which containerd leaves the memory of restored containers (deploy/watchdog)."""
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        found = reading.variable_of("containerd", name)
+        if isinstance(found, Unread):
+            return found
+        if found:
+            return reading.folder(Path(found))
+    return reading.folder(Path(_TEMPORARY))
 
 
 def token(settings: Settings, patience_s: float) -> Output | Unread:

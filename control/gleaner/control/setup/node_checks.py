@@ -8,7 +8,7 @@ from typing import Any
 
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
 from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
-from gleaner.control.setup import machine_facts, readers, shipped
+from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import Facts, NotRead, Output, TextFile, Unread, dotted, needed, version_in
 from gleaner.control.setup.finding import CheckState, Judgement, fault, not_checked, ok, warning
 
@@ -105,22 +105,6 @@ def archive_programs(facts: Facts) -> Judgement:
     if lacks:
         return fault(f"{' and '.join(lacks)} cannot be run here", f"install {' and '.join(lacks)}: saves need them")
     return ok("tar and gzip")
-
-
-def agent_program(facts: Facts) -> Judgement:
-    """Judge whether Slurm's jobs find the agent program."""
-    controls = facts.programs.get(readers.CONTROLS_AGENT, Unread("it was not looked for"))
-    if isinstance(controls, Output):
-        return ok(f"control starts {controls.stdout}")
-    if controls.is_missing:
-        return fault(
-            controls.why,
-            "ln -s /opt/gleaner/bin/glean-agent /usr/local/bin/, or mend [cluster] agent_command on control's machine",
-        )
-    said = needed(facts.programs.get("glean-agent", Unread("it was not looked for")))
-    if said.status != 0:
-        return fault("glean-agent is not on the PATH", "ln -s /opt/gleaner/bin/glean-agent /usr/local/bin/")
-    return ok(f"at {said.complaint}")
 
 
 def _unread(said: Unread, to_do: str) -> Judgement:
@@ -277,31 +261,6 @@ def runtime(facts: Facts) -> Judgement:
     return fault(
         f"agents cannot save here (runtime = {kind!r})", "set up Docker or the node helper: see the lines above"
     )
-
-
-def agent_settings(facts: Facts) -> Judgement:
-    """Judge the agents' settings."""
-    path = machine_facts.agent_file()
-    if isinstance(facts.agent, Unread) and facts.agent.is_denied:
-        return fault(facts.agent.why, f"chmod 644 {path}")
-    if isinstance(facts.agent, Unread):
-        return fault(facts.agent.why, f"mend it; docs/admin/agent-settings.md has all keys ({path})")
-    file = facts.file(path)
-    if not isinstance(file, Unread) and file.is_writable_by_others:
-        return fault(f"others may write to {path}", f"chmod 644 {path}")
-    if refused := facts.refusal_to_account(path):
-        return fault(refused, f"chmod 644 {path}")
-    if facts.agent.margin_s <= 5 and facts.agent.shortest_slice_s <= 10:
-        return warning(f"the times in {path} are the demo's", "leave out margin_s, shortest_slice_s and idle_s")
-    return ok(f"{path} is in order")
-
-
-def images_allowed(facts: Facts) -> Judgement:
-    """Judge whether the images that may run are still the demo's."""
-    found = needed(facts.agent).images_allowed
-    if found == ("gleaner/*",):
-        return warning("only the demo's images may run (gleaner/*)", "name your own in images_allowed of agent.toml")
-    return ok(", ".join(found)[:80] or "only pushed images")
 
 
 def privileged_settings(facts: Facts) -> Judgement:

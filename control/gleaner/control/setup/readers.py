@@ -20,6 +20,7 @@ from gleaner.control.setup import machine_facts, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     ACCOUNT_LIMITS,
     QOS_LIMITS,
+    TRIAL,
     Facts,
     Folder,
     MachineRole,
@@ -28,6 +29,8 @@ from gleaner.control.setup.facts import (
     Unread,
     sqlite_file,
 )
+from gleaner.control.slurm.commands import submit
+from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest
 from gleaner.control.slurm_admin import settings as admin_settings
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
@@ -46,6 +49,7 @@ SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 SLURMCTLD, SLURMD = "slurmctld", "slurmd"
 CONTROLS_AGENT = "control's agent program"
+AGENT_START = "a start of control's agent program"
 SYSTEM_PYTHON = "/usr/bin/python3"
 UNITS = {
     MachineRole.CONTROL: ("gleaner-control",),
@@ -115,40 +119,58 @@ def commands(
             "tar": ("tar", "--version"),
             "gzip": ("gzip", "--version"),
             "scontrol --version": ("scontrol", "--version"),
+            "scontrol config": ("scontrol", "show", "config"),
             "scontrol json": ("scontrol", "show", "job", "1", "--json"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
         }
     if role is MachineRole.CONTROL and not isinstance(settings, Unread) and settings.cluster.backend != "local":
+        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
         asked |= {
             "scontrol --version": ("scontrol", "--version"),
             "scontrol config": ("scontrol", "show", "config"),
             "scontrol partitions": ("scontrol", "--oneliner", "show", "partition"),
             "scontrol nodes": ("scontrol", "--oneliner", "show", "nodes"),
-            "scontrol reservations": ("scontrol", "--oneliner", "show", "reservation"),
+            "scontrol reservations": ("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "reservation"),
             "sinfo": ("sinfo", "--version"),
             "squeue": ("squeue", "--version"),
             "sbatch": ("sbatch", "--version"),
             "scancel": ("scancel", "--version"),
-            "sacctmgr assoc": (
-                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "assoc", f"user={user}",
-                "format=Account,User,QOS,DefaultQOS",
-            ),
-            "sacctmgr qos": (
-                "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "qos", "format=Name,UsageFactor,Flags",
-            ),
-        }  # fmt: skip
-        show = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+            "sacctmgr assoc": (*show, "assoc", f"user={user}", "format=Account,User,QOS,DefaultQOS"),
+            "sacctmgr qos": (*show, "qos", "format=Name,UsageFactor,Flags,PreemptExemptTime"),
+            "sacctmgr qos limits": (*show, "qos", f"format=Name,{','.join(QOS_LIMITS)}"),
+            "sacctmgr level": (*show, "user", user, "format=AdminLevel"),
+        }
         wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
-        account, qos = settings.cluster.account, settings.cluster.qos
+        account = settings.cluster.account
         if admin:
             asked["sacctmgr admin"] = (*show, "user", admin, "format=User,AdminLevel")
         if account is not None:
             fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
-        if qos is not None:
-            asked["sacctmgr qos limits"] = (*show, "qos", f"name={qos}", f"format=Name,{','.join(QOS_LIMITS)}")
+            fields = f"format=Cluster,Account,ParentName,{','.join(ACCOUNT_LIMITS)}"
+            asked["sacctmgr accounts"] = (*show, "assoc", "user=", fields)
+        if trial := submit_for_trial(settings, user):
+            asked[TRIAL] = trial
+        if has_systemd:
+            properties = "--property=Id,LoadState,UnitFileState,After"
+            asked["systemctl slurm"] = ("systemctl", "show", properties, "slurmctld.service", "slurmdbd.service")
     return asked
+
+
+def submit_for_trial(settings: Settings, user: str) -> tuple[str, ...]:
+    """Return the command that asks Slurm whether it would take an agent, and submits none; empty if we may not ask.
+
+    Root asks in the name of the service account.
+    """
+    as_whom = [f"--uid={user}"] if os.geteuid() == 0 else []
+    if not as_whom and pwd.getpwuid(os.geteuid()).pw_name != user:
+        return ()
+    now_s, length_s = time.time(), settings.rounds.length_s
+    request = AgentRequest(f"{AGENT_PREFIX}trial", now_s + length_s, now_s + length_s / 2, Path("/dev/null"))
+    words = submit(settings.cluster, request, now_s)
+    kept = [word for word in words if not word.startswith(("--parsable", "--deadline"))]
+    return (*kept, "--test-only", *as_whom, "--wrap=true")
 
 
 def read(
@@ -233,6 +255,7 @@ def _special(
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
             readers["control"] = lambda: machine_facts.control(client.url, client.ca_file, patience_s)
+            readers["large_request"] = lambda: machine_facts.large_request(client.url, client.ca_file, patience_s)
             readers["token"] = lambda: machine_facts.token(settings, patience_s)
         if role is MachineRole.CONTROL:
             folder = settings.storage.folder
@@ -262,15 +285,22 @@ def _special(
     elif role is MachineRole.NODE:
         readers["munge"] = lambda: machine_facts.munge(None, account_uid, patience_s)
     if role is MachineRole.NODE:
+        readers["copies"] = machine_facts.copies
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
             readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
+            if not isinstance(agent, Unread):
+                readers[f"program {AGENT_START}"] = partial(
+                    machine_facts.start_of_agent, agent.control_url, agent.ca_file, uid, patience_s
+                )
             readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
             if not isinstance(agent, Unread):
                 readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
         if not isinstance(agent, Unread):
-            readers["control"] = lambda: machine_facts.control(agent.control_url, agent.ca_file, patience_s)
+            url, ca_file = agent.control_url, agent.ca_file
+            readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
+            readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
             readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
     return readers
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from gleaner.control.hostlist import expanded
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.setup.facts import (
+    TRIAL,
     Facts,
     MachineRole,
     NotRead,
+    Output,
     Unread,
     dotted,
     needed,
@@ -20,10 +22,17 @@ from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, war
 from gleaner.control.slurm.interface import AGENT_PREFIX
 from gleaner.control.slurm.run import NO_ANSWER
 
+_VERSIONS = frozenset({"scontrol --version", "sinfo", "squeue", "sbatch", "scancel"})
+"""The programs that were asked for their version."""
 _OLDEST, _NEWEST = (22, 5), (25, 11)
 _SHORT_WAIT_S = 10
 _SHORT_GRACE_S = 60
-_CONFIG = "mend slurm.conf, then scontrol reconfigure"
+_SHORT_EXEMPTION_S = 60
+_EPILOG_S = 45
+"""Our Epilog waits up to forty seconds for an engine that is slow."""
+_LEAST_MIB = 512
+"""Less memory than this on a node is no use to jobs."""
+MEND_CONFIG = "mend slurm.conf, then scontrol reconfigure"
 _RESTART = "mend slurm.conf, then restart slurmctld"
 _USUAL_REASONS = frozenset({"None", "Priority", "Resources", "BeginTime", ""})
 _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})")
@@ -108,8 +117,12 @@ def programs(facts: Facts) -> Judgement:
         said = facts.programs[name]
         if isinstance(said, Unread):
             return fault(said.why, "install Slurm's programs here; does slurmctld answer?")
-        if said.status != 0 and name != "scontrol json":
+        if said.status != 0 and name not in {"scontrol json", TRIAL}:
             return fault(f"{name}: {said.complaint}", "does slurmctld answer? Look at its log, and at munge")
+        lines = said.stdout.strip().splitlines()
+        if name in _VERSIONS and len(lines) > 1:  # a wrapper's banner would be taken for a job's number, too
+            return fault(f"{name} prints more than its version: {lines[0]}"[:160],
+                         "is a wrapper of the site's in front of it?")  # fmt: skip
     found = version_in(facts.output("scontrol --version").stdout)[:2]
     if not found:
         return fault("scontrol says no version", "is it Slurm's?")
@@ -156,13 +169,34 @@ def preempt_mode(facts: Facts) -> Judgement:
     return ok(found)
 
 
+def exempt_time(facts: Facts) -> Judgement:
+    """Judge the time in which agents may not be preempted. That of the QOS stands above the cluster's."""
+    name, found = cluster(facts).qos, config(facts).get("PreemptExemptTime", "")
+    whose = "slurm.conf"
+    said = facts.programs.get("sacctmgr qos")
+    if name and isinstance(said, Output):
+        for row in (line.split("|") for line in said.stdout.splitlines()):
+            if row[0].lower() == name.lower() and row[-1]:
+                whose, found = f"QOS {name}", row[-1]
+    seconds = seconds_in(found) or 0
+    if not seconds:
+        return ok("agents may be preempted at once")
+    judge = fault if seconds > _SHORT_EXEMPTION_S else warning
+    mend = (
+        f"take it out; {MEND_CONFIG}"
+        if whose == "slurm.conf"
+        else f"sacctmgr modify qos {name} set PreemptExemptTime=-1"
+    )
+    return judge(f"PreemptExemptTime={found} in {whose}: regular jobs wait so long for a new agent", mend)
+
+
 def preempt_parameters(facts: Facts) -> Judgement:
     """Judge whether a preempted agent is told so."""
     found = config(facts).get("PreemptParameters", "")
     if "send_user_signal" not in found.lower():
         return fault(
             f"PreemptParameters={found or '(null)'}: a preempted agent hears nothing before the last signal",
-            f"PreemptParameters=send_user_signal; {_CONFIG}",
+            f"PreemptParameters=send_user_signal; {MEND_CONFIG}",
         )
     return ok(found)
 
@@ -173,9 +207,14 @@ def epilog(facts: Facts) -> Judgement:
     paths = [path for path in found if path not in {"", "(null)"}]
     if not paths:
         return fault("slurm.conf has no Epilog: an agent's containers may outlive it",
-                     f"Epilog=/usr/local/libexec/gleaner/epilog.sh; {_CONFIG}")  # fmt: skip
+                     f"Epilog=/usr/local/libexec/gleaner/epilog.sh; {MEND_CONFIG}")  # fmt: skip
     if not any("gleaner" in path for path in paths):
         return warning(f"Epilog={paths[0]} is not ours", "have it call /usr/local/libexec/gleaner/epilog.sh")
+    for key in ("EpilogTimeout", "PrologEpilogTimeout"):
+        match = re.match(r"(\d{1,10})\b", config(facts).get(key, ""))
+        if match is not None and int(match[1]) < _EPILOG_S:
+            return fault(f"{key}={match[1]}: Slurm drains a node where our Epilog needs longer",
+                         f"{_EPILOG_S} or more; {MEND_CONFIG}")  # fmt: skip
     return ok(", ".join(paths))
 
 
@@ -202,7 +241,9 @@ def kill_wait(facts: Facts) -> Judgement:
     if match is None:
         return not_checked(f"KillWait={found}")
     if int(match[1]) < _SHORT_WAIT_S:
-        return warning(f"KillWait={match[1]}", f"30, Slurm's default, leaves a cancelled agent time to save; {_CONFIG}")
+        return warning(
+            f"KillWait={match[1]}", f"30, Slurm's default, leaves a cancelled agent time to save; {MEND_CONFIG}"
+        )
     return ok(f"{match[1]} s")
 
 
@@ -212,7 +253,7 @@ def default_memory(facts: Facts) -> Judgement:
     given = {key: found.get(key, "") for key in ("DefMemPerNode", "DefMemPerCPU", "DefMemPerGPU")}
     given = {key: value for key, value in given.items() if value.isdigit() and value.strip("0")}
     if not given:
-        return warning("a job that names no memory gets all of its node", f"set DefMemPerCPU; {_CONFIG}")
+        return warning("a job that names no memory gets all of its node", f"set DefMemPerCPU; {MEND_CONFIG}")
     return ok(", ".join(f"{key}={value}" for key, value in given.items()))
 
 
@@ -224,15 +265,17 @@ def partition(facts: Facts) -> Judgement:
         return fault(f"there is no partition {name}", "add its line to slurm.conf: docs/admin/install.md has it")
     values = found.values
     if not found.nodes:
-        return fault(f"the partition {name} has no nodes", _CONFIG)
+        return fault(f"the partition {name} has no nodes", MEND_CONFIG)
     mode = values.get("PreemptMode", "").upper()
     if not {"REQUEUE", "CANCEL"}.intersection(mode.split(",")):
         return fault(f"partition {name}: PreemptMode={mode}: regular work waits for agents",
-                     f"PreemptMode=REQUEUE in its line; {_CONFIG}")  # fmt: skip
+                     f"PreemptMode=REQUEUE in its line; {MEND_CONFIG}")  # fmt: skip
     grace_s = int(values["GraceTime"]) if values.get("GraceTime", "").isdigit() else 0
     if grace_s < _SHORT_GRACE_S:
         judge = fault if grace_s == 0 else warning
-        return judge(f"partition {name}: GraceTime={grace_s}", f"GraceTime=120: preempted agents save in it; {_CONFIG}")
+        return judge(
+            f"partition {name}: GraceTime={grace_s}", f"GraceTime=120: preempted agents save in it; {MEND_CONFIG}"
+        )
     state = values.get("State", "UP")
     if state != "UP":
         return fault(
@@ -248,7 +291,7 @@ def limit_of_partition(facts: Facts) -> Judgement:
     seconds = seconds_in(limit)
     if seconds is not None and seconds < length_s:
         return fault(
-            f"MaxTime={limit}, and a round is {length_s:g} s", f"raise MaxTime, or shorten the rounds; {_CONFIG}"
+            f"MaxTime={limit}, and a round is {length_s:g} s", f"raise MaxTime, or shorten the rounds; {MEND_CONFIG}"
         )
     return ok(f"MaxTime={limit}")
 
@@ -259,23 +302,12 @@ def tiers(facts: Facts) -> Judgement:
     others = [one for one in partitions(facts).values() if one.name != own.name and one.nodes & own.nodes]
     if low := [one.name for one in others if one.tier <= own.tier]:
         return fault(f"partition {', '.join(low)} does not have a higher tier than {own.name} ({own.tier})",
-                     f"PriorityTier={own.tier + 9} for them; {_CONFIG}")  # fmt: skip
+                     f"PriorityTier={own.tier + 9} for them; {MEND_CONFIG}")  # fmt: skip
     if on := [one.name for one in others if one.values.get("PreemptMode", "").upper() != "OFF"]:
-        return fault(f"partition {', '.join(on)} may be preempted itself", f"PreemptMode=OFF in its line; {_CONFIG}")
+        return fault(
+            f"partition {', '.join(on)} may be preempted itself", f"PreemptMode=OFF in its line; {MEND_CONFIG}"
+        )
     return ok(f"{own.name} {own.tier}, " + (", ".join(f"{one.name} {one.tier}" for one in others) or "alone"))
-
-
-def admittance(facts: Facts) -> Judgement:
-    """Judge whether the partition takes the agents' account and QOS."""
-    own, asked = ours(facts), cluster(facts)
-    for key, name in (("AllowAccounts", asked.account), ("AllowQos", asked.qos)):
-        allowed = own.values.get(key, "ALL")
-        if name and allowed != "ALL" and name.lower() not in allowed.lower().split(","):
-            return fault(f"partition {own.name}: {key}={allowed} leaves out {name}", f"add it; {_CONFIG}")
-    for key, name in (("DenyAccounts", asked.account), ("DenyQos", asked.qos)):
-        if name and name.lower() in own.values.get(key, "").lower().split(","):
-            return fault(f"partition {own.name}: {key} names {name}", f"take it out; {_CONFIG}")
-    return ok(f"{own.name} takes account {asked.account or 'any'}")
 
 
 def our_nodes(facts: Facts) -> list[dict[str, str]]:
@@ -296,8 +328,22 @@ def memory(facts: Facts) -> Judgement:
         return not_checked("scontrol shows none of the partition's nodes")
     if unknown := [node["NodeName"] for node in found if node.get("RealMemory") == "1"]:
         return fault(f"{', '.join(unknown[:4])} has RealMemory=1: no agent is sent there",
-                     f"set RealMemory, as `slurmd -C` prints it there; {_CONFIG}")  # fmt: skip
-    return ok(f"{len(found)} nodes")
+                     f"set RealMemory, as `slurmd -C` prints it there; {MEND_CONFIG}")  # fmt: skip
+    least_mib, name = min((_mib_for_jobs(node), node["NodeName"]) for node in found)
+    most = ours(facts).values.get("MaxMemPerNode", "")
+    if most.isdigit() and int(most) < least_mib:
+        least_mib, name = int(most), f"partition {ours(facts).name}, by its MaxMemPerNode,"
+    if least_mib < _LEAST_MIB:
+        return fault(f"{name} has {least_mib} MiB for an agent and its jobs",
+                     f"look at RealMemory, MemSpecLimit and MaxMemPerNode; {MEND_CONFIG}")  # fmt: skip
+    return ok(f"{len(found)} nodes, {least_mib} MiB or more")
+
+
+def _mib_for_jobs(node: Mapping[str, str]) -> int:
+    try:
+        return int(node["RealMemory"]) - int(node.get("MemSpecLimit") or 0)
+    except (LookupError, ValueError) as error:
+        raise NotRead("scontrol show nodes said what cannot be read") from error
 
 
 def nodes(facts: Facts) -> Judgement:
@@ -346,39 +392,3 @@ def _to_do_about(problem: str, facts: Facts) -> str:
     if "took more than" in said or "timed out" in said:
         return "slurmctld is busy or hangs: scontrol ping, sdiag; [cluster] timeout_s is how long control waits"
     return "does slurmctld run, and is its port not blocked by a firewall? scontrol ping"
-
-
-def reservations(facts: Facts) -> Judgement:
-    """Judge whether reservations, a forgotten one perhaps, keep all of the partition's nodes from agents."""
-    own = ours(facts)
-    ends: dict[str, str] = {}
-    names: list[str] = []
-    for one in records(facts.output("scontrol reservations").stdout):
-        nodes = _nodes_in(one.get("Nodes", "")) & own.nodes
-        if one.get("State") != "ACTIVE" or not nodes or _takes_us(one, facts):
-            continue
-        names.append(one.get("ReservationName", "?"))
-        for node in nodes:
-            ends[node] = max(ends.get(node, ""), one.get("EndTime", ""))
-    if not ends or len(ends) < len(own.nodes):
-        return ok(f"{len(ends)} of {len(own.nodes)} nodes are reserved" + (f": {', '.join(names)}" if names else ""))
-    return warning(
-        f"no agent starts before {min(ends.values())}: all nodes of {own.name} are reserved ({', '.join(names)})",
-        "scontrol show reservation says for whom; scontrol delete ReservationName=... what nobody needs any more",
-    )
-
-
-def _nodes_in(words: str) -> frozenset[str]:
-    try:
-        return frozenset(expanded("" if words == "(null)" else words))
-    except ValueError as error:
-        raise NotRead(f"scontrol show reservation said what cannot be read: {error}"[:160]) from error
-
-
-def _takes_us(reservation: Mapping[str, str], facts: Facts) -> bool:
-    """Return True for a reservation that takes our agents by itself."""
-    if "MAGNETIC" not in reservation.get("Flags", ""):
-        return False
-    ours_here = {cluster(facts).account, None if isinstance(facts.account, Unread) else facts.account.name}
-    admitted = ",".join(reservation.get(key, "") for key in ("Users", "Accounts"))
-    return not ours_here.isdisjoint(admitted.split(","))

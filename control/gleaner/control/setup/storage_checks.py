@@ -2,11 +2,13 @@
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gleaner.agent.common.quantities import size
 from gleaner.control.setup import readers
-from gleaner.control.setup.facts import Facts, MachineRole, StorageFacts, Unread, needed, sqlite_file
+from gleaner.control.setup.facts import Facts, Folder, MachineRole, StorageFacts, Unread, needed, sqlite_file
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
 _GIB = 2**30
@@ -15,8 +17,11 @@ _LEAST_BYTES = 1 * _GIB
 _LEAST_FILES = 10_000
 _LEAST_TEMPORARY_BYTES = 2**26
 _LEAST_TEMPORARY_FILES = 100
+_LEAST_COPIES_BYTES = 2**28
 _READ_ONLY = os.strerror(errno.EROFS)
 _SLOW_S = 2.0
+_SAME_CHANGE_S = 2.0
+"""The times of one change may differ by so much: file systems count in steps, of two seconds at most."""
 _MIB = 2**20
 
 
@@ -69,6 +74,8 @@ def writes(facts: Facts) -> Judgement:
     if _READ_ONLY in found.trouble:
         path = folder_path(facts)
         return fault(f"{path} is mounted read-only", f"mount -o remount,rw {path}")
+    if found.trouble and not facts.is_account_or_root:
+        return not_checked(f"you {found.trouble}", "run this as root")
     if found.trouble:
         return fault(
             f"the service account {found.trouble} in {folder_path(facts)}",
@@ -89,12 +96,28 @@ def is_controls(facts: Facts) -> Judgement:
         return not_checked(
             "control does not say which folder it has", "run `glean control prepare`, once, on its machine"
         )
+    if found.id == theirs and _is_copy(found, health):
+        return fault(
+            f"{folder_path(facts)} has the number of control's storage in another file: it is a copy of that folder",
+            "mount control's own folder there, not a copy or a snapshot of it",
+        )
     if found.id == theirs:
         return ok("the same folder as control's")
     return fault(
         f"{folder_path(facts)} is another folder here than on control's machine",
         "mount the shared file system at that path",
     )
+
+
+def _is_copy(found: StorageFacts, health: Mapping[str, Any]) -> bool:
+    """Return True if the file with the number is not control's own: both its inode and its last change differ.
+
+    Some file systems make up inodes on each machine, and an older control tells neither.
+    """
+    inode, changed_s = health.get("storage_inode"), health.get("storage_changed_s")
+    if not inode or not isinstance(changed_s, int | float) or not found.inode:
+        return False
+    return inode != found.inode and abs(changed_s - found.changed_s) > _SAME_CHANGE_S
 
 
 def space(facts: Facts) -> Judgement:
@@ -137,8 +160,11 @@ def work_folder(facts: Facts) -> Judgement:
 
 
 def temporary_folder(facts: Facts) -> Judgement:
-    """Judge the room in `/tmp`, which the system's programs need."""
-    found = needed(facts.folders.get(readers.TEMPORARY, Unread("it was not looked at")))
+    """Judge the room in `/tmp`, which the system's programs need, and in containerd's folder for copies of memory."""
+    found, copies = needed(facts.folders.get(readers.TEMPORARY, Unread("it was not looked at"))), facts.copies
+    if isinstance(copies, Folder) and copies.free_bytes < _LEAST_COPIES_BYTES:
+        return fault(f"{size(copies.free_bytes)} are free in {copies.path}, where containerd copies a job's memory",
+                     "no restore with Docker succeeds: name a larger folder as TMPDIR of containerd")  # fmt: skip
     for number, least, words in (
         (found.free_bytes, _LEAST_TEMPORARY_BYTES, size(found.free_bytes)),
         (found.free_files, _LEAST_TEMPORARY_FILES, f"{found.free_files} inodes (files)"),
@@ -169,6 +195,8 @@ def queue_writes(facts: Facts) -> Judgement:
     name = "the service account" if isinstance(facts.account, Unread) else facts.account.name
     if found.refused and found.is_read_only:
         return fault(f"{found.refused} is on a file system that is read-only", "mount it with rw: control writes there")
+    if found.refused and not facts.is_account_or_root:
+        return not_checked(f"you cannot write {found.refused}", "run this as root")
     if found.refused:
         owner_name = "root" if found.uid == 0 else f"uid {found.uid}"
         return fault(

@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.checkpoints.storage_root import DRAFTS, StorageNumber, storage_number
 
 _OURS = (DRAFTS, ".broken", "agents", "jobs", "images", "inputs")
 
@@ -31,21 +32,22 @@ def probe(root: Path) -> dict[str, Any]:
         "uid": facts.st_uid,
         "mode": stat.S_IMODE(facts.st_mode),
         "is_set_up": (root / DRAFTS).is_dir(),
-        "id": "",
         "free_bytes": space.f_bavail * space.f_frsize,
         # Some file systems have no number of files that they can hold, and say 0 of 0.
         "free_files": space.f_favail if space.f_files else sys.maxsize,
         "trouble": "",
         "wrote_s": 0.0,
     }
+    number = StorageNumber()
     for name in _OURS:
         with suppress(OSError):
             owner = (root / name).lstat().st_uid
             if owner != facts.st_uid:
                 found |= {"foreign": name, "foreign_uid": owner}
                 break
-    with suppress(OSError):  # it was set up before storages had numbers
-        found["id"] = (root / STORAGE_ID).read_text("ascii", "replace")[:64].strip()
+    with suppress(StorageError):
+        number = storage_number(root)
+    found |= {"id": number.id, "inode": number.inode, "changed_s": number.changed_s}
     if found["is_set_up"]:
         began_s = time.monotonic()
         found["trouble"] = try_writes(root / DRAFTS)

@@ -1,0 +1,102 @@
+"""Control's facts with Slurm's settings that keep agents off, or let them or regular jobs wait."""
+
+from dataclasses import replace
+
+from tests.setup import healthy as h
+
+from gleaner.control.settings import EntitlementSettings, RoundSettings
+from gleaner.control.setup.facts import TRIAL, Facts, Output
+
+PARTITIONS, NODES, ACCOUNTS = "scontrol partitions", "scontrol nodes", "sacctmgr accounts"
+NO_NODE = "allocation failure: Requested node configuration is not available"
+ENTITLED = h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",)))
+
+
+def refused(said: str, facts: Facts | None = None) -> Facts:
+    """Return control's facts where Slurm refuses an agent with these words."""
+    return h.program(facts or h.control(), TRIAL, Output(1, "", f"{said}\n"))
+
+
+def private(level: str) -> Facts:
+    return h.program(h.slurm("PrivateData             = none", "PrivateData = nodes,usage"), "sacctmgr level",
+                     Output(0, f"{level}\n"))  # fmt: skip
+
+
+def parameters(key: str, value: str) -> Facts:
+    """Return control's facts with another value in place of none."""
+    return h.slurm(f"{key}     = (null)", f"{key} = {value}")
+
+
+def saving(*changes: tuple[str, str]) -> Facts:
+    """Return control's facts where Slurm switches off idle nodes."""
+    said = h.CONFIG.replace("SuspendProgram          = (null)", "SuspendProgram = /off")
+    for old, new in (("SuspendTime             = INFINITE", "SuspendTime = 30 sec"), *changes):
+        assert old in said
+        said = said.replace(old, new)
+    return h.program(h.control(), "scontrol config", Output(0, said))
+
+
+FAULTS = [
+    ("PreemptExemptTime", h.slurm("PreemptExemptTime       = 00:00:00", "PreemptExemptTime = 01:00:00"),
+     "PreemptExemptTime=01:00:00 in slurm.conf"),
+    ("PreemptExemptTime", h.slurm("NoReserve|", "NoReserve|01:00:00", "sacctmgr qos"), "in QOS gleaner"),
+    ("Epilog", h.slurm("PrologEpilogTimeout     = 65534", "PrologEpilogTimeout = 5"), "PrologEpilogTimeout=5"),
+    ("Epilog", h.slurm("PrologEpilogTimeout     = 65534", "EpilogTimeout = 20 sec"), "EpilogTimeout=20"),
+    ("partition's users", h.slurm("AllowGroups=ALL AllowAccounts=gleaner", "AllowGroups=physics", PARTITIONS),
+     "AllowGroups=physics leaves out gleaner"),
+    ("partition's users", h.slurm("RootOnly=NO", "RootOnly=YES", PARTITIONS), "RootOnly=YES"),
+    ("partition's users", h.slurm("ReqResv=NO", "ReqResv=YES", PARTITIONS), "ReqResv=YES"),
+    ("partition's users", h.slurm("MinNodes=0", "MinNodes=2", PARTITIONS), "MinNodes=2"),
+    ("partition's users", h.slurm("MaxNodes=UNLIMITED", "MaxNodes=0", PARTITIONS), "MaxNodes=0"),
+    ("nodes' memory", h.slurm("State=IDLE", "State=IDLE MemSpecLimit=3900", NODES), "node1 has 100 MiB"),
+    ("nodes' memory", h.slurm("MaxMemPerNode=UNLIMITED", "MaxMemPerNode=100", PARTITIONS), "by its MaxMemPerNode,"),
+    ("Slurm's programs", h.program(h.control(), "sbatch", Output(0, "*** Maintenance on Tuesday ***\nslurm 24.11.5")),
+     "sbatch prints more than its version: *** Maintenance"),
+    ("trial submission", h.program(h.control(), TRIAL, Output(0, "", h.TAKEN.replace("gleaner\n", "regular\n"))),
+     "into partition regular, not gleaner"),
+    ("trial submission", refused("allocation failure: Invalid wckey specification"), "Invalid wckey specification"),
+    ("trial submission", refused(NO_NODE), "is not available"),
+    ("PrivateData", private("None"), "PrivateData=nodes,usage hides nodes from gleaner"),
+    ("PrivateData", replace(h.slurm("PrivateData             = none", "PrivateData = jobs"), settings=ENTITLED),
+     "hides jobs from gleaner"),
+    ("Slurm's limits", h.slurm("one|root||||||||", "one|root||0||||||", ACCOUNTS), "account root has GrpJobs=0"),
+    ("Slurm's limits", h.program(h.slurm("QoS=N/A", "QoS=part", PARTITIONS), "sacctmgr qos limits",
+     Output(0, "gleaner||||||||||\npart||||||||||00:01:00\n")), "qos part has MaxWall=00:01:00"),
+]  # fmt: skip
+WARNINGS = [
+    ("PreemptExemptTime", h.slurm("PreemptExemptTime       = 00:00:00", "PreemptExemptTime = 00:00:30"), "00:00:30"),
+    ("partition's users", h.slurm("AllocNodes=ALL", "AllocNodes=login1", PARTITIONS), "AllocNodes=login1"),
+    ("PrivateData", h.slurm("PrivateData             = none", "PrivateData = jobs"), "hides jobs from gleaner"),
+    ("SchedulerParameters", parameters("SchedulerParameters", "defer,bf_interval=900"),
+     "bf_interval=900"),
+    ("SchedulerParameters", parameters("SchedulerParameters", "bf_max_job_user=1"),
+     "bf_max_job_user=1"),
+    ("SchedulerParameters", parameters("SchedulerParameters", "bf_max_job_test=20"),
+     "bf_max_job_test=20"),
+    ("Slurm's request limit", parameters("SlurmctldParameters", "rl_enable,rl_bucket_size=2"),
+     "rl_bucket_size=2"),
+    ("Slurm's request limit", parameters("SlurmctldParameters", "rl_enable,rl_refill_period=5"),
+     "rl_refill_period=5"),
+    ("MinJobAge", h.slurm("MinJobAge               = 300 sec", "MinJobAge = 2 sec"), "MinJobAge=2"),
+    ("power saving", saving(), "SuspendTime=30 sec"),
+    ("slurmctld's start", h.slurm("slurmdbd.service munge", "munge", "systemctl slurm"), "does not wait for slurmdbd"),
+    ("Slurm's limits", h.slurm("one|root||||||||", "one|root||||||node=1||", ACCOUNTS), "root has GrpTRES=node=1"),
+    ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "one||gleaner|||2||||\n")), "MaxJobs=2"),
+]  # fmt: skip
+IN_ORDER = [
+    ("PreemptExemptTime", h.program(h.slurm("PreemptExemptTime       = 00:00:00", "PreemptExemptTime = (null)"),
+     "sacctmgr qos", Output(0, "gleaner|0.000000|NoReserve|00:00:00\nshort|1.0||01:00:00\n"))),
+    ("trial submission", h.program(refused("allocation failure: (job submit limit, user's size)"), "squeue agents",
+     Output(0, "RUNNING|gleaner-1800000000-5eed5eed|None\n"))),
+    ("PrivateData", private("Operator")),
+    ("SchedulerParameters", parameters("SchedulerParameters", "bf_interval=60,bf_continue")),
+    ("Slurm's request limit", parameters("SlurmctldParameters", "rl_enable")),
+    ("MinJobAge", h.slurm("MinJobAge               = 300 sec", "MinJobAge = 0 sec")),
+    ("power saving", saving(("SuspendExcParts         = (null)", "SuspendExcParts = gleaner"))),
+    ("power saving", saving(("SuspendExcNodes         = (null)", "SuspendExcNodes = node[1-3]"))),
+    ("slurmctld's start", h.slurm("UnitFileState=enabled\nAfter=mariadb", "UnitFileState=disabled\nAfter=mariadb",
+     "systemctl slurm")),
+    ("Slurm's limits", h.slurm("one|root||||||||", "one|root||||||node=3||", ACCOUNTS)),
+    ("Slurm's limits", replace(h.slurm("one|root||||||||", "one|root||||||node=1||", ACCOUNTS),
+     settings=h.settings(rounds=RoundSettings(agents_at_most=1)))),
+]  # fmt: skip
