@@ -66,8 +66,9 @@ HEALTH: dict[str, Any] = {
     "queue": "ok", "failing": [], "last_poll_age_s": 4.0,
     "storage_id": "5eed", "storage_inode": 7, "storage_changed_s": 1.7e9,
     "round_length_s": 3600.0, "least_slice_s": 600.0,
+    "started_s": NOW_S - DAY_S,
 }  # fmt: skip
-CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE)
+CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE, is_here=True)
 CONFIG = """\
 Configuration data as of 2026-11-26T12:00:00
 AccountingStorageEnforce = associations,limits,qos
@@ -105,6 +106,7 @@ NODES = "".join(
     "Partitions=gleaner\n"
     for number in (1, 2, 3)
 )
+PLACES = "ProtectSystem=strict\nReadWritePaths=/srv/gleaner\nStateDirectory=gleaner\nLogsDirectory=\n"
 RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path": "runc"}}
 DOCKER_INFO = {
     "Runtimes": RUNTIMES, "Driver": "overlay2",
@@ -181,6 +183,7 @@ def control(**changes: Any) -> Facts:
             "sacctmgr level": Output(0, "None\n"),
             "systemctl slurm": Output(0, SLURM_UNITS),
             "sacctmgr admin": Output(0, "gleaner-slurm-admin|Administrator\n"),
+            "systemctl places": Output(0, PLACES),
             "systemctl deadman": Output(0, switch()),
         },
         files={
@@ -191,7 +194,7 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="", slurm_admin_account="gleaner-slurm-admin", epochs=EPOCHS, up_s=900_000.0,
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
+        munge="0", audit="", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
         stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)

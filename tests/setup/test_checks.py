@@ -14,6 +14,7 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.control.settings import (
     ApiSettings,
+    AuditSettings,
     ClientSettings,
     ClusterSettings,
     EntitlementSettings,
@@ -65,6 +66,10 @@ def switched(facts: Facts = ON, /, **changes: Any) -> Facts:
     return h.program(facts, "systemctl deadman", Output(0, h.switch(**changes)))
 
 
+CHANGED = h.file(h.control(), SETTINGS, TextFile("", changed_s=h.NOW_S - 60))
+"""Control was started a day ago."""
+AUDITED = h.settings(audit=AuditSettings(file=Path("/var/log/gleaner/audit")))
+LOGS = h.program(h.control(settings=AUDITED), "systemctl places", Output(0, f"{h.PLACES}LogsDirectory=gleaner\n"))
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -146,6 +151,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, is_on_storage=True))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, mode=0o640))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, uid=0))),
+    ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, tried=3, unopened=1))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, trouble="/k has no key for secrets"))),
     ("steps of control", h.health(h.control(), failing=["provisioning"])),
     ("steps of control", h.health(h.control(), step_ages_s={"drafts": 700.0}, step_every_s={"drafts": 60.0})),
@@ -254,6 +260,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("dead man's switch", switched(ended_s=1000)),
     ("dead man's switch", switched(ended_s=0)),
     ("dead man's switch", switched(result="timeout")),
+    ("audit file", h.control(settings=AUDITED)),  # systemd
+    ("audit file", replace(LOGS, audit="/var/log/gleaner is root:root, mode 755")),
     ("agent program", h.program(h.program(h.node(), "glean-agent", Output(127, "")), readers.CONTROLS_AGENT, SILENT)),
     ("agent program", h.program(h.node(), readers.CONTROLS_AGENT, Unread("it is not here", is_missing=True))),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o777, 900 * h.GIB)})),
@@ -306,6 +314,7 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("control", h.health(h.control(), leader=False)),
     ("version", h.health(h.node(), version="0.1.0")),
     ("looks at Slurm", h.health(FAST, last_poll_age_s=70.0)),
+    ("settings in force", CHANGED),
     ("dead man's switch", switched(h.control(), timer="inactive")),
     ("dead man's switch", switched(result="exit-code")),
     ("dead man's switch", h.file(h.program(ON, "systemctl deadman", Output(0, "")), readers.DEADMAN, MISSING)),
@@ -414,6 +423,10 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("settings in force", h.health(CHANGED, started_s=None)),
+        ("settings in force", replace(CHANGED, control=replace(h.CONTROL, is_here=False))),
+        ("settings in force", replace(CHANGED, overrides=frozenset({"GLEANER_SETTINGS"}))),
+        ("audit file", replace(LOGS, audit=Unread("this can be tried by root, or by the service account"))),
         ("Slurm admin's rights", h.control(slurm_admin=MISSING)),
         ("Slurm admin's rights", h.program(h.control(uid=1000), "sacctmgr admin", Output(0, ""))),
         ("Slurm admin's epoch", h.control(slurm_admin=MISSING)),
@@ -487,6 +500,9 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "expired on 2027-01-14 run `glean setup control` again"),
         ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),
          "does not take the token in /token ask an admin"),
+        ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, tried=3, unopened=3)),
+         "is not the one that the 3 secrets of groups were stored with"),
+        ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, tried=3, unopened=2)), "2 of the 3 secrets"),
         ("munge", h.control(munge=Unread('munge refuses gleaner: Failed to access "/run/munge/m": Permission denied')),
          "munge refuses gleaner: Failed to access \"/run/munge/m\": Permission denied all accounts must reach"),
         ("agents", h.control(problem=SAYS), "`runuser -u gleaner -- munge -n | unmunge`; is munge's key slurmctld's"),
@@ -546,6 +562,11 @@ def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None
 @pytest.mark.parametrize(
     ("name", "facts"),
     [
+        ("settings in force", h.file(CHANGED, SETTINGS, TextFile("", changed_s=h.NOW_S - h.DAY_S + 0.9))),
+        ("audit file", LOGS),
+        ("audit file", replace(h.control(settings=AUDITED), has_systemd=False)),
+        ("audit file", h.program(LOGS, "systemctl places", Output(0, "ProtectSystem=no\n"))),
+        ("audit file", h.program(LOGS, "systemctl places", Output(0, "ProtectSystem=strict\nReadWritePaths=-/var"))),
         ("Slurm admin's rights", h.control(slurm_admin_account="root")),
         ("Slurm admin's rights", replace(h.slurm("SLURM_VERSION", "SlurmUser = slurm(64030)\nSLURM_VERSION"),
                                          slurm_admin_account="slurm")),
@@ -555,7 +576,7 @@ def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None
         ("dead man's switch", h.file(ON, readers.DEADMAN, TextFile("", mode=0o750))),  # of its account's group
     ],
 )  # fmt: skip
-def test_a_slurm_admin_service_in_order_is_no_false_alarm(name: str, facts: Facts) -> None:
+def test_what_is_in_order_is_no_false_alarm(name: str, facts: Facts) -> None:
     assert state_of(name, facts) is CheckState.OK
 
 

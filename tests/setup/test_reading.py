@@ -9,12 +9,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
 from tests.api.munge_daemon import munge_daemon
 from tests.setup import healthy as h
 
@@ -22,6 +24,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
+from gleaner.control.queue.schema import SECRET
 from gleaner.control.settings import ClientSettings, EntitlementSettings
 from gleaner.control.setup import machine_checks, machine_facts, readers, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
@@ -33,8 +36,10 @@ from gleaner.control.setup.facts import (
     SecretKeyFacts,
     StorageFacts,
     StoredFacts,
+    TextFile,
     Unread,
 )
+from gleaner.control.setup.key_probe import probe as try_key
 from gleaner.control.setup.queue_probe import probe
 from gleaner.control.setup.storage_probe import key_notes, try_writes
 from gleaner.control.setup.storage_probe import probe as try_storage
@@ -312,6 +317,47 @@ def test_the_slurm_admin_services_account_owns_its_socket(tmp_path: Path) -> Non
     assert slurm_admin_facts.account_name(asked) == pwd.getpwuid(os.geteuid()).pw_name
 
 
+def test_the_audit_file_is_tried_as_the_service_account() -> None:
+    with tempfile.TemporaryDirectory() as place:  # other accounts do not reach pytest's folders
+        Path(place).chmod(0o755)
+        folder = Path(place) / "logs"
+        file, account = folder / "audit", os.geteuid() or NOBODY
+        assert machine_facts.audit_file(None, account, PATIENCE_S) == ""
+        assert machine_facts.audit_file(file, account, PATIENCE_S) == f"there is no folder {folder}"
+        folder.mkdir(0o500)
+        found = str(machine_facts.audit_file(file, account, PATIENCE_S))
+        assert found.startswith(f"{folder} is ")
+        assert found.endswith(", mode 500")
+        folder.chmod(0o777)
+        assert machine_facts.audit_file(file, account, PATIENCE_S) == ""
+        file.touch(0o400)
+        assert f"{file} is " in str(machine_facts.audit_file(file, account, PATIENCE_S))
+
+
+def test_a_server_of_this_machine_is_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer_one() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+        server = threading.Thread(target=answer_one, daemon=True)
+        server.start()
+        said = reading.ask(f"http://127.0.0.1:{listening.getsockname()[1]}", "/", None, within_s=PATIENCE_S)
+        server.join()
+    assert isinstance(said, reading.HttpAnswer)
+    assert (said.body, said.is_here) == (b"{}", True)
+
+
+def test_a_file_says_when_it_was_changed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.utime(tmp_path / "file", (5, 7))
+    found = reading.text_file(tmp_path / "file")
+    assert isinstance(found, TextFile)
+    assert found.changed_s == 7
+
+
 HOLDS = (
     "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('BEGIN IMMEDIATE'); print(1, flush=True); input()"
 )
@@ -478,7 +524,7 @@ def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> Non
 
 
 def found_key(path: Path, storage: Path) -> SecretKeyFacts:
-    found = machine_facts.secret_key(path, storage, PATIENCE_S)
+    found = machine_facts.secret_key(path, storage, None, PATIENCE_S)
     assert isinstance(found, SecretKeyFacts), found
     return found
 
@@ -506,6 +552,28 @@ def test_the_key_for_secrets_is_read_as_the_service_account_reads_it(tmp_path: P
     if mine == 0:
         os.chown(storage, 65534, 65534)
         assert "cannot be read: Permission denied" in found_key(key, storage).trouble
+
+
+def test_the_key_must_open_the_stored_secrets(tmp_path: Path) -> None:
+    key, database = tmp_path / "secrets.key", tmp_path / "queue.db"
+    engine = connect(f"sqlite:///{database}")
+    migrate(engine)
+    secret_key.make(key)
+    row = {"group": "atlas", "kind": "password", "setter": "eve", "set_s": 0.0}
+    with engine.begin() as queue:
+        for name in ("a", "b"):
+            sealed = secret_key.read(key).encrypt(b"s3cret")
+            queue.execute(insert(SECRET).values(name=name, url=f"https://x/{name}/", sealed=sealed, **row))
+    assert try_key(key, tmp_path, database) | {"tried": 2, "unopened": 0} == try_key(key, tmp_path, database)
+    older = key.read_text()
+    key.unlink()
+    secret_key.make(key)
+    found = try_key(key, tmp_path, database)
+    assert (found["tried"], found["unopened"], found["trouble"]) == (2, 2, "")
+    key.write_text(f"{key.read_text()}{older}")
+    assert try_key(key, tmp_path, database)["unopened"] == 0
+    assert try_key(key, tmp_path, tmp_path / "none")["tried"] == 0
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

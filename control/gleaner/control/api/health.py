@@ -95,6 +95,7 @@ async def health(request: Request, response: Response) -> Health:
         step_ages_s=state.loop_ages_s,
         step_every_s=dict(sorted(state.faults.every_s.copy().items())),
         now_s=state.clock(),
+        started_s=state.started_s,
         last_poll_age_s=None if state.cluster is None else max(0.0, state.clock() - state.cluster.read_s),
         storage_id=state.storage_number.id,
         storage_inode=state.storage_number.inode,

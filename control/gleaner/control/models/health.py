@@ -23,6 +23,8 @@ class Health(Reply):
     """By step, the pause between two rounds, in seconds."""
     now_s: float | None = None
     """The time by control's clock, seconds since the epoch."""
+    started_s: float | None = None
+    """The start of control by its clock: settings that were changed since are not in force."""
     last_poll_age_s: float | None = None
     """The age of the last successful look at the cluster; None if there was none yet."""
     storage_id: str = ""

@@ -7,6 +7,7 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.setup import (
     accounting_checks,
     agent_checks,
+    control_checks,
     machine_checks,
     node_checks,
     slurm_admin_checks,
@@ -35,6 +36,7 @@ _NODE = (MachineRole.NODE,)
 
 CHECKS = (
     Check("settings", machine_checks.settings, _MINE),
+    Check("settings in force", control_checks.settings_in_force, _CONTROL),
     Check("agents' settings", agent_checks.settings, _NODE),
     Check("agents' times", agent_checks.times, _NODE),
     Check("allowed images", agent_checks.images_allowed, _NODE),
@@ -53,6 +55,7 @@ CHECKS = (
     Check("database", storage_checks.schema, _CONTROL),
     Check("database's disk", storage_checks.database_disk, _CONTROL),
     Check("queue's writes", storage_checks.queue_writes, _CONTROL),
+    Check("audit file", control_checks.audit_file, _CONTROL),
     Check("token", machine_checks.token, _MINE),
     Check("munge", machine_checks.munge, _ALL),
     Check("services", machine_checks.units, _WORKS),

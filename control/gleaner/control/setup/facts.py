@@ -83,6 +83,8 @@ class TextFile:
     uid: int = 0
     mode: int = 0o644
     gid: int = 0
+    changed_s: float = 0.0
+    """The time of the last change of its text, seconds since the epoch."""
 
     @property
     def is_writable_by_others(self) -> bool:
@@ -156,6 +158,10 @@ class SecretKeyFacts:
     is_missing: bool
     is_on_storage: bool
     trouble: str
+    tried: int = 0
+    """The number of groups' stored secrets that were tried with the key."""
+    unopened: int = 0
+    """Those of them that it does not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,8 @@ class ControlFacts:
     """The most by which `ahead_s` may be wrong."""
     certificate: Certificate | None
     """None with plain http."""
+    is_here: bool = False
+    """True if that control runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +278,8 @@ class Facts:
     """The service account."""
     queue: QueueFacts | Unread = NOT_ASKED
     secret_key: SecretKeyFacts | Unread = NOT_ASKED
+    audit: str | Unread = NOT_ASKED
+    """Empty if the service account may write the file for audit lines, else one line about what it may not write."""
     schema: str | Unread = NOT_ASKED
     """Empty if the database has this version's tables, else what is wrong."""
     stored: StoredFacts | Unread = NOT_ASKED

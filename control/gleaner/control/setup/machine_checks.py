@@ -330,6 +330,12 @@ def secret_key(facts: Facts) -> Judgement:
         return not_checked(found.trouble, "run this as root")
     if found.trouble:
         return fault(found.trouble, "put the right key there: secrets that are stored need it")
+    if found.unopened:
+        some = "the" if found.unopened == found.tried else f"{found.unopened} of the"
+        return fault(
+            f"the key in {path} is not the one that {some} {found.tried} secrets of groups were stored with",
+            f"put that key into {path}, too, in a line of its own; or have these secrets set anew",
+        )
     return ok(f"{path} is the service account's alone")
 
 

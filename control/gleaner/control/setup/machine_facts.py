@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -43,6 +43,7 @@ from gleaner.control.setup.facts import (
     UserJobsKey,
     sqlite_file,
 )
+from gleaner.control.setup.sqlite_reading import opened
 from gleaner.control.slurm import munge as munge_programs
 from gleaner.control.slurm.commands import NODE_PATH
 
@@ -68,6 +69,17 @@ $become test -e / || exit 1
 $become test -w "$1" && exit 0
 stat -L -c '%U:%G, mode %a' "$1" && exit 9
 """
+_MAY_WRITE = """\
+become= folder=$(dirname "$1")
+if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
+$become test -e / || exit 1
+[ -d "$folder" ] || { echo "there is no folder $folder"; exit 9; }
+for place in "$folder" "$1"; do
+  [ "$place" = "$1" ] && ! [ -e "$place" ] && continue
+  $become test -w "$place" || { stat -L -c '%n is %U:%G, mode %a' "$place"; exit 9; }
+done
+"""
+"""The folder, too: old audit lines are renamed in it."""
 _CANNOT_BECOME = 9
 _START_AGENT = """\
 become=
@@ -193,9 +205,13 @@ def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
     return _told(ended, StorageFacts, where=folder, verb="tried")
 
 
-def secret_key(path: Path, folder: Path, patience_s: float) -> SecretKeyFacts | Unread:
-    """Return the facts of the key for secrets, by a program of its own that acts as the owner of the storage folder."""
-    ended = reading.run((sys.executable, "-P", "-m", _KEY_PROBE, str(path), str(folder)), within_s=patience_s)
+def secret_key(path: Path, folder: Path, database: Path | None, patience_s: float) -> SecretKeyFacts | Unread:
+    """Return the facts of the key for secrets, by a program of its own that acts as the owner of the storage folder.
+
+    `database` is the SQLite queue with the groups' secrets, which the key must open.
+    """
+    words = (sys.executable, "-P", "-m", _KEY_PROBE, str(path), str(folder), str(database or ""))
+    ended = reading.run(words, within_s=patience_s)
     if isinstance(ended, Unread):
         return Unread(f"{path} was not read within {patience_s:g} s")
     try:
@@ -259,6 +275,7 @@ def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts |
         ahead_s=ahead_s,
         unsure_s=(answer.answered_s - answer.asked_s) / 2,
         certificate=answer.certificate,
+        is_here=answer.is_here,
     )
 
 
@@ -360,18 +377,9 @@ def queue(url: str, uid: int, patience_s: float) -> QueueFacts | Unread:
     return _told(ended, QueueFacts, where=path, verb="looked at")
 
 
-def _opened(path: Path, patience_s: float) -> closing[sqlite3.Connection]:
-    """Open an SQLite database of which nothing is written."""
-    if not path.exists():
-        raise sqlite3.OperationalError(f"there is no database {path}: run `glean control migrate`")
-    # Without a log nobody has it open; SQLite would make one even to read.
-    way = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    return closing(sqlite3.connect(f"{path.as_uri()}?{way}", uri=True, timeout=patience_s))
-
-
 def _sqlite_revision(path: Path, patience_s: float) -> str | None:
     """Return the revision of an SQLite database."""
-    with _opened(path, patience_s) as database:
+    with opened(path, patience_s) as database:
         try:
             row = database.execute("SELECT version_num FROM alembic_version").fetchone()
         except sqlite3.OperationalError as error:
@@ -384,7 +392,7 @@ def _sqlite_revision(path: Path, patience_s: float) -> str | None:
 def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
     """Return the few rows of an SQLite queue that the checks need."""
     try:
-        with _opened(path, patience_s) as database:
+        with opened(path, patience_s) as database:
             (secrets,) = database.execute("SELECT count(*) FROM secret").fetchone()
             runtimes = database.execute("SELECT DISTINCT family FROM kind ORDER BY family").fetchall()
     except sqlite3.Error as error:
@@ -394,7 +402,7 @@ def stored(path: Path, patience_s: float) -> StoredFacts | Unread:
 
 def stored_epoch(path: Path, patience_s: float) -> int:
     """Return the epoch of the last leader by an SQLite queue; 0 if none has led. Raises `sqlite3.Error`."""
-    with _opened(path, patience_s) as database:
+    with opened(path, patience_s) as database:
         row = database.execute("SELECT epoch FROM leader").fetchone()
     return 0 if row is None else int(row[0])
 
@@ -430,6 +438,20 @@ def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
     if os.geteuid() not in {0, uid}:
         return Unread("this can be tried by root, or by the service account")
     ended = reading.run(("sh", "-c", _MAY_OPEN, "sh", path, str(uid)), within_s=patience_s)
+    if isinstance(ended, Unread):
+        return ended
+    if ended.status == _NOT_OPEN and ended.stdout.strip():
+        return one_line(ended.stdout)
+    return "" if ended.status == 0 else Unread(ended.complaint)
+
+
+def audit_file(path: Path | None, uid: int, patience_s: float) -> str | Unread:
+    """Return an empty text if the service account may write this file in its folder, else what it may not write."""
+    if path is None:
+        return ""
+    if os.geteuid() not in {0, uid}:
+        return Unread("this can be tried by root, or by the service account")
+    ended = reading.run(("sh", "-c", _MAY_WRITE, "sh", str(path), str(uid)), within_s=patience_s)
     if isinstance(ended, Unread):
         return ended
     if ended.status == _NOT_OPEN and ended.stdout.strip():

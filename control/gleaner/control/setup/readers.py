@@ -101,6 +101,8 @@ def commands(
     if has_systemd and UNITS[role]:
         asked["systemctl"] = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *UNITS[role])
     if has_systemd and role is MachineRole.CONTROL:
+        places = "ProtectSystem,ReadWritePaths,StateDirectory,LogsDirectory"
+        asked["systemctl places"] = ("systemctl", "show", f"--property={places}", *UNITS[role])
         about = "Id,LoadState,ActiveState,Result,ExecMainStatus,ExecMainExitTimestampMonotonic"
         switch = ("gleaner-deadman.timer", "gleaner-deadman.service")
         asked["systemctl deadman"] = ("systemctl", "show", f"--property={about}", *switch)
@@ -249,7 +251,7 @@ def _special(
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
     readers: dict[str, Callable[[], object]] = {}
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
-    munge_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
+    account_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
     if not isinstance(settings, Unread):
         client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
         if role is not MachineRole.NODE:
@@ -262,24 +264,27 @@ def _special(
             readers["account"] = lambda: machine_facts.owner_of(folder)
             readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
             key_file = settings.queue.secret_key_file
-            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, patience_s)
+            url = settings.queue.url
+            database = sqlite_file(url) if url.startswith("sqlite") else None
+            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, database, patience_s)
             readers["slurm_admin"] = partial(
                 reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
+            readers["audit"] = lambda: machine_facts.audit_file(
+                settings.audit.file, account_uid or os.geteuid(), patience_s
+            )
             readers["certificate"] = lambda: machine_facts.certificate(settings)
-            if settings.queue.url.startswith("sqlite"):
+            if database is not None:
                 readers["queue"] = lambda: machine_facts.queue(
-                    settings.queue.url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
+                    url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
                 )
-                readers["epochs"] = lambda: slurm_admin_facts.epochs(
-                    admin_settings.FILE, sqlite_file(settings.queue.url), patience_s
-                )
-                readers["stored"] = lambda: machine_facts.stored(sqlite_file(settings.queue.url), patience_s)
+                readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
+                readers["stored"] = partial(machine_facts.stored, database, patience_s)
             readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
-            readers["schema"] = lambda: machine_facts.schema(settings.queue.url, patience_s)
-        readers["munge"] = lambda: machine_facts.munge(socket, munge_uid, patience_s)
+            readers["schema"] = lambda: machine_facts.schema(url, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(socket, account_uid, patience_s)
     elif role is MachineRole.NODE:
-        readers["munge"] = lambda: machine_facts.munge(None, munge_uid, patience_s)
+        readers["munge"] = lambda: machine_facts.munge(None, account_uid, patience_s)
     if role is MachineRole.NODE:
         readers["copies"] = machine_facts.copies
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))

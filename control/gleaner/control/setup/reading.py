@@ -106,7 +106,8 @@ def text_file(path: Path) -> TextFile | Unread:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode):
                 return Unread(f"{path} is no plain file")
-            return TextFile(text_of(file.read(_LARGEST_FILE)), facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_gid)
+            text, mode = text_of(file.read(_LARGEST_FILE)), stat.S_IMODE(facts.st_mode)
+            return TextFile(text, facts.st_uid, mode, facts.st_gid, facts.st_mtime)
     except FileNotFoundError:
         return Unread(f"there is no {path}", is_missing=True)
     except OSError as error:
@@ -153,6 +154,8 @@ class HttpAnswer:
     asked_s: float
     answered_s: float
     certificate: Certificate | None
+    is_here: bool = False
+    """True if the server is on this machine."""
 
 
 def ask(
@@ -184,12 +187,14 @@ def ask(
         where = where if address == host else f"{host} ({address} here) port {port}"
         connection.connect()
         certificate = _certificate_of(connection.sock) if isinstance(connection.sock, ssl.SSLSocket) else None
+        # Only a connection within one machine has the same address at both of its ends.
+        is_here = connection.sock.getsockname()[0] == connection.sock.getpeername()[0]
         asked_s = time.time()
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         answered_s = time.time()
         body = answer.read(_LARGEST_ANSWER)
-        return HttpAnswer(answer.status, body, asked_s, answered_s, certificate)
+        return HttpAnswer(answer.status, body, asked_s, answered_s, certificate, is_here)
     except ssl.SSLCertVerificationError as error:
         return Unread(f"the certificate of {host} is not trusted: {one_line(error.verify_message)}")
     except TimeoutError:
