@@ -35,6 +35,7 @@ from gleaner.control.setup.facts import (
     StoredFacts,
     TextFile,
     Unread,
+    UserJobsKey,
 )
 
 NOW_S = 1.8e9
@@ -52,7 +53,9 @@ STORAGE = StorageFacts(
     wrote_s=0.01,
     inode=7,
     changed_s=1.7e9,
+    key_notes={f"node{number}": ("f1a9", NOW_S - DAY_S) for number in (1, 2, 3)},
 )
+NODES_KEY = UserJobsKey("f1a9", NOW_S - 2 * DAY_S, "node1")
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"), (UID, 998))
@@ -221,6 +224,7 @@ def node(**changes: Any) -> Facts:
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
         docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
+        user_jobs_key=NODES_KEY,
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

@@ -80,6 +80,11 @@ def storage(**changes: Any) -> Any:
     return replace(h.STORAGE, **changes)
 
 
+def noted(**notes: tuple[str, float]) -> Any:
+    """Return the storage with other notes of nodes on their keys of user jobs."""
+    return storage(key_notes={**h.STORAGE.key_notes, **notes})
+
+
 def unit(state: str, file_state: str = "enabled", load: str = "loaded") -> Output:
     return Output(0, f"Id=gleaner-control.service\nLoadState={load}\nActiveState={state}\nUnitFileState={file_state}\n")
 
@@ -230,6 +235,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("privileged programs", h.node(installed=Programs(60, (), (), ("/usr/local/lib/gleaner/x.py",)))),
     ("handshake folder", h.node(folders={**h.node().folders, "/run/gleaner-agent": MISSING})),
     ("user jobs' key", h.file(h.node(), "/etc/gleaner/user-jobs.key", TextFile("k" * 64, mode=0o640))),
+    ("user jobs' key", h.node(user_jobs_key=replace(h.NODES_KEY, fingerprint="0dd"))),
     ("watchdog", h.node(commands=())),
     ("Epilog's file", h.file(h.node(), readers.EPILOG, MISSING)),
     ("Epilog's file", h.file(h.node(), readers.EPILOG, TextFile("", mode=0o644))),
@@ -322,6 +328,7 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("storage's writes", h.node(storage=storage(wrote_s=4.0))),
     ("storage's space", h.control(storage=storage(free_bytes=5 * h.GIB))),
     ("work folder", h.node(memory_mib=10**6)),
+    ("user jobs' key", h.node(storage=noted(node3=("0dd", h.NOW_S - 5)))),
     ("Docker", h.file(h.node(), DAEMON_JSON, TextFile('{"runtimes": {}}'))),
     ("Docker", h.file(h.node(), DAEMON_JSON, MISSING)),
     ("Epilog's file", h.file(h.node(), readers.EPILOG, TextFile(f"{h.EPILOG}# mine", mode=0o755))),
@@ -608,6 +615,22 @@ def test_settings_of_the_accounts_group_can_be_read() -> None:
 )
 def test_only_another_file_with_another_time_is_a_copy(facts: Facts) -> None:
     assert state_of("storage is shared", facts) is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        h.node(storage=storage(key_notes={})),
+        h.node(user_jobs_key=Unread("only root can read it")),
+        h.node(storage=Unread("it hangs")),
+        h.node(storage=noted(node3=("0dd", h.NOW_S - 3 * h.DAY_S))),  # older than this node's key
+        h.node(storage=noted(node3=("0dd", h.NOW_S - 8 * h.DAY_S)), user_jobs_key=replace(h.NODES_KEY, changed_s=0.0)),
+        h.node(storage=noted(node1=("0dd", h.NOW_S - 5))),  # this node's own: an agent notes the new key at its start
+        h.node(storage=noted(node3=("", h.NOW_S - 5))),  # a power cut has emptied it
+    ],
+)
+def test_only_a_note_that_is_newer_than_the_key_shows_another_key(facts: Facts) -> None:
+    assert state_of("user jobs' key", facts) is CheckState.OK
 
 
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:

@@ -41,8 +41,8 @@ from gleaner.control.setup.facts import (
 )
 from gleaner.control.setup.key_probe import probe as try_key
 from gleaner.control.setup.queue_probe import probe
+from gleaner.control.setup.storage_probe import key_notes, try_writes
 from gleaner.control.setup.storage_probe import probe as try_storage
-from gleaner.control.setup.storage_probe import try_writes
 
 PATIENCE_S = 120.0
 NOBODY = 65534
@@ -256,6 +256,15 @@ def test_a_folder_of_another_owner_in_the_storage_is_seen(tmp_path: Path) -> Non
         os.chown(tmp_path / "storage" / name, NOBODY, NOBODY)
     found = try_storage(tmp_path / "storage")
     assert (found["foreign"], found["foreign_uid"]) == ("jobs", NOBODY)
+
+
+def test_the_nodes_notes_of_their_keys_are_read(tmp_path: Path) -> None:
+    assert key_notes(tmp_path / "none") == {}
+    for name, text in (("n1.user-jobs-key", "f1a9"), ("n2.user-jobs-key", "x" * 9999), ("n1.log", "no key")):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (7.0, 7.0))
+    (tmp_path / "n3.user-jobs-key").mkdir()
+    assert key_notes(tmp_path) == {"n1": ("f1a9", 7.0), "n2": ("x" * 64, 7.0)}
 
 
 def test_a_storage_that_refuses_says_at_which_step(tmp_path: Path) -> None:

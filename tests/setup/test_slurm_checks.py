@@ -39,6 +39,7 @@ def test_a_trial_that_finds_no_node_leaves_the_word_to_the_check_that_knows_why(
     for facts in (
         refused(NO_NODE, h.slurm("State=IDLE", "State=IDLE+DRAIN", NODES)),
         refused(NO_NODE, h.slurm("RootOnly=NO", "RootOnly=YES", PARTITIONS)),
+        refused(NO_NODE, h.program(h.control(), NODES, Unread("scontrol did not answer within 5 s"))),
         refused(NO_NODE, h.slurm("State=UP GraceTime=120", "State=DOWN GraceTime=120", PARTITIONS)),
     ):
         assert found("trial submission", facts).state is CheckState.NOT_CHECKED

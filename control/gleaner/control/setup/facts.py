@@ -127,6 +127,8 @@ class StorageFacts:
     inode: int = 0
     """The inode of the file with the number, and the time of its last change (`storage_root.StorageNumber`)."""
     changed_s: float = 0.0
+    key_notes: Mapping[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+    """By node, the fingerprint of its key of user jobs, and the time at which an agent there noted it."""
     foreign: str = ""
     """A folder of Gleaner's in it that has another owner."""
     foreign_uid: int = 0
@@ -162,6 +164,15 @@ class SecretKeyFacts:
     """The number of groups' stored secrets that were tried with the key."""
     unopened: int = 0
     """Those of them that it does not open."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserJobsKey:
+    """The node's key of user jobs: its fingerprint, and when its file was last changed, in seconds since the epoch."""
+
+    fingerprint: str
+    changed_s: float
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +290,7 @@ class Facts:
     """Empty if the service account may open Docker's socket, else the socket's owner, group and mode."""
     helper: str | Unread = NOT_ASKED
     """The node helper's answer."""
+    user_jobs_key: UserJobsKey | Unread = NOT_ASKED
     munge: str | Unread = NOT_ASKED
     """The name of the machine's own account in a credential that munge made and read."""
     slurm_admin: str | Unread = NOT_ASKED

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from gleaner.agent import privileged as privileged_package
-from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.common import config, user_jobs
 from gleaner.agent.system import untrusted
 from gleaner.control.input_errors import InputError, complaint, one_line, read_toml, unknown_key
 from gleaner.control.settings import Settings
@@ -40,6 +40,7 @@ from gleaner.control.setup.facts import (
     StorageFacts,
     StoredFacts,
     Unread,
+    UserJobsKey,
     sqlite_file,
     trouble_in_token,
 )
@@ -424,6 +425,15 @@ def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
     if ended.status == 0:
         return ""
     return Unread(ended.complaint.removeprefix("gleaner.agent.runtime.interface.RuntimeFault: "))
+
+
+def user_jobs_key(settings: config.Config) -> UserJobsKey | Unread:
+    """Return the fingerprint of this node's key of user jobs, which root alone can read."""
+    fingerprint = config.key_fingerprint(settings)
+    if not fingerprint:
+        return Unread("there is no key of user jobs that can be read")
+    changed_s = Path(settings.user_jobs_key).stat().st_ctime
+    return UserJobsKey(fingerprint, changed_s, user_jobs.node_name(settings))
 
 
 def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:

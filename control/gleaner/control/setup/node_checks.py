@@ -3,9 +3,11 @@
 import json
 import re
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
 from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
 from gleaner.control.setup import readers, shipped
@@ -22,6 +24,7 @@ _TRIED_DOCKER, _UNTRIED_DOCKER, _NO_DOCKER = (26, 1), (27,), (28,)
 _CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 _OPTIONS = ("file-locks", "ghost-limit")
 _LONGEST_ERROR = 120
+_MOST_NAMES = 3
 _KILLED = 128
 """A shell's exit status of a program that a signal has ended is this, plus the signal's number."""
 _INSTALL = "run `glean setup node`"
@@ -365,7 +368,30 @@ def user_jobs_key(facts: Facts) -> Judgement:
         return fault(file.why, "copy the key of the other nodes there, root's, mode 0600")
     if file.uid != 0 or file.mode & 0o077:
         return fault(f"{path} has uid {file.uid}, mode {file.mode:o}", f"chown root {path}; chmod 600 {path}")
-    return ok(f"{path} is root's alone; not checked: all nodes must have the same key")
+    return _key_against_others(facts, path)
+
+
+def _key_against_others(facts: Facts, path: str) -> Judgement:
+    """Judge this node's key against the other nodes' fingerprints. A note that is older than the key says nothing."""
+    mine = facts.user_jobs_key
+    notes: Mapping[str, tuple[str, float]] = {} if isinstance(facts.storage, Unread) else facts.storage.key_notes
+    if isinstance(mine, Unread) or not notes:
+        return ok(f"{path} is root's alone; not checked: all nodes must have the same key")
+    since_s = max(mine.changed_s, facts.now_s - LOG_AGE_S)
+    others = {node: key for node, (key, noted_s) in notes.items() if node != mine.node and noted_s > since_s and key}
+    strange = sorted(node for node, key in others.items() if key != mine.fingerprint)
+    if not strange:
+        return ok(f"{path} is root's alone, and of {len(others)} other nodes none is known to have another key")
+    names = ", ".join(strange[:_MOST_NAMES]) + (" and others" if len(strange) > _MOST_NAMES else "")
+    if len(strange) == len(others):
+        return fault(
+            f"{mine.node} has another key of user jobs than {names}",
+            f"copy the other nodes' key to {path}: jobs of `glean run` cannot be restored here",
+        )
+    return warning(
+        f"{names} has another key of user jobs than {mine.node} and {len(others) - len(strange)} more",
+        f"copy the key of this node there, to {path}",
+    )
 
 
 def slurm_json(facts: Facts) -> Judgement:

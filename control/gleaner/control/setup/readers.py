@@ -295,6 +295,7 @@ def _special(
                 readers[f"program {AGENT_START}"] = partial(
                     machine_facts.start_of_agent, agent.control_url, agent.ca_file, uid, patience_s
                 )
+            readers["user_jobs_key"] = lambda: machine_facts.user_jobs_key(privileged)
             readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
             if not isinstance(agent, Unread):
                 readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)

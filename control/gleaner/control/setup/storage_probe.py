@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.checkpoints.storage_root import DRAFTS, StorageNumber, storage_number
+from gleaner.agent.checkpoints.storage_root import DRAFTS, KEY_NOTE, StorageNumber, storage_number
 
+_NOTES_S = 0.5
+_MOST_NOTES = 1000
+_LONGEST_NOTE = 64
 _OURS = (DRAFTS, ".broken", "agents", "jobs", "images", "inputs")
 
 
@@ -48,11 +51,31 @@ def probe(root: Path) -> dict[str, Any]:
     with suppress(StorageError):
         number = storage_number(root)
     found |= {"id": number.id, "inode": number.inode, "changed_s": number.changed_s}
+    found["key_notes"] = key_notes(root / "agents")
     if found["is_set_up"]:
         began_s = time.monotonic()
         found["trouble"] = try_writes(root / DRAFTS)
         found["wrote_s"] = time.monotonic() - began_s
     return found
+
+
+def key_notes(folder: Path) -> dict[str, tuple[str, float]]:
+    """Return the notes of nodes on their keys of user jobs, as many as can be read in a moment.
+
+    By node, the fingerprint of its key, and the time of the note in seconds since the epoch.
+    """
+    notes: dict[str, tuple[str, float]] = {}
+    ends_s = time.monotonic() + _NOTES_S
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if time.monotonic() > ends_s or len(notes) == _MOST_NOTES:
+                break
+            if entry.name.endswith(KEY_NOTE):
+                with suppress(OSError):
+                    path = Path(entry.path)
+                    text = path.read_text("ascii", "replace")[:_LONGEST_NOTE]
+                    notes[entry.name.removesuffix(KEY_NOTE)] = (text, path.stat().st_mtime)
+    return notes
 
 
 def try_writes(drafts: Path) -> str:

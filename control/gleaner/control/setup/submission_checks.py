@@ -72,14 +72,11 @@ def trial(facts: Facts) -> Judgement:
 
 
 def _says_why(facts: Facts) -> bool:
-    """Return True if another check names the reason why no node can be had."""
-    for judge in (partition, admittance, nodes, reservations):
-        try:
-            if judge(facts).state is not CheckState.OK:
-                return True
-        except NotRead:
-            continue
-    return False
+    """Return True if another check names, or might name, the reason why no node can be had."""
+    try:
+        return any(judge(facts).state is not CheckState.OK for judge in (partition, admittance, nodes, reservations))
+    except NotRead:
+        return True
 
 
 def reservations(facts: Facts) -> Judgement:
