@@ -167,10 +167,11 @@ def _other_url(facts: Facts) -> str:
         return ""
     file = facts.file(facts.settings_file)
     try:
-        named = {} if isinstance(file, Unread) else tomllib.loads(file.text).get("client", {})
+        tables: dict[str, object] = {} if isinstance(file, Unread) else tomllib.loads(file.text)
     except tomllib.TOMLDecodeError:
         return ""
-    url = named.get("url") if isinstance(named, dict) else None
+    table = tables.get("client")
+    url = cast("dict[str, object]", table).get("url") if isinstance(table, dict) else None
     if url is None or url == facts.settings.client.url:
         return ""
     return f" ({_URL_VARIABLE} in the environment counts; {facts.settings_file} names {str(url)[:80]})"
