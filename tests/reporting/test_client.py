@@ -278,6 +278,13 @@ def test_only_controls_own_answer_to_a_report_makes_it_heard(status: int) -> Non
     assert len(outbox) == 0
 
 
+def test_a_proxy_of_the_nodes_environment_never_sees_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:1")  # nobody listens
+    with answering(204) as client:
+        client.report(f"{JOB}/completed", DONE.model_dump_json())
+
+
 def test_what_is_left_at_the_end_goes_to_the_storage_in_order(tmp_path: Path) -> None:
     outbox = Outbox(lambda _path, _body: "")
     for number in range(3):

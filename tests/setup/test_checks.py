@@ -70,6 +70,9 @@ CHANGED = h.file(h.control(), SETTINGS, TextFile("", changed_s=h.NOW_S - 60))
 """Control was started a day ago."""
 AUDITED = h.settings(audit=AuditSettings(file=Path("/var/log/gleaner/audit")))
 LOGS = h.program(h.control(settings=AUDITED), "systemctl places", Output(0, f"{h.PLACES}LogsDirectory=gleaner\n"))
+ELSEWHERE = h.file(h.client(overrides=frozenset({"gleaner_client__url"})), SETTINGS,
+                   TextFile('[client]\nurl = "https://other:8642"\n'))  # fmt: skip
+OTHER_NAME = Unread("the certificate of head is not for that name: Hostname mismatch")
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -150,7 +153,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("control", h.health(h.control(), queue="the database failed; control's log says how")),
     ("control", h.client(control=replace(h.CONTROL, health={}, status=404))),
     ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S - h.DAY_S))),
-    ("certificate", h.control(certificate=Unread("/etc/cert.pem is not trusted: Hostname mismatch"))),
+    ("certificate", h.control(certificate=Unread("/etc/cert.pem is not for that name: Hostname mismatch"))),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", h.UID, 0o644))),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", MISSING)),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", 0, 0o600))),
@@ -437,6 +440,7 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),
         ("token", h.file(h.client(), "/token", MISSING)),
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
+        ("certificate", h.control(certificate=OTHER_NAME, control=OTHER_NAME)),
         ("settings in force", h.health(CHANGED, started_s=None)),
         ("settings in force", replace(CHANGED, control=replace(h.CONTROL, is_here=False))),
         ("settings in force", replace(CHANGED, overrides=frozenset({"GLEANER_SETTINGS"}))),
@@ -492,7 +496,7 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "ca_file is not the authority of control's certificate: copy it from control's machine again"),
         ("control", h.node(control=Unread("the certificate of head is not trusted: certificate has expired")),
          "on its machine: run `glean setup control` again, then systemctl restart gleaner-control"),
-        ("control", h.node(control=Unread("the certificate of site is not trusted: Hostname mismatch, for x")),
+        ("control", h.node(control=Unread("the certificate of site is not for that name: Hostname mismatch, for x")),
          "use a name that the certificate has, or make it anew: glean setup control --host NAME"),
         ("control", h.node(control=Unread("head port 8642 accepts connections: it did not answer within 5 s")),
          "control hangs: on its machine systemctl restart gleaner-control"),
@@ -513,10 +517,18 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
         ("certificate", h.control(certificate=Certificate(("head",), h.NOW_S - h.DAY_S)),
          "expired on 2027-01-14 run `glean setup control` again"),
         ("token", h.control(token=Output(401, "send a known token, as `Authorization: Bearer TOKEN`; an admin")),
-         "does not take the token in /token ask an admin"),
+         "does not know the token in /token: was it revoked, or is it of another control? ask an admin"),
         ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, tried=3, unopened=3)),
          "is not the one that the 3 secrets of groups were stored with"),
         ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, tried=3, unopened=2)), "2 of the 3 secrets"),
+        ("token", h.file(h.client(user="alice"), "/token", Unread(
+            "/token cannot be read: Permission denied (root's, mode 600)")),
+         "no token: /token cannot be read: Permission denied (root's, mode 600) as root: chown alice /token"),
+        ("token", h.file(h.client(), "/token", TextFile("Bearer t0", mode=0o600)), "/token begins with 'Bearer ' put"),
+        ("control", replace(ELSEWHERE, control=Unread("head port 8642: Connection refused")),
+         f"(GLEANER_CLIENT__URL in the environment counts; {SETTINGS} names https://other:8642)"),
+        ("certificate", h.control(certificate=Unread("/etc/cert.pem is not for that name: Hostname mismatch")),
+         "use a name that the certificate has"),
         ("munge", h.control(munge=Unread('munge refuses gleaner: Failed to access "/run/munge/m": Permission denied')),
          "munge refuses gleaner: Failed to access \"/run/munge/m\": Permission denied all accounts must reach"),
         ("agents", h.control(problem=SAYS), "`runuser -u gleaner -- munge -n | unmunge`; is munge's key slurmctld's"),
@@ -592,6 +604,16 @@ def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None
 )  # fmt: skip
 def test_what_is_in_order_is_no_false_alarm(name: str, facts: Facts) -> None:
     assert state_of(name, facts) is CheckState.OK
+
+
+def test_an_address_of_the_environment_is_named_if_the_file_has_another() -> None:
+    def seen(facts: Facts) -> str:
+        return next(finding.seen for finding in findings(facts) if finding.name == "control")
+
+    assert seen(ELSEWHERE).endswith("names https://other:8642)")
+    for text in ('[client]\nurl = "https://head:8642"\n', "", "[client", "client = 5"):
+        assert seen(h.file(ELSEWHERE, SETTINGS, TextFile(text))) == "https://head:8642 answers and leads"
+    assert seen(replace(ELSEWHERE, overrides=frozenset())) == "https://head:8642 answers and leads"
 
 
 def test_a_busy_slurm_is_no_false_alarm() -> None:

@@ -352,6 +352,13 @@ def test_a_server_of_this_machine_is_known() -> None:
     assert (said.body, said.is_here) == (b"{}", True)
 
 
+def test_a_file_that_may_not_be_read_is_named_with_its_owner(tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o640)
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    assert reading.owner_and_mode(tmp_path / "file") == f" ({owner}'s, mode 640)"
+    assert reading.owner_and_mode(tmp_path / "none") == ""
+
+
 def test_a_file_says_when_it_was_changed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     os.utime(tmp_path / "file", (5, 7))

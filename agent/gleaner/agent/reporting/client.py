@@ -99,12 +99,14 @@ class ControlClient:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._name = name
+        # trust_env=False: a proxy for the outside world must not see the token, and does not reach control.
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
             headers={"Authorization": f"Bearer {token}"},
             verify=trusted_authorities(url, ca_file),
             timeout=timeout_s,
             transport=transport,
+            trust_env=False,
         )
 
     def register(self, registration: Registration) -> Welcome:

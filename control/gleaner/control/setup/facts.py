@@ -55,6 +55,8 @@ class NotRead(Exception):
     """A check needs a fact that was not read."""
 
 
+UNTRUSTED, MISNAMED = "is not trusted", "is not for that name"
+"""Words about a certificate that no authority of ours vouches for, and about one that has other names."""
 HANGS = "accepts connections"
 """Words about a server that then does not answer."""
 NOT_ASKED = Unread("this was not read")
@@ -309,6 +311,8 @@ class Facts:
     cpus: int = 0
     up_s: float = 0.0
     """The time since this machine was started, without the time for which it slept, as systemd counts."""
+    user: str = ""
+    """The name of whoever runs this."""
     has_systemd: bool = False
     overrides: frozenset[str] = frozenset()
     """The names of the environment's variables that stand above the file of settings."""
@@ -360,6 +364,25 @@ def sqlite_file(url: str) -> Path:
     PosixPath('/var/lib/gleaner/queue.db')
     """
     return Path(urlsplit(url).path.removeprefix("/"))
+
+
+def trouble_in_token(text: str) -> str:
+    r"""Return what is wrong with the text of a token's file; empty if it holds one token and no more.
+
+    >>> [trouble_in_token(text) for text in ("Bearer a1", "a1\nb2\n", "'a1'", "", "a1\r\n")]
+    ["begins with 'Bearer '", 'holds more than one line', 'has the token in quotes', 'is empty', '']
+    """
+    token = text.strip()
+    if token.lower().startswith(("bearer ", "authorization:")):
+        return f"begins with '{token.split(maxsplit=1)[0]} '"
+    if len(token.splitlines()) > 1:
+        return "holds more than one line"
+    if token[:1] in {"'", '"'}:
+        return "has the token in quotes"
+    if not token:
+        return "is empty"
+    is_plain = token.isascii() and token.isprintable() and " " not in token
+    return "" if is_plain else "does not hold one line of plain text"
 
 
 def version_in(text: str) -> tuple[int, ...]:

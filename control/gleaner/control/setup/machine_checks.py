@@ -1,5 +1,6 @@
 """Checks of what every machine needs: settings, clocks, control's answer, tokens, munge, units. Pure."""
 
+import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +11,24 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clock
 from gleaner.control.settings import LOOPBACK
 from gleaner.control.setup import machine_facts, readers
-from gleaner.control.setup.facts import HANGS, NOT_ASKED, Facts, MachineRole, TextFile, Unread, needed
+from gleaner.control.setup.facts import (
+    HANGS,
+    MISNAMED,
+    NOT_ASKED,
+    UNTRUSTED,
+    Facts,
+    MachineRole,
+    TextFile,
+    Unread,
+    needed,
+    trouble_in_token,
+)
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
 from gleaner.control.slurm.run import NO_ANSWER
 
 _RENEW = "run `glean setup control` again, then systemctl restart gleaner-control"
+_OTHER_NAME = "use a name that the certificate has, or make it anew: glean setup control --host NAME, for each name"
 _RESTART = "systemctl restart gleaner-control"
 _ABOUT_SLURM = "do sinfo and squeue answer here? `glean nodes` says why"
 _URL_VARIABLE = "GLEANER_CLIENT__URL"
@@ -122,9 +135,13 @@ def control_answers(facts: Facts) -> Judgement:
     if isinstance(found, Unread) and _serves_older(facts, found.why):
         return fault("control still serves an older certificate than its file's", _RESTART)
     if isinstance(found, Unread):
-        return fault(f"control does not answer: {found.why}", _to_do_about_connection(facts, found.why))
+        to_do = _to_do_about_connection(facts, found.why)
+        return fault(f"control does not answer: {found.why}", f"{to_do}{_other_url(facts)}")
     if not found.health:
-        return fault(f"{found.url} answers with status {found.status} and is not Gleaner", "set the address of control")
+        return fault(
+            f"{found.url} answers with status {found.status} and is not Gleaner",
+            f"set the address of control{_other_url(facts)}",
+        )
     queue = str(found.health.get("queue", "ok"))
     if queue != "ok":
         return fault(f"control answers, and its database does not: {queue}", "look at the database and control's log")
@@ -139,7 +156,25 @@ def control_answers(facts: Facts) -> Judgement:
     if isinstance(facts.large_request, Unread) and "did not answer" in facts.large_request.why:
         return fault(f"{found.url} answers small requests, and no large one",
                      "is the MTU the same on all machines (ip link), and ICMP let through?")  # fmt: skip
-    return ok(f"{found.url} answers and leads")
+    return ok(f"{found.url} answers and leads{_other_url(facts)}")
+
+
+def _other_url(facts: Facts) -> str:
+    """Return a few words about an address in the environment that is not the one in the file; empty if it is."""
+    if facts.role is MachineRole.NODE or isinstance(facts.settings, Unread):
+        return ""
+    if _URL_VARIABLE not in {name.upper() for name in facts.overrides}:
+        return ""
+    file = facts.file(facts.settings_file)
+    try:
+        tables: dict[str, object] = {} if isinstance(file, Unread) else tomllib.loads(file.text)
+    except tomllib.TOMLDecodeError:
+        return ""
+    table = tables.get("client")
+    url = cast("dict[str, object]", table).get("url") if isinstance(table, dict) else None
+    if url is None or url == facts.settings.client.url:
+        return ""
+    return f" ({_URL_VARIABLE} in the environment counts; {facts.settings_file} names {str(url)[:80]})"
 
 
 def _serves_older(facts: Facts, why: str) -> bool:
@@ -147,7 +182,7 @@ def _serves_older(facts: Facts, why: str) -> bool:
     found = facts.certificate
     if facts.role is not MachineRole.CONTROL or isinstance(found, Unread):
         return False
-    return "is not trusted" in why and found.ends_s > facts.now_s
+    return (UNTRUSTED in why or MISNAMED in why) and found.ends_s > facts.now_s
 
 
 def _to_do_about_connection(facts: Facts, why: str) -> str:
@@ -157,11 +192,12 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
     if any(word in why for word in ("self-signed", "self signed", "local issuer", "signature failure")):
         return "ca_file is not the authority of control's certificate: copy it from control's machine again"
     if HANGS in why:
-        return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}"
-    if "mismatch" in why:
-        return "use a name that the certificate has, or make it anew: glean setup control --host NAME, for each name"
+        mtu = "" if is_control else "; if others reach it, compare the MTU (ip link)"
+        return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}{mtu}"
+    if MISNAMED in why:
+        return _OTHER_NAME
     if "certificate" in why or "ca_file" in why:
-        return "set ca_file to the authority of control's certificate; the name in the address must be in it"
+        return "set ca_file to the authority of control's certificate"
     where = "control_url in agent.toml" if facts.role is MachineRole.NODE else "client.url"
     if _URL_VARIABLE in facts.overrides and facts.role is not MachineRole.NODE:
         where = f"{_URL_VARIABLE} in the environment"
@@ -276,7 +312,10 @@ def certificate(facts: Facts) -> Judgement:
             return ok("none: control listens on this machine only")
         if "Permission denied" in found.why:
             return not_checked(found.why, "run this as root")
-        return fault(found.why, "[client] ca_file must be its authority, and the name in client.url one of its own")
+        if MISNAMED in found.why:
+            is_said = isinstance(facts.control, Unread) and MISNAMED in facts.control.why
+            return not_checked(found.why) if is_said else fault(found.why, _OTHER_NAME)
+        return fault(found.why, "[client] ca_file must be its authority")
     left_days = (found.ends_s - facts.now_s) / _DAY_S
     names = ", ".join(found.names[:4])
     if left_days < _CERTIFICATE_DAYS:
@@ -358,16 +397,23 @@ def token(facts: Facts) -> Judgement:
         uses_munge = client.proof != "token" and not isinstance(facts.munge, Unread)
         if file.is_missing and (uses_munge or facts.role is MachineRole.CONTROL):
             return not_checked(f"there is no token in {path}" + ("; munge says who you are" if uses_munge else ""))
+        if file.is_denied:
+            return fault(f"no token: {file.why}", f"as root: chown {facts.user} {path}")
         return fault(f"no token: {file.why}", f"ask an admin for one, and put it into {path}, mode 0600")
     if file.mode & 0o077:
         return fault(f"others may read the token in {path} (mode {file.mode:o})", f"chmod 600 {path}")
+    if trouble := trouble_in_token(file.text):
+        return fault(f"{path} {trouble}", f"put the token alone into {path}, or ask an admin for a new one")
     if isinstance(facts.token, Unread):
-        judge = fault if "plain text" in facts.token.why else not_checked
-        return judge(facts.token.why, f"ask an admin for a token, and put it into {path}" if judge is fault else "")
+        return not_checked(facts.token.why)
     if facts.token.status == 401:
         # Its usual reason is for whoever writes a program.
-        reason = "" if facts.token.stdout.startswith("send a known token") else f": {facts.token.stdout}"
-        return fault(f"control does not take the token in {path}{reason}", "ask an admin for a new one")
+        if facts.token.stdout.startswith("send a known token"):
+            return fault(
+                f"control does not know the token in {path}: was it revoked, or is it of another control?",
+                "ask an admin for a new one",
+            )
+        return fault(f"control does not take the token in {path}: {facts.token.stdout}", "ask an admin for a new one")
     if facts.token.status in {200, 403}:
         return ok(f"control knows the token in {path}")
     return not_checked(f"control answered with status {facts.token.status}")

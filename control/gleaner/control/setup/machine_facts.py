@@ -42,6 +42,7 @@ from gleaner.control.setup.facts import (
     Unread,
     UserJobsKey,
     sqlite_file,
+    trouble_in_token,
 )
 from gleaner.control.setup.sqlite_reading import opened
 from gleaner.control.slurm import munge as munge_programs
@@ -176,6 +177,14 @@ def service_uid(folder: Path, name: str) -> int:
     if not isinstance(owner, Unread) and owner.uid != 0:
         return owner.uid
     return number_of(name)
+
+
+def name_of(uid: int) -> str:
+    """Return the name of the account with this number; the number if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def number_of(name: str) -> int:
@@ -337,9 +346,9 @@ def _asked(settings: Settings, question: str, patience_s: float) -> reading.Http
     file = reading.text_file(path)
     if isinstance(file, Unread):
         return file
+    if trouble := trouble_in_token(file.text):
+        return Unread(f"{path} {trouble}")
     secret = file.text.strip()
-    if not secret.isascii() or not secret.isprintable() or " " in secret or not secret:
-        return Unread(f"{path} does not hold one line of plain text")
     return reading.ask(settings.client.url, question, settings.client.ca_file, within_s=patience_s, token=secret)
 
 

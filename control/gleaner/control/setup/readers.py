@@ -234,6 +234,7 @@ def read(
         cpus=os.cpu_count() or 0,
         slurm_admin_account=admin,
         up_s=time.monotonic(),
+        user=machine_facts.name_of(os.geteuid()),
         has_systemd=has_systemd,
         overrides=frozenset(name for name in os.environ if name.upper().startswith("GLEANER_")),
         **cast("dict[str, Any]", special),

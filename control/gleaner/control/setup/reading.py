@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import pwd
 import queue
 import socket
 import ssl
@@ -19,7 +20,7 @@ from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.input_errors import one_line
 from gleaner.control.settings import LOOPBACK
-from gleaner.control.setup.facts import HANGS, Certificate, Folder, Output, TextFile, Unread
+from gleaner.control.setup.facts import HANGS, MISNAMED, UNTRUSTED, Certificate, Folder, Output, TextFile, Unread
 
 Value = TypeVar("Value")
 
@@ -30,6 +31,8 @@ _PASSED = ("SLURM_CONF", "PYTHONPATH")
 _LONGEST_WHY = 200
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's `ssl` has no name for."""
+_OTHER_NAME = frozenset({62, 64})
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _START_TIME = 19
 """The place of the start time behind a program's name in `/proc/PID/stat` (proc_pid_stat(5))."""
 
@@ -111,7 +114,21 @@ def text_file(path: Path) -> TextFile | Unread:
     except FileNotFoundError:
         return Unread(f"there is no {path}", is_missing=True)
     except OSError as error:
-        return Unread(f"{path} cannot be read: {error.strerror}")
+        whose = owner_and_mode(path) if isinstance(error, PermissionError) else ""
+        return Unread(f"{path} cannot be read: {error.strerror}{whose}")
+
+
+def owner_and_mode(path: Path) -> str:
+    """Return a file's owner and mode in brackets; empty if they cannot be seen."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ""
+    try:
+        owner = pwd.getpwuid(facts.st_uid).pw_name
+    except KeyError:
+        owner = f"uid {facts.st_uid}"
+    return f" ({owner}'s, mode {stat.S_IMODE(facts.st_mode):o})"
 
 
 def variable_of(program: str, name: str) -> str | Unread:
@@ -204,7 +221,7 @@ def ask(
         body = answer.read(_LARGEST_ANSWER)
         return HttpAnswer(answer.status, body, asked_s, answered_s, certificate, is_here)
     except ssl.SSLCertVerificationError as error:
-        return Unread(f"the certificate of {host} is not trusted: {one_line(error.verify_message)}")
+        return Unread(f"the certificate of {host} {_refusal(error)}")
     except TimeoutError:
         accepts = f" {HANGS}: it" if connection.sock is not None else ""
         return Unread(f"{where}{accepts} did not answer within {within_s:g} s")
@@ -266,9 +283,14 @@ def certificate_file(certificate: Path, key: Path, *, ca_file: Path | None, host
                 continue
         return _certificate_of(ours) or Unread(f"{certificate} names nobody")
     except ssl.SSLCertVerificationError as error:
-        return Unread(f"{certificate} is not trusted: {one_line(error.verify_message)}")
+        return Unread(f"{certificate} {_refusal(error)}")
     except (ssl.SSLError, ValueError) as error:
         return Unread(one_line(f"{certificate}: {error}"))
+
+
+def _refusal(error: ssl.SSLCertVerificationError) -> str:
+    why = MISNAMED if error.verify_code in _OTHER_NAME else UNTRUSTED
+    return f"{why}: {one_line(error.verify_message)}"
 
 
 def answers(path: Path, *, within_s: float) -> str | Unread:
