@@ -108,6 +108,15 @@ NODES = "".join(
 )
 PLACES = "ProtectSystem=strict\nReadWritePaths=/srv/gleaner\nStateDirectory=gleaner\nLogsDirectory=\n"
 RUNTIMES = {"gleaner": {"path": "/usr/local/sbin/gleaner-runc"}, "runc": {"path": "runc"}}
+DOCKER_INFO = {
+    "Runtimes": RUNTIMES, "Driver": "overlay2",
+    "SecurityOptions": ["name=apparmor", "name=seccomp,profile=builtin", "name=cgroupns"],
+}  # fmt: skip
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max file size             unlimited            unlimited            bytes
+Max open files            1024                 524288               files
+"""
 NO_SUCH_JOB = json.dumps({"jobs": [], "errors": [{"error_number": 2017, "error": "Invalid job id specified"}]})
 EPILOG = shipped.content("epilog.sh").decode()
 TOKEN = "t0ken-of-an-admin"
@@ -202,7 +211,7 @@ def node(**changes: Any) -> Facts:
             "criu --version": Output(0, "Version: 4.1.1\n"), "criu check": Output(0, "Looks good.\n"),
             "runc --version": Output(0, "runc version 1.1.15+ds1\n"), "system python": Output(0, "Python 3.13.5\n"),
             "docker version": Output(0, json.dumps({"Version": "26.1.5+dfsg1", "Experimental": True})),
-            "docker info": Output(0, json.dumps(RUNTIMES)), "tar": Output(0, "tar"),
+            "docker info": Output(0, json.dumps(DOCKER_INFO)), "tar": Output(0, "tar"),
             "glean-agent": Output(0, "/usr/local/bin/glean-agent"), "gzip": Output(0, "gzip"),
             "scontrol --version": Output(0, "slurm 24.11.5"), "scontrol config": Output(0, CONFIG),
             "scontrol json": Output(1, NO_SUCH_JOB), "scontrol partitions": Output(0, PARTITIONS),
@@ -224,7 +233,7 @@ def node(**changes: Any) -> Facts:
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
         docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
-        user_jobs_key=NODES_KEY,
+        user_jobs_key=NODES_KEY, slurmd_limits=LIMITS,
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)
@@ -250,6 +259,11 @@ def agent(**changes: Any) -> AgentSettings:
 def program(facts: Facts, name: str, output: Output | Unread) -> Facts:
     """Return the facts with another output of a program."""
     return replace(facts, programs={**facts.programs, name: output})
+
+
+def docker_info(facts: Facts, **changes: Any) -> Facts:
+    """Return the facts with another answer of Docker's about itself."""
+    return program(facts, "docker info", Output(0, json.dumps(DOCKER_INFO | changes)))
 
 
 def file(facts: Facts, path: str, found: TextFile | Unread) -> Facts:

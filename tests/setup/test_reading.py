@@ -496,6 +496,10 @@ def test_debians_slurmd_is_known_by_its_other_name_too(tmp_path: Path) -> None:
         process.stdin.write(b"x")
         assert process.stdout.read(1) == b"x"  # the kernel gives a program its name after Popen has returned
         assert reading.running_names(("planted",)) == ("planted",)
+        limits = reading.limits_of("planted")
+        assert isinstance(limits, str)
+        assert "Max open files" in limits
+    assert reading.limits_of("planted") == Unread("planted does not run here")
 
 
 def test_a_running_programs_variable_is_read_where_the_rights_suffice(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ CHECKS = (
     Check("Slurm's programs", slurm_checks.programs, _WORKS),
     Check("Slurm's JSON", node_checks.slurm_json, _NODE),
     Check("slurmd", node_checks.slurmd, _NODE),
+    Check("slurmd's limits", node_checks.slurmd_limits, _NODE),
     Check("SelectType", slurm_checks.select_type, _CONTROL),
     Check("SchedulerType", slurm_checks.scheduler, _CONTROL),
     Check("PreemptType", slurm_checks.preempt_type, _CONTROL),

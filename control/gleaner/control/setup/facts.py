@@ -300,6 +300,8 @@ class Facts:
     epochs: EpochFacts | Unread = NOT_ASKED
     commands: tuple[str, ...] | Unread = NOT_ASKED
     """Those of our programs, and of the system's that matter here, that run now."""
+    slurmd_limits: str | Unread = NOT_ASKED
+    """The limits of slurmd as the kernel prints them (`/proc/PID/limits`)."""
     memory_mib: int = 0
     up_s: float = 0.0
     """The time since this machine was started, without the time for which it slept, as systemd counts."""

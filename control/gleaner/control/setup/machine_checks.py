@@ -192,7 +192,8 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
     if any(word in why for word in ("self-signed", "self signed", "local issuer", "signature failure")):
         return "ca_file is not the authority of control's certificate: copy it from control's machine again"
     if HANGS in why:
-        return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}"
+        mtu = "" if is_control else "; if others reach it, compare the MTU (ip link)"
+        return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}{mtu}"
     if MISNAMED in why:
         return _OTHER_NAME
     if "certificate" in why or "ca_file" in why:

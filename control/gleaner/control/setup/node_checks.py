@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
@@ -24,6 +24,10 @@ _TRIED_DOCKER, _UNTRIED_DOCKER, _NO_DOCKER = (26, 1), (27,), (28,)
 _CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 _OPTIONS = ("file-locks", "ghost-limit")
 _LONGEST_ERROR = 120
+_LEAST_OPEN_FILES, _USUAL_OPEN_FILES = 1024, 131072
+_DRIVER = "overlay2"
+_NOT_AS_USERS = {"name=userns": "userns-remap", "name=rootless": "rootless mode"}
+"""Docker's ways to give users other numbers: the job's user is another one than the folder's."""
 _MOST_NAMES = 3
 _KILLED = 128
 """A shell's exit status of a program that a signal has ended is this, plus the signal's number."""
@@ -195,8 +199,10 @@ def docker(facts: Facts) -> Judgement:
         return fault(f"Docker says {said.complaint[:80]!r}", "is it Docker Engine?")
     if found >= _NO_DOCKER:
         return fault(f"Docker {dotted(found)} cannot restore", 'use the node helper (runtime = "criu"), or Docker 26.1')
-    runtimes = _runtimes(facts.programs.get("docker info", Unread("")))
-    if runtimes.get(RUNTIME) != RUNC_SHIM:
+    info = _docker_info(facts)
+    if why := _unfit(info):
+        return fault(f"Docker {dotted(found)} {why[0]}: agents cannot use it", why[1])
+    if _runtimes(info).get(RUNTIME) != RUNC_SHIM:
         return fault(
             f"Docker {dotted(found)} has no runtime {RUNTIME!r} of ours", f"{_INSTALL}: it changes daemon.json"
         )
@@ -214,11 +220,34 @@ def docker(facts: Facts) -> Judgement:
     return ok(f"Docker {dotted(found)} with our runtime")
 
 
-def _runtimes(said: Output | Unread) -> dict[str, str]:
+def _docker_info(facts: Facts) -> dict[str, Any]:
+    """Return what the running engine says of itself; empty if that cannot be read."""
+    try:
+        return dict(json.loads(facts.output("docker info").stdout))
+    except (NotRead, ValueError, TypeError):
+        return {}
+
+
+def _unfit(info: dict[str, Any]) -> tuple[str, str] | None:
+    """Return what makes an engine useless for agents, and what to do; None if nothing does (`data_folder`)."""
+    driver = info.get("Driver", _DRIVER)
+    if driver != _DRIVER:
+        return (
+            f"keeps images with {str(driver)[:40]!r}, and not with {_DRIVER}",
+            'daemon.json: "storage-driver": "overlay2", "features": {"containerd-snapshotter": false}; restart docker',
+        )
+    options = info.get("SecurityOptions")
+    for option in cast("list[object]", options) if isinstance(options, list) else ():
+        if way := _NOT_AS_USERS.get(str(option).partition(",")[0]):
+            return f"runs with {way}", 'take that out of daemon.json, or set runtime = "criu" in agent.toml'
+    return None
+
+
+def _runtimes(info: dict[str, Any]) -> dict[str, str]:
     """Return the path of each runtime of the engine."""
     try:
-        return {name: str(about["path"]) for name, about in json.loads(needed(said).stdout).items() if "path" in about}
-    except (NotRead, ValueError, LookupError, TypeError, AttributeError):
+        return {name: str(about["path"]) for name, about in info["Runtimes"].items() if "path" in about}
+    except (LookupError, TypeError, AttributeError):
         return {}
 
 
@@ -279,7 +308,7 @@ def handshakes(facts: Facts) -> Judgement:
     found = facts.folders.get(settings.handshakes, Unread("it was not looked at"))
     if isinstance(found, Unread):
         return fault(found.why, f"{_INSTALL}: it makes the folder, and tmpfiles.d does after a reboot")
-    if found.uid != settings.agent_uid or found.mode & 0o077:
+    if found.uid != settings.agent_uid or found.mode & 0o777 != 0o700:
         return fault(f"{settings.handshakes} is uid {found.uid}'s, mode {found.mode:o}", f"{_INSTALL} again")
     return ok(settings.handshakes)
 
@@ -305,6 +334,22 @@ def slurmd(facts: Facts) -> Judgement:
     if readers.SLURMD in needed(facts.commands):
         return ok("runs")
     return fault("slurmd does not run here: Slurm starts no agent", "systemctl start slurmd; its log says why it ended")
+
+
+def slurmd_limits(facts: Facts) -> Judgement:
+    """Judge slurmd's limits, above which no agent of its can go."""
+    said = needed(facts.slurmd_limits)
+    files, size = (re.search(rf"^Max {name}\s+(\w+)", said, re.MULTILINE) for name in ("open files", "file size"))
+    if files is None or size is None:
+        return not_checked("the kernel's list of slurmd's limits cannot be read")
+    if files[1].isdecimal() and int(files[1]) < _LEAST_OPEN_FILES:
+        return warning(f"slurmd may open {files[1]} files", f"LimitNOFILE={_USUAL_OPEN_FILES} in slurmd's unit")
+    if size[1] != "unlimited":
+        return warning(
+            f"slurmd may write files of {size[1]} bytes at most: larger saves fail",
+            "LimitFSIZE=infinity in slurmd's unit; restart slurmd without a ulimit",
+        )
+    return ok(f"{files[1]} open files, files of any size")
 
 
 def watchdog(facts: Facts) -> Judgement:

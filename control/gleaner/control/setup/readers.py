@@ -56,6 +56,7 @@ UNITS = {
     MachineRole.NODE: ("gleaner-watchdog", "gleaner-helper"),
     MachineRole.CLIENT: (),
 }
+_DOCKER_INFO = '{"Runtimes":{{json .Runtimes}},"Driver":{{json .Driver}},"SecurityOptions":{{json .SecurityOptions}}}'
 _USUAL_ACCOUNT = "gleaner"
 _OWNER_S = 1.0
 """The longest that the look at the storage's owner may take; the storage itself is tried after that."""
@@ -114,7 +115,7 @@ def commands(
             "runc --version": (found.runc, "--version"),
             "system python": (SYSTEM_PYTHON, "-IS", "--version"),
             "docker version": ("docker", "version", "--format", "{{json .Server}}"),
-            "docker info": ("docker", "info", "--format", "{{json .Runtimes}}"),
+            "docker info": ("docker", "info", "--format", _DOCKER_INFO),
             "glean-agent": ("sh", "-c", "command -v glean-agent"),
             "tar": ("tar", "--version"),
             "gzip": ("gzip", "--version"),
@@ -288,6 +289,7 @@ def _special(
     if role is MachineRole.NODE:
         readers["copies"] = machine_facts.copies
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
+        readers["slurmd_limits"] = lambda: reading.limits_of(SLURMD)
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
         if not isinstance(privileged, Unread):
             readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)

@@ -330,3 +330,14 @@ def running_names(names: Sequence[str]) -> tuple[str, ...]:
         except OSError:  # it has ended
             continue
     return tuple(name for name in names if name in found)
+
+
+def limits_of(name: str) -> str | Unread:
+    """Return the limits of the first program of this name, as the kernel prints them."""
+    for process in sorted(Path("/proc").glob("[0-9]*/comm")):
+        try:
+            if process.read_text("utf-8", "replace").strip().removesuffix("-wlm") == name:
+                return process.with_name("limits").read_text("utf-8", "replace")
+        except OSError:  # it has ended
+            continue
+    return Unread(f"{name} does not run here")
