@@ -82,6 +82,15 @@ def test_the_agent_program_without_its_libraries_is_one_line(harness: CliHarness
     assert "--token-file" in installed.stdout
 
 
+def test_the_agent_program_tells_its_version_without_a_library(harness: CliHarness) -> None:
+    program = WITHOUT.format(missing=("docker", "typer", "structlog", "pydantic"), arguments=("--version",)).replace(
+        "gleaner.control.cli.main", "gleaner.agent.entry"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("glean-agent ")
+
+
 def test_the_agent_verb_hands_all_its_arguments_on(harness: CliHarness) -> None:
     process = harness.start("agent", "run", "--help")
     out, err = process.communicate(timeout=60)

@@ -567,6 +567,11 @@ def test_a_line_names_the_cause_and_its_cure(name: str, facts: Facts, words: str
     assert words in f"{found.seen} {found.to_do}"
 
 
+def test_an_agent_program_that_knows_no_version_can_be_started() -> None:
+    said = Output(2, "", "Usage: glean-agent run\nNo such option: --version\n")
+    assert state_of("agent's start", h.program(h.node(), readers.AGENT_START, said)) is CheckState.OK
+
+
 @pytest.mark.parametrize(
     ("said", "judged"),
     [

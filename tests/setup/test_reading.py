@@ -604,7 +604,7 @@ def test_a_node_looks_for_the_program_that_control_starts(program: str, found: O
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("echo Usage: $1 in $PWD", Output(0, "Usage: --help in /\n")),
+        ("echo Usage: $1 in $PWD", Output(0, "Usage: --version in /\n")),
         ("echo no Python >&2; exit 2", Output(2, "", "no Python\n")),
     ],
 )

@@ -8,6 +8,8 @@ from gleaner.control.setup import machine_facts, readers
 from gleaner.control.setup.facts import Facts, Output, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
+_NO_VERSION = "No such option"
+
 
 def settings(facts: Facts) -> Judgement:
     """Judge the agents' settings."""
@@ -53,7 +55,8 @@ def program(facts: Facts) -> Judgement:
 def start(facts: Facts) -> Judgement:
     """Judge a start of the agent program as the service account, which Slurm's jobs are run as."""
     said = needed(facts.programs.get(readers.AGENT_START, Unread("it was not tried")))
-    if said.status != 0:
+    is_older = _NO_VERSION in f"{said.stdout}{said.stderr}"  # it has started, and knows no --version
+    if said.status != 0 and not is_older:
         name = "the service account" if isinstance(facts.account, Unread) else facts.account.name
         return fault(
             f"{name} cannot start the agent program: {said.complaint}",

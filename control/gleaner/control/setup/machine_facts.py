@@ -88,7 +88,7 @@ if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --i
 cd /
 export PATH="$3" PYTHONDONTWRITEBYTECODE=1
 $become true || exit 9
-exec $become "$1" --help
+exec $become "$1" --version
 """
 
 
@@ -243,7 +243,7 @@ def find_controls_agent(control: object, *, within_s: float) -> Output | Unread:
 
 
 def start_of_agent(url: str, ca_file: Path | None, uid: int, patience_s: float) -> Output | Unread:
-    """Start the program that control starts on nodes, as the service account, and only for its help.
+    """Start the program that control starts on nodes, as the service account, and only for its version.
 
     Root reads any file: its own success says nothing.
     """
