@@ -232,10 +232,12 @@ def node(**changes: Any) -> Facts:
         folders={
             "/var/lib/gleaner/work": Folder(UID, 0o750, 900 * GIB), "/run/gleaner-agent": Folder(UID, 0o700, GIB),
             readers.TEMPORARY: Folder(0, 0o1777, 9 * GIB),
+            "/var/lib/gleaner-root": Folder(0, 0o700, 900 * GIB, path="/var/lib/gleaner-root"),
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
         docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
-        user_jobs_key=NODES_KEY, slurmd_limits=LIMITS,
+        user_jobs_key=NODES_KEY, slurmd_limits=LIMITS, cpus=8,
+        docker_folder=Folder(0, 0o710, 900 * GIB, path="/var/lib/docker"),
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,
     )  # fmt: skip
     return replace(facts, **changes)

@@ -87,6 +87,9 @@ DEMO = timed(queue=QueueSettings(**_DEMO["queue"]), rounds=RoundSettings(**_DEMO
 NO_HELPER = Unread("the node's helper does not answer")
 
 
+FULL = Folder(0, 0o710, 2**20, path="/full")
+
+
 def storage(**changes: Any) -> Any:
     return replace(h.STORAGE, **changes)
 
@@ -143,6 +146,10 @@ FAULTS: list[tuple[str, Facts]] = [
     ("settings", h.file(h.control(), "/etc/gleaner/gleaner.toml", TextFile("", mode=0o640, gid=7))),
     ("agents' settings", h.file(h.node(), "/etc/gleaner/agent.toml", TextFile("", mode=0o600))),
     ("agent's start", h.program(h.node(), readers.AGENT_START, Output(126, "", "setpriv: failed to execute: denied"))),
+    ("agents' resources", h.node(agent=h.agent(memory_mib=65_000))),
+    ("containers' folder", h.node(agent=h.agent(runtime="docker"), docker_folder=FULL)),
+    ("containers' folder", h.node(agent=h.agent(runtime="criu"), folders={"/var/lib/gleaner-root": FULL})),
+    ("containers' folder", h.node(helper=NO_HELPER, docker_folder=replace(FULL, free_bytes=9 * h.GIB, free_files=0))),
     ("agents' times", h.health(h.node(), round_length_s=90.0, least_slice_s=45.0)),
     ("agents' times", h.node(agent=h.agent(margin_s=4000.0))),
     ("storage's owner", h.control(storage=storage(foreign="agents"))),
@@ -206,6 +213,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(0, 0o755, 900 * h.GIB)})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o755, 2**20)})),
     ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(h.UID, 0o750, 900 * h.GIB, 0)})),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(
+        h.UID, 0o750, 900 * h.GIB, 90_000, all_files=5_000_000)})),
     ("Docker's group", h.node(docker_socket="root:root, mode 660")),
     ("runtime", h.node(docker_socket="root:root, mode 660", helper=NO_HELPER)),
     ("Slurm's JSON", h.program(h.node(), "scontrol json", Output(
@@ -318,6 +327,10 @@ FAULTS += [
 WARNINGS: list[tuple[str, Facts]] = [
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
     ("agents' times", h.node(agent=h.agent(margin_s=300.0))),
+    ("agents' resources", h.node(agent=h.agent(cpus=9))),
+    ("containers' folder", h.node(docker_folder=FULL)),
+    ("work folder", h.node(folders={"/var/lib/gleaner/work": Folder(
+        h.UID, 0o750, 900 * h.GIB, all_bytes=20 * h.GIB)})),
     ("allowed images", h.node(agent=h.agent(images_allowed=("gleaner/*",)))),
     ("rounds", h.control(settings=h.settings(rounds=RoundSettings(length_s=90)))),
     ("agents' program", h.control(settings=h.settings(
@@ -440,6 +453,7 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("agents' times", h.health(h.node(), round_length_s=None)),
         ("agent's start", h.program(h.node(), readers.AGENT_START, SILENT)),
         ("slurmd's limits", h.node(slurmd_limits="Max cpu time")),
+        ("containers' folder", h.node(helper=NO_HELPER, docker_folder=MISSING)),
         ("agents' times", h.health(h.node(), least_slice_s="x")),
         ("looks at Slurm", h.health(h.control(), leader=False)),
         ("munge", h.client(munge=Unread("the program munge is not installed here", is_missing=True))),

@@ -135,6 +135,8 @@ def test_the_free_room_of_a_folder_is_in_bytes_and_inodes(tmp_path: Path) -> Non
     assert isinstance(found, Folder)
     assert found.free_bytes > 0
     assert found.free_files > 0
+    assert found.all_bytes >= found.free_bytes
+    assert found.all_files == os.statvfs(tmp_path).f_files
 
 
 def test_a_file_that_is_none_is_one_line_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

@@ -91,6 +91,22 @@ def times(facts: Facts) -> Judgement:
     return ok(f"agents begin a job with {parts}; control's rounds last {round_s:g} s")
 
 
+def resources(facts: Facts) -> Judgement:
+    """Judge the memory and the cores that jobs may use by the settings, against what the machine has."""
+    found, path = needed(facts.agent), machine_facts.agent_file()
+    if found.memory_mib and 0 < facts.memory_mib < found.memory_mib:
+        return fault(
+            f"jobs may use {found.memory_mib} MiB (memory_mib), and this machine has {facts.memory_mib}",
+            f"lower memory_mib in {path}, or leave it out: jobs are killed",
+        )
+    if found.cpus and 0 < facts.cpus < found.cpus:
+        return warning(
+            f"jobs may use {found.cpus} cores (cpus), and this machine has {facts.cpus}",
+            f"lower cpus in {path}, or leave it out: jobs wait for each other",
+        )
+    return ok(f"{found.cpus or 'all'} cores and {found.memory_mib or 'all'} MiB of the allocation")
+
+
 def _seconds(value: Any) -> float | None:
     """Return a time that control has told; None if it is none: an older control does not tell it."""
     return float(value) if type(value) in {int, float} and 0 < value < float("inf") else None

@@ -108,6 +108,9 @@ class Folder:
     free_bytes: int
     free_files: int = sys.maxsize
     path: str = ""
+    all_bytes: int = sys.maxsize
+    all_files: int = 0
+    """Zero if the file system has no number of files that it can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +317,10 @@ class Facts:
     """Those of our programs, and of the system's that matter here, that run now."""
     slurmd_limits: str | Unread = NOT_ASKED
     """The limits of slurmd as the kernel prints them (`/proc/PID/limits`)."""
+    docker_folder: Folder | Unread = NOT_ASKED
+    """The folder in which the running Docker Engine keeps images, and what containers write."""
     memory_mib: int = 0
+    cpus: int = 0
     up_s: float = 0.0
     """The time since this machine was started, without the time for which it slept, as systemd counts."""
     user: str = ""

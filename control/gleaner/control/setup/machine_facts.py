@@ -294,6 +294,15 @@ def large_request(url: str, ca_file: Path | None, patience_s: float) -> str | Un
     return answer if isinstance(answer, Unread) else ""
 
 
+def docker_folder(patience_s: float) -> Folder | Unread:
+    """Return the folder in which the running Docker Engine keeps images, and what containers write."""
+    said = reading.run(("docker", "info", "--format", "{{.DockerRootDir}}"), within_s=patience_s)
+    if isinstance(said, Unread):
+        return said
+    path = said.stdout.strip()
+    return reading.folder(Path(path)) if said.status == 0 and path.startswith("/") else Unread(said.complaint)
+
+
 def copies() -> Folder | Unread:
     """Return the folder in which containerd leaves the memory of restored containers (deploy/watchdog)."""
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):

@@ -231,6 +231,7 @@ def read(
         files=cast("Mapping[str, TextFile | Unread]", named("file ")),
         folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
         memory_mib=machine_facts.memory_mib(),
+        cpus=os.cpu_count() or 0,
         slurm_admin_account=admin,
         up_s=time.monotonic(),
         user=machine_facts.name_of(os.geteuid()),
@@ -289,6 +290,7 @@ def _special(
         readers["munge"] = lambda: machine_facts.munge(None, account_uid, patience_s)
     if role is MachineRole.NODE:
         readers["copies"] = machine_facts.copies
+        readers["docker_folder"] = lambda: machine_facts.docker_folder(patience_s)
         readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
         readers["slurmd_limits"] = lambda: reading.limits_of(SLURMD)
         readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
@@ -326,7 +328,7 @@ def _places(
         files += [DAEMON_JSON, SLURM_CONF]
         files += [RUNC_CONF, SELINUX, CGROUPS_V2, CGROUPS_V1, config.CONFIG_FILE, EPILOG, machine_facts.agent_file()]
         if not isinstance(privileged, Unread):
-            folders.append(privileged.handshakes)
+            folders += [privileged.handshakes, privileged.bundles]
             files += [privileged.user_jobs_key] if privileged.user_jobs_key else []
         if not isinstance(agent, Unread):
             folders.append(str(agent.work))

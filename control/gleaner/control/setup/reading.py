@@ -159,7 +159,15 @@ def folder(path: Path) -> Folder | Unread:
         return Unread(f"{path} is no folder")
     # Some file systems have no number of files that they can hold, and say 0 of 0.
     free_files = space.f_favail if space.f_files else sys.maxsize
-    return Folder(facts.st_uid, stat.S_IMODE(facts.st_mode), space.f_bavail * space.f_frsize, free_files, str(path))
+    return Folder(
+        uid=facts.st_uid,
+        mode=stat.S_IMODE(facts.st_mode),
+        free_bytes=space.f_bavail * space.f_frsize,
+        free_files=free_files,
+        path=str(path),
+        all_bytes=space.f_blocks * space.f_frsize,
+        all_files=space.f_files,
+    )
 
 
 @dataclass(frozen=True, slots=True)

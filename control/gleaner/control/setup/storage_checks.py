@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.agent.common.quantities import size
-from gleaner.control.setup import readers
+from gleaner.control.setup import machine_facts, readers
 from gleaner.control.setup.facts import Facts, Folder, MachineRole, StorageFacts, Unread, needed, sqlite_file
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
@@ -15,6 +15,8 @@ _GIB = 2**30
 _LITTLE_BYTES = 50 * _GIB
 _LEAST_BYTES = 1 * _GIB
 _LEAST_FILES = 10_000
+_LEAST_PART_OF_FILES = 0.02
+"""With a smaller part of its inodes free, agents take a file system for full (`agent.node.disk_usage.room`)."""
 _LEAST_TEMPORARY_BYTES = 2**26
 _LEAST_TEMPORARY_FILES = 100
 _LEAST_COPIES_BYTES = 2**28
@@ -143,13 +145,12 @@ def work_folder(facts: Facts) -> Judgement:
         )
     if found.mode & 0o022:
         return fault(f"others may write into {settings.work} (mode {found.mode:o})", f"chmod 750 {settings.work}")
-    if found.free_bytes < settings.disk_reserve_mib * _MIB:
-        return fault(
-            f"{size(found.free_bytes)} are free, less than disk_reserve_mib", "no job starts: free some space there"
-        )
-    if found.free_files < _LEAST_FILES:
-        return fault(
-            f"{found.free_files} inodes (files) are free in {settings.work}", "no job starts: remove some files there"
+    if short := _shortage(found, settings.disk_reserve_mib):
+        return fault(f"{short} in {settings.work}", "no job starts: remove some files there")
+    if (settings.disk_mib_per_job + settings.disk_reserve_mib) * _MIB > found.all_bytes:
+        return warning(
+            f"disk_mib_per_job and disk_reserve_mib are more than the disk of {settings.work} has: one job may fill it",
+            f"lower disk_mib_per_job in {machine_facts.agent_file()}",
         )
     if found.free_bytes < 2 * facts.memory_mib * _MIB:
         return warning(
@@ -157,6 +158,38 @@ def work_folder(facts: Facts) -> Judgement:
             "jobs that fill the memory may find no room to be restored",
         )
     return ok(f"{settings.work}, {size(found.free_bytes)} are free")
+
+
+def containers_folder(facts: Facts) -> Judgement:
+    """Judge the room where containers' files and images go: agents look at it as they look at their work folder."""
+    settings = needed(facts.agent)
+    places: list[Folder] = []
+    if settings.runtime != "criu" and isinstance(facts.docker_folder, Folder):
+        places.append(facts.docker_folder)
+    if (
+        settings.runtime != "docker"
+        and not isinstance(facts.helper, Unread)
+        and not isinstance(facts.privileged, Unread)
+    ):
+        bundles = facts.folders.get(facts.privileged.bundles)
+        places += [bundles] if isinstance(bundles, Folder) else []
+    if not places:
+        return not_checked("neither Docker's folder nor the node helper's could be looked at")
+    lacks = [(place, short) for place in places if (short := _shortage(place, settings.disk_reserve_mib))]
+    for place, short in lacks:
+        # With two runtimes it is not known here which one agents use.
+        judge = fault if len(lacks) == len(places) else warning
+        return judge(f"{short} in {place.path}", "no job starts: remove images or some files there")
+    return ok(", ".join(f"{place.path}, {size(place.free_bytes)} are free" for place in places))
+
+
+def _shortage(found: Folder, reserve_mib: int) -> str:
+    """Return what is too little on a disk, so that an agent begins no job (`DiskWatch`); empty if nothing is."""
+    if found.free_bytes < reserve_mib * _MIB:
+        return f"{size(found.free_bytes)} are free, less than disk_reserve_mib ({reserve_mib}),"
+    if found.free_files < max(_LEAST_FILES, _LEAST_PART_OF_FILES * found.all_files):
+        return f"{found.free_files} inodes (files) are free"
+    return ""
 
 
 def temporary_folder(facts: Facts) -> Judgement:
