@@ -26,6 +26,7 @@ from gleaner.control.setup.facts import (
     EpochFacts,
     Facts,
     Folder,
+    HeartbeatFacts,
     MachineRole,
     Output,
     Programs,
@@ -60,6 +61,7 @@ QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_hol
 SECRET_KEY = SecretKeyFacts(uid=UID, mode=0o600, is_missing=False, is_on_storage=False, trouble="")
 ACCOUNT = Account("gleaner", UID, ("gleaner", "docker"), (UID, 998))
 EPOCHS = EpochFacts("/run/gleaner/alive.epoch", 1_799_000_000, 1_799_000_000)
+HEARTBEAT = HeartbeatFacts("/run/gleaner/alive", 4.0, 60.0)
 CERTIFICATE = Certificate(("head",), NOW_S + 400 * DAY_S)
 HEALTH: dict[str, Any] = {
     "status": "ok", "leader": True, "has_leader": True, "version": "0.2.0",
@@ -192,7 +194,7 @@ def control(**changes: Any) -> Facts:
             "/etc/key.pem": TextFile("", UID, 0o600), "/etc/cert.pem": TextFile("", 0, 0o644),
         },
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
-        slurm_admin="", slurm_admin_account="gleaner-slurm-admin", epochs=EPOCHS, up_s=900_000.0,
+        slurm_admin="", slurm_admin_account="gleaner-slurm-admin", epochs=EPOCHS, heartbeat=HEARTBEAT, up_s=900_000.0,
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
         munge="0", audit="", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
         stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,

@@ -71,6 +71,7 @@ CHANGED = h.file(h.control(), SETTINGS, TextFile("", changed_s=h.NOW_S - 60))
 """Control was started a day ago."""
 AUDITED = h.settings(audit=AuditSettings(file=Path("/var/log/gleaner/audit")))
 LOGS = h.program(h.control(settings=AUDITED), "systemctl places", Output(0, f"{h.PLACES}LogsDirectory=gleaner\n"))
+NO_BEAT = replace(h.HEARTBEAT, age_s=None)
 ELSEWHERE = h.file(h.client(overrides=frozenset({"gleaner_client__url"})), SETTINGS,
                    TextFile('[client]\nurl = "https://other:8642"\n'))  # fmt: skip
 OTHER_NAME = Unread("the certificate of head is not for that name: Hostname mismatch")
@@ -341,6 +342,8 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("version", h.health(h.node(), version="0.1.0")),
     ("looks at Slurm", h.health(FAST, last_poll_age_s=70.0)),
     ("settings in force", CHANGED),
+    ("Slurm admin's heartbeat", replace(ON, heartbeat=replace(h.HEARTBEAT, age_s=200.0))),
+    ("Slurm admin's heartbeat", replace(ON, heartbeat=replace(h.HEARTBEAT, age_s=None))),
     ("times in settings", timed(rounds=RoundSettings(length_s=60, shortest_slice_s=10, agent_needs_s=55))),
     ("times in settings", timed(rounds=RoundSettings(length_s=3600, shortest_slice_s=3000))),
     ("times in settings", timed(rounds=RoundSettings(length_s=600, poll_s=200))),
@@ -458,6 +461,10 @@ def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
         ("Slurm admin service", h.control(slurm_admin=MISSING)),
         ("certificate", h.control(certificate=OTHER_NAME, control=OTHER_NAME)),
         ("settings in force", h.health(CHANGED, started_s=None)),
+        ("Slurm admin's heartbeat", h.control(heartbeat=replace(h.HEARTBEAT, age_s=None))),
+        ("Slurm admin's heartbeat", h.health(replace(ON, heartbeat=NO_BEAT), started_s=h.NOW_S - 60)),
+        ("Slurm admin's heartbeat", h.health(replace(ON, heartbeat=NO_BEAT), started_s=None)),
+        ("Slurm admin's heartbeat", h.health(replace(ON, heartbeat=NO_BEAT), leader=False)),
         ("settings in force", replace(CHANGED, control=replace(h.CONTROL, is_here=False))),
         ("settings in force", replace(CHANGED, overrides=frozenset({"GLEANER_SETTINGS"}))),
         ("audit file", replace(LOGS, audit=Unread("this can be tried by root, or by the service account"))),
@@ -610,6 +617,8 @@ def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None
     ("name", "facts"),
     [
         ("times in settings", DEMO),
+        ("Slurm admin's heartbeat", ON),
+        ("Slurm admin's heartbeat", replace(ON, heartbeat=replace(h.HEARTBEAT, age_s=200.0, fresh_for_s=300.0))),
         *(("times in settings", timed(rounds=RoundSettings(length_s=length_s))) for length_s in (120, 600, 86_400)),
         ("times in settings", timed(cluster=ClusterSettings(timeout_s=1))),  # there is no Slurm
         ("settings in force", h.file(CHANGED, SETTINGS, TextFile("", changed_s=h.NOW_S - h.DAY_S + 0.9))),

@@ -31,6 +31,7 @@ from gleaner.control.setup.facts import (
     Certificate,
     EpochFacts,
     Folder,
+    HeartbeatFacts,
     MachineRole,
     Output,
     SecretKeyFacts,
@@ -43,6 +44,7 @@ from gleaner.control.setup.key_probe import probe as try_key
 from gleaner.control.setup.queue_probe import probe
 from gleaner.control.setup.storage_probe import key_notes, try_writes
 from gleaner.control.setup.storage_probe import probe as try_storage
+from gleaner.control.slurm_admin.server import write_heartbeat
 
 PATIENCE_S = 120.0
 NOBODY = 65534
@@ -310,6 +312,20 @@ def test_the_epochs_of_the_slurm_admin_service_and_of_the_queue_are_read(tmp_pat
     assert slurm_admin_facts.epochs(conf, database, PATIENCE_S) == Unread(f"{file} holds no number")
     conf.write_text("nothing known")
     assert "line 1" in str(slurm_admin_facts.epochs(conf, database, PATIENCE_S))
+
+
+def test_the_heartbeat_of_the_slurm_admin_service_is_read(tmp_path: Path) -> None:
+    conf, file = tmp_path / "conf", tmp_path / "alive"
+    assert "there is no" in str(slurm_admin_facts.heartbeat(conf))
+    conf.write_text(f"control us\nsocket /s\nheartbeat {file}\nfresh-for-s 90\n")
+    assert slurm_admin_facts.heartbeat(conf) == HeartbeatFacts(str(file), None, 90.0)
+    write_heartbeat(file, time.time() - 50)
+    found = slurm_admin_facts.heartbeat(conf)
+    assert isinstance(found, HeartbeatFacts)
+    assert found.age_s is not None
+    assert found.age_s >= 50
+    conf.write_text("nothing known")
+    assert "line 1" in str(slurm_admin_facts.heartbeat(conf))
 
 
 def test_the_slurm_admin_services_account_owns_its_socket(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ CHECKS = (
     Check("Slurm admin's settings", slurm_admin_checks.settings_file, _CONTROL),
     Check("Slurm admin's rights", slurm_admin_checks.rights, _CONTROL),
     Check("Slurm admin's epoch", slurm_admin_checks.epoch, _CONTROL),
+    Check("Slurm admin's heartbeat", slurm_admin_checks.heartbeat, _CONTROL),
     Check("dead man's switch", slurm_admin_checks.dead_mans_switch, _CONTROL),
     Check("storage", storage_checks.folder, _WORKS),
     Check("storage's owner", storage_checks.owner, _WORKS),

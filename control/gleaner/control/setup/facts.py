@@ -198,6 +198,17 @@ class EpochFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatFacts:
+    """The file in which the Slurm admin service writes down that control is alive while entitlements are on."""
+
+    file: str
+    age_s: float | None
+    """None if there is no such file, or no time in it."""
+    fresh_for_s: float
+    """The age from which no job is held at its submission."""
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """A certificate that an authority vouches for: the names in it, and its end (seconds since the epoch)."""
 
@@ -301,6 +312,7 @@ class Facts:
     slurm_admin_account: str = ""
     """The name of the account of that service; empty if it is not known."""
     epochs: EpochFacts | Unread = NOT_ASKED
+    heartbeat: HeartbeatFacts | Unread = NOT_ASKED
     commands: tuple[str, ...] | Unread = NOT_ASKED
     """Those of our programs, and of the system's that matter here, that run now."""
     slurmd_limits: str | Unread = NOT_ASKED

@@ -272,6 +272,7 @@ def _special(
             readers["slurm_admin"] = partial(
                 reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
             )
+            readers["heartbeat"] = partial(slurm_admin_facts.heartbeat, admin_settings.FILE)
             readers["audit"] = lambda: machine_facts.audit_file(
                 settings.audit.file, account_uid or os.geteuid(), patience_s
             )

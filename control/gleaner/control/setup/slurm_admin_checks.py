@@ -11,6 +11,8 @@ from gleaner.control.setup.slurm_checks import config
 _SWITCH_LATE_S = 900.0
 """Systemd starts the switch every minute, five minutes after the machine's start for the first time, and one run may
 take ten minutes."""
+_STARTS_WITHIN_S = 120.0
+"""A control that was just started may not have led yet."""
 _NO_EXEC = frozenset({"126", "127", "203"})
 """Exit codes of a program that could not be started."""
 
@@ -72,6 +74,26 @@ def epoch(facts: Facts) -> Judgement:
             f"if no other control leads: rm {found.file}; systemctl restart gleaner-slurm-admin",
         )
     return ok("control's epoch is the newest")
+
+
+def heartbeat(facts: Facts) -> Judgement:
+    """Judge whether control tells the service that it is alive: else slurmctld holds no job for it."""
+    if _needs_service(facts) != "on":
+        return not_checked("entitlements are not on")
+    health = needed(facts.control).health
+    started_s = health.get("started_s")
+    if not health.get("leader") or not isinstance(started_s, int | float):
+        return not_checked("it is not known how long this control program has led")
+    if facts.now_s - started_s < _STARTS_WITHIN_S:
+        return not_checked("control was only just started")
+    found = needed(facts.heartbeat)
+    if found.age_s is None or found.age_s > max(_STARTS_WITHIN_S, found.fresh_for_s):
+        since = "at all" if found.age_s is None else f"for {in_words(found.age_s)}"
+        return warning(
+            f"control has not told the Slurm admin service {since} that it is alive: no job is held for it",
+            "`glean owners` says why; [entitlements] partitions and slurm-admin.conf must name the same ones",
+        )
+    return ok(f"{found.file} is {in_words(max(0.0, found.age_s))} old")
 
 
 def settings_file(facts: Facts) -> Judgement:

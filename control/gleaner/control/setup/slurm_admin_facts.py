@@ -3,12 +3,13 @@
 import os
 import pwd
 import sqlite3
+import time
 from pathlib import Path
 
 from gleaner.control.input_errors import one_line
 from gleaner.control.settings import EntitlementSettings
 from gleaner.control.setup import machine_facts, reading
-from gleaner.control.setup.facts import EpochFacts, Unread
+from gleaner.control.setup.facts import EpochFacts, HeartbeatFacts, Unread
 from gleaner.control.slurm_admin import settings as admin_settings
 
 _USUAL_NAME = "gleaner-slurm-admin"
@@ -40,3 +41,18 @@ def epochs(conf: Path, database: Path, patience_s: float) -> EpochFacts | Unread
         return EpochFacts(file, int(said.text), machine_facts.stored_epoch(database, patience_s))
     except sqlite3.Error as error:
         return Unread(one_line(f"{database}: {error}"))
+
+
+def heartbeat(conf: Path) -> HeartbeatFacts | Unread:
+    """Return the age of the heartbeat that the service's settings name."""
+    text = reading.text_file(conf)
+    if isinstance(text, Unread):
+        return text
+    try:
+        settings = admin_settings.parse(text.text, "")
+    except admin_settings.Misconfigured as error:
+        return Unread(one_line(f"{conf}{error}"))
+    said = reading.text_file(settings.heartbeat)
+    is_time = not isinstance(said, Unread) and said.text.strip().isdecimal()
+    age_s = time.time() - int(said.text) if not isinstance(said, Unread) and is_time else None
+    return HeartbeatFacts(str(settings.heartbeat), age_s, settings.fresh_for_s)
