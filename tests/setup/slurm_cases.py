@@ -12,6 +12,31 @@ NO_NODE = "allocation failure: Requested node configuration is not available"
 ENTITLED = h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",)))
 
 
+AGENT = "gleaner-1800000000-5eed5eed"
+
+
+def waiting(*reasons: str, more: str = "") -> Facts:
+    """Return control's facts where agents wait for these reasons."""
+    said = "".join(f"PENDING|{AGENT}|{reason}\n" for reason in reasons)
+    return h.program(h.control(), "squeue agents", Output(0, said + more))
+
+
+RESERVED = "ReservationName=old{} StartTime=1799000000 EndTime=1801000000 Nodes={} State={}\n"
+
+
+def reserved(*nodes: str, state: str = "ACTIVE", more: str = "") -> Facts:
+    """Return control's facts where Slurm has a reservation of each of these nodes."""
+    said = "".join(RESERVED.format(number, some, state) for number, some in enumerate(nodes))
+    return h.program(h.control(), "scontrol reservations", Output(0, said + more))
+
+
+def limited(*rows: str, cluster: str = "one", partition: str = "", qos: str = "gleaner||||||||||") -> Facts:
+    """Return control's facts with these limits of the account and its users."""
+    said = "".join(f"{cluster}|{partition}|{row}\n" for row in rows)
+    facts = h.program(h.control(), "sacctmgr limits", Output(0, said))
+    return h.program(facts, "sacctmgr qos limits", Output(0, f"{qos}\n"))
+
+
 def refused(said: str, facts: Facts | None = None) -> Facts:
     """Return control's facts where Slurm refuses an agent with these words."""
     return h.program(facts or h.control(), TRIAL, Output(1, "", f"{said}\n"))

@@ -1,8 +1,24 @@
 """Slurm's settings that keep agents off, or let them or regular jobs wait: each is named by its check."""
 
+from dataclasses import replace
+
 import pytest
 from tests.setup import healthy as h
-from tests.setup.slurm_cases import FAULTS, IN_ORDER, NO_NODE, NODES, PARTITIONS, WARNINGS, refused
+from tests.setup.fault_cases import state_of
+from tests.setup.slurm_cases import (
+    AGENT,
+    FAULTS,
+    IN_ORDER,
+    NO_NODE,
+    NODES,
+    PARTITIONS,
+    RESERVED,
+    WARNINGS,
+    limited,
+    refused,
+    reserved,
+    waiting,
+)
 
 from gleaner.control.setup.doctor import findings
 from gleaner.control.setup.facts import TRIAL, Facts, Output, Unread
@@ -58,3 +74,83 @@ def test_slurm_of_another_machine_has_no_order_of_starts() -> None:
     assert found("slurmctld's start", h.control(has_systemd=False)).state is CheckState.NOT_CHECKED
     unread = h.program(h.control(), "systemctl slurm", Unread("no answer within 5 s"))
     assert found("slurmctld's start", unread).state is CheckState.NOT_CHECKED
+
+
+def test_a_limit_of_nothing_is_named_with_the_command_that_takes_it_away() -> None:
+    facts = limited("|||||cpu=0,node=5||")
+    (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
+    assert found.seen == "account gleaner has GrpTRES=cpu=0: no agent starts"
+    assert found.to_do == "sacctmgr modify account gleaner set GrpTRES=cpu=-1"
+
+
+def test_agents_may_wait_for_nodes_and_beside_others() -> None:
+    for facts in (
+        waiting(),
+        waiting("Resources", "Priority"),
+        waiting("QOSGrpCpuLimit", more=f"RUNNING|{AGENT}|None\n"),
+        waiting(more="PENDING|another-job|QOSGrpCpuLimit\n"),
+    ):
+        assert state_of("agents", facts) is CheckState.OK
+
+
+def test_reservations_matter_once_no_node_is_left() -> None:
+    name = "reservations"
+    assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
+    later = RESERVED.format("9", "node[1-3]", "INACTIVE")
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003700"))) is CheckState.OK
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800003500"))) is CheckState.WARNING
+    (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
+    when = "no agent for a whole round starts before 2027-01-26 21:46 UTC"
+    assert found.seen == f"{when}: all nodes of gleaner are reserved (old1)"
+    longer = RESERVED.format("9", "node3", "ACTIVE").replace("1801000000", "1809000000")
+    (found,) = (finding for finding in findings(reserved("node[1-2]", more=longer)) if finding.name == name)
+    assert found.seen == f"{when}: all nodes of gleaner are reserved (old0, old9)"
+    ours = RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Accounts=gleaner")
+    assert state_of(name, reserved(more=ours)) is CheckState.OK
+    others = reserved(more=RESERVED.format("9", "node[1-3]", "ACTIVE Flags=MAGNETIC Users=eve"))
+    assert state_of(name, replace(others, account=Unread("nobody knows"))) is CheckState.WARNING
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (limited("|||||cpu=7||"),
+         "account gleaner has GrpTRES=cpu=7, and the smallest node has 8 CPUs: no agent starts "
+         "sacctmgr modify account gleaner set GrpTRES=cpu=8"),
+        (limited("gleaner||||||mem=3G|", "||||||mem=9G|"),
+         "user gleaner has MaxTRESPerJob=mem=3G, and the smallest node has 4000 MiB: no agent starts "
+         "sacctmgr modify user gleaner where account=gleaner set MaxTRESPerJob=mem=4000M"),
+        (limited("|||||||00:01:00"),
+         "account gleaner has MaxWall=00:01:00, and a round is 3600 s: no agent starts raise it"),
+        (limited("|||||||00:30:00"), "agents start only in the last 1800 s of a round"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_too_small_is_named_with_what_would_do(facts: Facts, words: str) -> None:
+    (found,) = (finding for finding in findings(facts) if finding.name == "Slurm's limits")
+    assert words in f"{found.seen} {found.to_do}"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        limited("|||||cpu=8,mem=4000M||01:00:00"),
+        limited("gleaner|||||||1-00:00:00", "|||||||00:01:00"),  # the user's counts
+        limited("|||0||||", qos="gleaner|||9|||||||"),  # the QOS's counts
+        limited("|0||||||", cluster="another"),
+        limited("|0||||||", partition="another"),
+        h.program(limited("|0||||||"), "scontrol config", Output(0, h.CONFIG.replace(",limits,qos", ""))),
+    ],
+)  # fmt: skip
+def test_limits_that_are_met_or_do_not_count_are_in_order(facts: Facts) -> None:
+    assert state_of("Slurm's limits", facts) is CheckState.OK
+
+
+def test_a_node_has_the_cpus_that_slurm_leaves_to_jobs() -> None:
+    facts = limited("|||||cpu=6||")
+    assert state_of("Slurm's limits", facts) is CheckState.FAULT
+    nodes = Output(0, h.NODES.replace("CPUTot=8", "CPUTot=8 CPUEfctv=6"))
+    assert state_of("Slurm's limits", h.program(facts, "scontrol nodes", nodes)) is CheckState.OK
+
+
+def test_limits_of_others_who_use_the_account_do_not_matter() -> None:
+    assert state_of("Slurm's limits", limited("eve|0||||||")) is CheckState.OK
