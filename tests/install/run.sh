@@ -67,7 +67,7 @@ timeout "$limit_s" qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 
     -append "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=0 hostname=machine" \
     -drive "file=$disk/disk.img,format=raw,if=virtio,cache=unsafe,snapshot=on" </dev/null >"$out/console.log" 2>&1 ||
     say "the emulator has ended with $?"
-sed -n 's/\r$//; s/^.*TRANSCRIPT: \?//p' "$out/console.log" >"$out/transcript.txt"
+sed -n 's/\r$//; s/^.*TRANSCRIPT\(\[[0-9]*\]\)\?: \?//p' "$out/console.log" >"$out/transcript.txt"
 say "$((SECONDS - began_s)) s; the transcript is in $out/transcript.txt"
 grep -qx "ALL IS AS IT SHOULD BE" "$out/transcript.txt" || { tail -n 15 "$out/transcript.txt"; die "it did not end well"; }
 say "$way: all is as it should be"

@@ -1,5 +1,6 @@
 """Each check names its fault, and says what to do; machines in order have none; garbage is no reason to give up."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,15 @@ LOGS = h.program(h.control(settings=AUDITED), "systemctl places", Output(0, f"{h
 ELSEWHERE = h.file(h.client(overrides=frozenset({"gleaner_client__url"})), SETTINGS,
                    TextFile('[client]\nurl = "https://other:8642"\n'))  # fmt: skip
 OTHER_NAME = Unread("the certificate of head is not for that name: Hostname mismatch")
+
+
+def timed(**tables: Any) -> Facts:
+    """Return control's facts with these settings."""
+    return h.control(settings=h.settings(**tables))
+
+
+_DEMO = tomllib.loads(Path(__file__).parents[2].joinpath("deploy/settings/demo.toml").read_text())
+DEMO = timed(queue=QueueSettings(**_DEMO["queue"]), rounds=RoundSettings(**_DEMO["rounds"]))
 NO_HELPER = Unread("the node's helper does not answer")
 
 
@@ -331,6 +341,12 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("version", h.health(h.node(), version="0.1.0")),
     ("looks at Slurm", h.health(FAST, last_poll_age_s=70.0)),
     ("settings in force", CHANGED),
+    ("times in settings", timed(rounds=RoundSettings(length_s=60, shortest_slice_s=10, agent_needs_s=55))),
+    ("times in settings", timed(rounds=RoundSettings(length_s=3600, shortest_slice_s=3000))),
+    ("times in settings", timed(rounds=RoundSettings(length_s=600, poll_s=200))),
+    ("times in settings", timed(rounds=RoundSettings(poll_s=60, pending_limit_s=100))),
+    ("times in settings", timed(queue=QueueSettings(lease_s=50))),
+    ("times in settings", timed(cluster=ClusterSettings(backend="slurm", timeout_s=4))),
     ("dead man's switch", switched(h.control(), timer="inactive")),
     ("dead man's switch", switched(result="exit-code")),
     ("dead man's switch", h.file(h.program(ON, "systemctl deadman", Output(0, "")), readers.DEADMAN, MISSING)),
@@ -593,6 +609,9 @@ def test_agents_need_no_group_docker_of_slurmctlds_machine(facts: Facts) -> None
 @pytest.mark.parametrize(
     ("name", "facts"),
     [
+        ("times in settings", DEMO),
+        *(("times in settings", timed(rounds=RoundSettings(length_s=length_s))) for length_s in (120, 600, 86_400)),
+        ("times in settings", timed(cluster=ClusterSettings(timeout_s=1))),  # there is no Slurm
         ("settings in force", h.file(CHANGED, SETTINGS, TextFile("", changed_s=h.NOW_S - h.DAY_S + 0.9))),
         ("audit file", LOGS),
         ("audit file", replace(h.control(settings=AUDITED), has_systemd=False)),

@@ -215,7 +215,8 @@ def test_a_certificate_is_shown_as_to_a_client_and_its_key_must_fit(tmp_path: Pa
     assert isinstance(expired, Certificate)  # a check says when it ended
     assert expired.ends_s <= time.time()
     for given, host, ca_file, why in (
-        (key, "node1", certificate, "Hostname mismatch"),
+        (key, "node1", certificate, "is not for that name: Hostname mismatch"),
+        (key, "10.1.2.3", certificate, "is not for that name: IP address mismatch"),
         (other, "head", certificate, "cannot be used together"),
         (key, "head", None, "is not trusted"),
         (tmp_path / "none", "head", certificate, "there is no"),

@@ -4,7 +4,8 @@ alice=$(getent passwd alice | cut -d: -f6)
 way=$(cat way)
 stage=$(cat stage 2>/dev/null || echo 1)
 kept=$(printf '%s\n' /opt/gleaner "$alice" /srv/install /proc /sys /run /tmp /dev "$HOME/.cache" /var/cache /var/log /var/tmp \
-    /var/lib/apt /var/lib/containerd /var/lib/docker /var/lib/dpkg /var/lib/mysql /var/lib/slurm /var/lib/systemd |
+    /var/lib/apt /var/lib/containerd /var/lib/docker /var/lib/dpkg /var/lib/munge /var/lib/mysql /var/lib/slurm \
+    /var/lib/systemd |
     sed 's|.*|^&/|')
 
 end() { # end LINE: the machine is switched off

@@ -42,6 +42,7 @@ CHECKS = (
     Check("agents' resources", agent_checks.resources, _NODE),
     Check("allowed images", agent_checks.images_allowed, _NODE),
     Check("rounds", machine_checks.rounds, _CONTROL),
+    Check("times in settings", control_checks.times_fit, _CONTROL),
     Check("agents' program", machine_checks.agent_command, _CONTROL),
     Check("service account", machine_checks.account, _WORKS),
     Check("clock", machine_checks.clock_is_synchronised, _ALL),
