@@ -431,11 +431,12 @@ def _key_against_others(facts: Facts, path: str) -> Judgement:
     if len(strange) == len(others):
         return fault(
             f"{mine.node} has another key of user jobs than {names}",
-            f"copy the other nodes' key to {path}: jobs of `glean run` cannot be restored here",
+            f"copy the other nodes' key to {path}: jobs of `glean run` cannot be restored here; "
+            "a key that was just changed there is known when an agent has started there",
         )
     return warning(
         f"{names} has another key of user jobs than {mine.node} and {len(others) - len(strange)} more",
-        f"copy the key of this node there, to {path}",
+        f"copy the key of this node there, to {path}; doctor knows of it when an agent has started there",
     )
 
 
