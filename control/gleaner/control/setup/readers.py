@@ -251,64 +251,68 @@ def _special(
     patience_s: float,
 ) -> dict[str, Callable[[], object]]:
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
-    readers: dict[str, Callable[[], object]] = {}
-    uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
-    account_uid = machine_facts.number_of(user) if role is MachineRole.CONTROL else uid
-    if not isinstance(settings, Unread):
-        client, socket = settings.client, settings.munge.socket or settings.client.munge_socket
-        if role is not MachineRole.NODE:
-            readers["control"] = lambda: machine_facts.control(client.url, client.ca_file, patience_s)
-            readers["large_request"] = lambda: machine_facts.large_request(client.url, client.ca_file, patience_s)
-            readers["token"] = lambda: machine_facts.token(settings, patience_s)
-        if role is MachineRole.CONTROL:
-            folder = settings.storage.folder
-            readers["storage"] = lambda: machine_facts.storage(folder, uid, patience_s)
-            readers["account"] = lambda: machine_facts.owner_of(folder)
-            readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
-            key_file = settings.queue.secret_key_file
-            url = settings.queue.url
-            database = sqlite_file(url) if url.startswith("sqlite") else None
-            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, database, patience_s)
-            readers["slurm_admin"] = partial(
-                reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
-            )
-            readers["heartbeat"] = partial(slurm_admin_facts.heartbeat, admin_settings.FILE)
-            readers["audit"] = lambda: machine_facts.audit_file(
-                settings.audit.file, account_uid or os.geteuid(), patience_s
-            )
-            readers["certificate"] = lambda: machine_facts.certificate(settings)
-            if database is not None:
-                readers["queue"] = lambda: machine_facts.queue(
-                    url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
-                )
-                readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
-                readers["stored"] = partial(machine_facts.stored, database, patience_s)
-            readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
-            readers["schema"] = lambda: machine_facts.schema(url, patience_s)
-        readers["munge"] = lambda: machine_facts.munge(socket, account_uid, patience_s)
-    elif role is MachineRole.NODE:
-        readers["munge"] = lambda: machine_facts.munge(None, account_uid, patience_s)
+    socket = None if isinstance(settings, Unread) else settings.munge.socket or settings.client.munge_socket
     if role is MachineRole.NODE:
-        readers["copies"] = machine_facts.copies
-        readers["docker_folder"] = lambda: machine_facts.docker_folder(patience_s)
-        readers["installed"] = lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY))
-        readers["slurmd_limits"] = lambda: reading.limits_of(SLURMD)
-        readers["commands"] = lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,)))
+        return _special_of_node(agent, privileged, socket, patience_s)
+    if isinstance(settings, Unread):
+        return {}
+    account_uid, client = machine_facts.number_of(user) if role is MachineRole.CONTROL else 0, settings.client
+    readers: dict[str, Callable[[], object]] = {
+        "control": lambda: machine_facts.control(client.url, client.ca_file, patience_s),
+        "large_request": lambda: machine_facts.large_request(client.url, client.ca_file, patience_s),
+        "token": lambda: machine_facts.token(settings, patience_s),
+        "munge": lambda: machine_facts.munge(socket, account_uid, patience_s),
+    }
+    return readers | (_special_of_control(settings, account_uid, patience_s) if role is MachineRole.CONTROL else {})
+
+
+def _special_of_control(settings: Settings, account_uid: int, patience_s: float) -> dict[str, Callable[[], object]]:
+    folder, url = settings.storage.folder, settings.queue.url
+    database = sqlite_file(url) if url.startswith("sqlite") else None
+    readers: dict[str, Callable[[], object]] = {
+        "storage": lambda: machine_facts.storage(folder, 0, patience_s),
+        "account": lambda: machine_facts.owner_of(folder),
+        "problem": lambda: machine_facts.problem(settings, patience_s),
+        "secret_key": lambda: machine_facts.secret_key(settings.queue.secret_key_file, folder, database, patience_s),
+        "slurm_admin": partial(reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s),
+        "heartbeat": partial(slurm_admin_facts.heartbeat, admin_settings.FILE),
+        "audit": lambda: machine_facts.audit_file(settings.audit.file, account_uid or os.geteuid(), patience_s),
+        "certificate": lambda: machine_facts.certificate(settings),
+        "commands": lambda: reading.running_names((SLURMCTLD,)),
+        "schema": lambda: machine_facts.schema(url, patience_s),
+    }
+    if database is not None:
+        service_uid = partial(machine_facts.service_uid, folder, _USUAL_ACCOUNT)
+        readers["queue"] = lambda: machine_facts.queue(url, service_uid(), patience_s)
+        readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
+        readers["stored"] = partial(machine_facts.stored, database, patience_s)
+    return readers
+
+
+def _special_of_node(
+    agent: "AgentSettings | Unread", privileged: config.Config | Unread, munge_socket: Path | None, patience_s: float
+) -> dict[str, Callable[[], object]]:
+    uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
+    readers: dict[str, Callable[[], object]] = {
+        "munge": lambda: machine_facts.munge(munge_socket, uid, patience_s),
+        "copies": machine_facts.copies,
+        "docker_folder": lambda: machine_facts.docker_folder(patience_s),
+        "installed": lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY)),
+        "slurmd_limits": lambda: reading.limits_of(SLURMD),
+        "commands": lambda: (*reading.running((WATCHDOG,)), *reading.running_names((SLURMD,))),
+    }
+    if not isinstance(privileged, Unread):
+        readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
+        readers["user_jobs_key"] = lambda: machine_facts.user_jobs_key(privileged)
+        readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
+    if not isinstance(agent, Unread):
+        url, ca_file = agent.control_url, agent.ca_file
+        readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
+        readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
+        readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
         if not isinstance(privileged, Unread):
-            readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
-            if not isinstance(agent, Unread):
-                readers[f"program {AGENT_START}"] = partial(
-                    machine_facts.start_of_agent, agent.control_url, agent.ca_file, uid, patience_s
-                )
-            readers["user_jobs_key"] = lambda: machine_facts.user_jobs_key(privileged)
-            readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
-            if not isinstance(agent, Unread):
-                readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
-        if not isinstance(agent, Unread):
-            url, ca_file = agent.control_url, agent.ca_file
-            readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
-            readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
-            readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
+            readers[f"program {AGENT_START}"] = partial(machine_facts.start_of_agent, url, ca_file, uid, patience_s)
+            readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
     return readers
 
 
