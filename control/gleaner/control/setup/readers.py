@@ -261,30 +261,7 @@ def _special(
             readers["large_request"] = lambda: machine_facts.large_request(client.url, client.ca_file, patience_s)
             readers["token"] = lambda: machine_facts.token(settings, patience_s)
         if role is MachineRole.CONTROL:
-            folder = settings.storage.folder
-            readers["storage"] = lambda: machine_facts.storage(folder, uid, patience_s)
-            readers["account"] = lambda: machine_facts.owner_of(folder)
-            readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
-            key_file = settings.queue.secret_key_file
-            url = settings.queue.url
-            database = sqlite_file(url) if url.startswith("sqlite") else None
-            readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, database, patience_s)
-            readers["slurm_admin"] = partial(
-                reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s
-            )
-            readers["heartbeat"] = partial(slurm_admin_facts.heartbeat, admin_settings.FILE)
-            readers["audit"] = lambda: machine_facts.audit_file(
-                settings.audit.file, account_uid or os.geteuid(), patience_s
-            )
-            readers["certificate"] = lambda: machine_facts.certificate(settings)
-            if database is not None:
-                readers["queue"] = lambda: machine_facts.queue(
-                    url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
-                )
-                readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
-                readers["stored"] = partial(machine_facts.stored, database, patience_s)
-            readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
-            readers["schema"] = lambda: machine_facts.schema(url, patience_s)
+            readers |= _special_of_control(settings, account_uid, patience_s)
         readers["munge"] = lambda: machine_facts.munge(socket, account_uid, patience_s)
     elif role is MachineRole.NODE:
         readers["munge"] = lambda: machine_facts.munge(None, account_uid, patience_s)
@@ -309,6 +286,32 @@ def _special(
             readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
             readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
             readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
+    return readers
+
+
+def _special_of_control(settings: Settings, account_uid: int, patience_s: float) -> dict[str, Callable[[], object]]:
+    """Return the readers of such facts of control's own machine. `account_uid`: the service account's, or 0."""
+    readers: dict[str, Callable[[], object]] = {}
+    folder = settings.storage.folder
+    readers["storage"] = lambda: machine_facts.storage(folder, 0, patience_s)
+    readers["account"] = lambda: machine_facts.owner_of(folder)
+    readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
+    key_file = settings.queue.secret_key_file
+    url = settings.queue.url
+    database = sqlite_file(url) if url.startswith("sqlite") else None
+    readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, database, patience_s)
+    readers["slurm_admin"] = partial(reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s)
+    readers["heartbeat"] = partial(slurm_admin_facts.heartbeat, admin_settings.FILE)
+    readers["audit"] = lambda: machine_facts.audit_file(settings.audit.file, account_uid or os.geteuid(), patience_s)
+    readers["certificate"] = lambda: machine_facts.certificate(settings)
+    if database is not None:
+        readers["queue"] = lambda: machine_facts.queue(
+            url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
+        )
+        readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
+        readers["stored"] = partial(machine_facts.stored, database, patience_s)
+    readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
+    readers["schema"] = lambda: machine_facts.schema(url, patience_s)
     return readers
 
 
