@@ -316,32 +316,6 @@ def _special_of_node(
     return readers
 
 
-def _special_of_control(settings: Settings, account_uid: int, patience_s: float) -> dict[str, Callable[[], object]]:
-    """Return the readers of such facts of control's own machine. `account_uid`: the service account's, or 0."""
-    readers: dict[str, Callable[[], object]] = {}
-    folder = settings.storage.folder
-    readers["storage"] = lambda: machine_facts.storage(folder, 0, patience_s)
-    readers["account"] = lambda: machine_facts.owner_of(folder)
-    readers["problem"] = lambda: machine_facts.problem(settings, patience_s)
-    key_file = settings.queue.secret_key_file
-    url = settings.queue.url
-    database = sqlite_file(url) if url.startswith("sqlite") else None
-    readers["secret_key"] = lambda: machine_facts.secret_key(key_file, folder, database, patience_s)
-    readers["slurm_admin"] = partial(reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s)
-    readers["heartbeat"] = partial(slurm_admin_facts.heartbeat, admin_settings.FILE)
-    readers["audit"] = lambda: machine_facts.audit_file(settings.audit.file, account_uid or os.geteuid(), patience_s)
-    readers["certificate"] = lambda: machine_facts.certificate(settings)
-    if database is not None:
-        readers["queue"] = lambda: machine_facts.queue(
-            url, machine_facts.service_uid(folder, _USUAL_ACCOUNT), patience_s
-        )
-        readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
-        readers["stored"] = partial(machine_facts.stored, database, patience_s)
-    readers["commands"] = lambda: reading.running_names((SLURMCTLD,))
-    readers["schema"] = lambda: machine_facts.schema(url, patience_s)
-    return readers
-
-
 def _places(
     role: MachineRole,
     settings: Settings | Unread,
