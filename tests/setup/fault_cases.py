@@ -212,8 +212,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("Docker", h.program(h.node(), "docker version", Output(0, '{"Version": "28.5.2", "Experimental": true}'))),
     ("Docker", h.program(h.node(), "docker version", Output(0, '{"Version": "26.1.5", "Experimental": false}'))),
     ("Docker", h.docker_info(h.node(), Runtimes={"runc": {"path": "runc"}})),
-    ("Docker", h.docker_info(h.node(), Driver="overlayfs")),
-    ("Docker", h.docker_info(h.node(), SecurityOptions=["name=seccomp,profile=builtin", "name=userns"])),
+    ("Docker", h.docker_info(h.node(agent=h.agent(runtime="docker")), Driver="overlayfs")),
+    ("Docker", h.docker_info(h.node(agent=h.agent(runtime="docker")), SecurityOptions=["name=userns"])),
     ("Docker", h.program(h.node(agent=h.agent(runtime="docker")), "docker version", Output(1, "", "Cannot connect"))),
     ("Docker's group", h.node(account=Account("gleaner", h.UID, ("gleaner",)))),
     ("node helper", h.node(helper=NO_HELPER)),
@@ -295,6 +295,7 @@ FAULTS += [
     ("temporary folder", h.node(copies=Folder(0, 0o700, 2**22, path="/copies"))),
 ]
 WARNINGS: list[tuple[str, Facts]] = [
+    ("Docker", h.docker_info(h.node(), Driver="overlayfs")),
     ("agents' settings", h.node(agent=h.agent(margin_s=5, shortest_slice_s=10))),
     ("agents' times", h.node(agent=h.agent(margin_s=300.0))),
     ("agents' resources", h.node(agent=h.agent(cpus=9))),

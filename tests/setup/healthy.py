@@ -54,7 +54,7 @@ STORAGE = StorageFacts(
     wrote_s=0.01,
     inode=7,
     changed_s=1.7e9,
-    key_notes={f"node{number}": ("f1a9", NOW_S - DAY_S) for number in (1, 2, 3)},
+    key_notes={f"node{number}": ("f1a9", NOW_S - DAY_S / 2) for number in (1, 2, 3)},
 )
 NODES_KEY = UserJobsKey("f1a9", NOW_S - 2 * DAY_S, "node1")
 QUEUE = QueueFacts("", 0, 0, is_read_only=False, holder="", holder_pid=0, is_holder_ours=False)
@@ -74,6 +74,7 @@ CONTROL = ControlFacts("https://head:8642", 200, HEALTH, 0.1, 0.6, CERTIFICATE, 
 CONFIG = """\
 Configuration data as of 2026-11-26T12:00:00
 AccountingStorageEnforce = associations,limits,qos
+AccountingStorageHost   = head
 ClusterName             = one
 DefMemPerCPU            = 500
 Epilog[0]               = /usr/local/libexec/gleaner/epilog.sh
@@ -196,7 +197,7 @@ def control(**changes: Any) -> Facts:
         folders={"/var/lib/gleaner": Folder(UID, 0o750, 900 * GIB)},
         slurm_admin="", slurm_admin_account="gleaner-slurm-admin", epochs=EPOCHS, heartbeat=HEARTBEAT, up_s=900_000.0,
         storage=STORAGE, control=CONTROL, token=Output(200, ""), certificate=CERTIFICATE, account=ACCOUNT, schema="",
-        munge="0", audit="", has_systemd=True, commands=(readers.SLURMCTLD,), problem="",
+        munge="0", audit="", has_systemd=True, commands=(readers.SLURMCTLD,), problem="", host="head",
         stored=StoredFacts(0, ("docker",)), queue=QUEUE, secret_key=SECRET_KEY,
     )  # fmt: skip
     return replace(facts, **changes)

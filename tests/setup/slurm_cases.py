@@ -5,10 +5,14 @@ from dataclasses import replace
 from tests.setup import healthy as h
 
 from gleaner.control.settings import EntitlementSettings, RoundSettings
-from gleaner.control.setup.facts import TRIAL, Facts, Output
+from gleaner.control.setup.facts import TRIAL, Facts, Output, Unread
 
 PARTITIONS, NODES, ACCOUNTS = "scontrol partitions", "scontrol nodes", "sacctmgr accounts"
 NO_NODE = "allocation failure: Requested node configuration is not available"
+MANY_NODES = "".join(
+    f"NodeName=node{number} CPUTot=8 RealMemory=4000 State={'DOWN' if number == 7 else 'IDLE'}\n"
+    for number in range(1, 41)
+)
 ENTITLED = h.settings(entitlements=EntitlementSettings(mode="on", partitions=("shared",)))
 
 
@@ -104,11 +108,24 @@ WARNINGS = [
      "rl_refill_period=5"),
     ("MinJobAge", h.slurm("MinJobAge               = 300 sec", "MinJobAge = 2 sec"), "MinJobAge=2"),
     ("power saving", saving(), "SuspendTime=30 sec"),
+    ("power saving", saving(("SuspendExcNodes         = (null)", "SuspendExcNodes = node[1-3]:1")), "SuspendTime=30"),
     ("slurmctld's start", h.slurm("slurmdbd.service munge", "munge", "systemctl slurm"), "does not wait for slurmdbd"),
     ("Slurm's limits", h.slurm("one|root||||||||", "one|root||||||node=1||", ACCOUNTS), "root has GrpTRES=node=1"),
     ("Slurm's limits", h.program(h.control(), "sacctmgr limits", Output(0, "one||gleaner|||2||||\n")), "MaxJobs=2"),
 ]  # fmt: skip
 IN_ORDER = [
+    ("Slurm's programs", h.program(h.control(), TRIAL, Unread("sbatch did not answer within 7 s"))),
+    ("Epilog", h.slurm("PrologEpilogTimeout     = 65534", "EpilogTimeout = 300\nPrologEpilogTimeout = 5")),
+    ("partition's users", h.slurm("AllocNodes=ALL", "AllocNodes=login1,head", PARTITIONS)),
+    ("partition's users", h.slurm("AllowAccounts=gleaner", "AllowAccounts=root DenyAccounts=gleaner", PARTITIONS)),
+    ("nodes", h.program(h.control(), NODES, Output(0, h.NODES.replace("State=IDLE", "State=IDLE+CLOUD+POWERED_DOWN")))),
+    ("nodes", h.program(h.slurm("Nodes=node[1-3]", "Nodes=node[1-40]", PARTITIONS), NODES, Output(0, MANY_NODES))),
+    ("SchedulerParameters", parameters("SchedulerParameters", "bf_max_job_user=3")),
+    ("slurmctld's start", h.program(h.slurm("AccountingStorageHost   = head", "AccountingStorageHost = other"),
+     "systemctl slurm", Output(0, h.SLURM_UNITS.replace("slurmdbd.service munge", "munge")))),
+    ("slurmctld's start", h.program(h.slurm("SLURM_VERSION           = 24.11.5", "SLURM_VERSION = 25.05.1"),
+     "systemctl slurm", Output(0, h.SLURM_UNITS.replace("slurmdbd.service munge", "munge")))),
+    ("Slurm's limits", limited("||||||node=1|")),
     ("PreemptExemptTime", h.program(h.slurm("PreemptExemptTime       = 00:00:00", "PreemptExemptTime = (null)"),
      "sacctmgr qos", Output(0, "gleaner|0.000000|NoReserve|00:00:00\nshort|1.0||01:00:00\n"))),
     ("trial submission", h.program(refused("allocation failure: (job submit limit, user's size)"), "squeue agents",

@@ -344,6 +344,20 @@ def test_only_a_note_that_is_newer_than_the_key_shows_another_key(facts: Facts) 
     assert state_of("user jobs' key", facts) is CheckState.OK
 
 
+def test_the_key_of_most_nodes_is_the_right_one() -> None:
+    notes = {f"node{number}": ("f1a9", h.NOW_S - 60) for number in range(2, 500)}
+    with_wrong = h.node(storage=storage(key_notes=notes | {"node9": ("0dd", h.NOW_S - 60)}))
+    (here,) = (finding for finding in findings(with_wrong) if finding.name == "user jobs' key")
+    assert (here.state, here.seen.split(":")[0]) == (CheckState.WARNING, "node9")
+    wrong_here = replace(with_wrong, user_jobs_key=replace(h.NODES_KEY, fingerprint="0dd"))
+    (here,) = (finding for finding in findings(wrong_here) if finding.name == "user jobs' key")
+    assert here.state is CheckState.FAULT
+    assert here.to_do.startswith("copy the other nodes' key to ")
+    one_each = h.node(storage=storage(key_notes={"node2": ("0dd", h.NOW_S - 60), "node3": ("f1a9", h.NOW_S - 60)}))
+    (here,) = (finding for finding in findings(one_each) if finding.name == "user jobs' key")
+    assert here.to_do == "find out which /etc/gleaner/user-jobs.key is right, and copy it to the others"
+
+
 def test_a_storage_that_is_not_mounted_is_one_fault() -> None:
     facts = h.node(storage=storage(is_set_up=False, uid=0, mode=0o755, id=""))
     assert [finding.name for finding in findings(facts) if finding.state is CheckState.FAULT] == ["storage"]

@@ -20,6 +20,8 @@ from tests.setup.slurm_cases import (
     waiting,
 )
 
+from gleaner.control.settings import ClusterSettings
+from gleaner.control.setup import readers
 from gleaner.control.setup.doctor import findings
 from gleaner.control.setup.facts import TRIAL, Facts, Output, Unread
 from gleaner.control.setup.finding import CheckState, Finding
@@ -61,6 +63,40 @@ def test_a_trial_that_finds_no_node_leaves_the_word_to_the_check_that_knows_why(
         assert found("trial submission", facts).state is CheckState.NOT_CHECKED
 
 
+@pytest.mark.parametrize("said", ["Unable to contact slurm controller", "Socket timed out on send/recv operation"])
+def test_a_slurm_that_does_not_answer_has_refused_nothing(said: str) -> None:
+    assert found("trial submission", refused(f"allocation failure: {said}")).state is CheckState.NOT_CHECKED
+
+
+def test_a_plug_ins_refusal_is_one_although_agents_are_queued() -> None:
+    facts = h.program(refused("allocation failure: Rejected by job_submit plugin"), "squeue agents",
+                      Output(0, f"PENDING|{AGENT}|Priority\n"))  # fmt: skip
+    assert found("trial submission", facts).state is CheckState.FAULT
+
+
+def test_what_slurm_hides_from_an_ordinary_user_is_not_judged() -> None:
+    facts = h.program(
+        h.slurm("PrivateData             = none", "PrivateData = nodes,users"), "sacctmgr level", Output(0, "")
+    )
+    assert found("PrivateData", replace(facts, uid=1000)).state is CheckState.NOT_CHECKED
+    assert found("PrivateData", facts).state is CheckState.FAULT
+
+
+def test_a_trial_submits_nothing_and_only_in_the_accounts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = h.settings(cluster=ClusterSettings(backend="slurm", account="physics", qos="idle", partition="spare"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    as_root = readers.submit_for_trial(settings, "gleaner", "root")
+    assert {"--test-only", "--uid=gleaner", "--wrap=true", "--partition=spare", "--account=physics"} <= set(as_root)
+    assert not [word for word in as_root if word.startswith(("--parsable", "--deadline"))]
+    assert readers.submit_for_trial(settings, "", "root") == ()
+    monkeypatch.setattr("os.geteuid", lambda: 4200)
+    own = readers.submit_for_trial(settings, "gleaner", "gleaner")
+    assert "--test-only" in own
+    assert not [word for word in own if word.startswith("--uid")]
+    assert readers.submit_for_trial(settings, "gleaner", "alice") == ()
+    assert readers.submit_for_trial(settings, "gleaner", "") == ()
+
+
 def test_nobody_else_tries_a_submission() -> None:
     programs = {name: said for name, said in h.control().programs.items() if name != TRIAL}
     one = found("trial submission", h.control(programs=programs))
@@ -97,10 +133,10 @@ def test_reservations_matter_once_no_node_is_left() -> None:
     name = "reservations"
     assert state_of(name, reserved("node[1-2]", "gpu[1-2]")) is CheckState.OK
     later = RESERVED.format("9", "node[1-3]", "INACTIVE")
-    assert state_of(name, reserved(more=later.replace("1799000000", "1800003700"))) is CheckState.OK
-    assert state_of(name, reserved(more=later.replace("1799000000", "1800003500"))) is CheckState.WARNING
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800000700"))) is CheckState.OK
+    assert state_of(name, reserved(more=later.replace("1799000000", "1800000500"))) is CheckState.WARNING
     (found,) = (finding for finding in findings(reserved("gpu1", "node[1-3]")) if finding.name == name)
-    when = "no agent for a whole round starts before 2027-01-26 21:46 UTC"
+    when = "no agent starts before 2027-01-26 21:46 UTC"
     assert found.seen == f"{when}: all nodes of gleaner are reserved (old1)"
     longer = RESERVED.format("9", "node3", "ACTIVE").replace("1801000000", "1809000000")
     (found,) = (finding for finding in findings(reserved("node[1-2]", more=longer)) if finding.name == name)

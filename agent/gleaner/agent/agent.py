@@ -135,7 +135,8 @@ class Agent:
     _mtbf_s: float | None = None
     _is_asking: bool = False
     """True while control has a claim to answer, perhaps with work."""
-    _has_asked: bool = False
+    _had_time: bool = False
+    """True once there was time for a slice."""
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
     """The newest heartbeats and control's answers; they show how far the two clocks differ."""
     _context: AgentContext = field(init=False)
@@ -271,7 +272,7 @@ class Agent:
 
     def _why_idle(self) -> str:
         """Return why this agent ends although its time is not over."""
-        if self._has_asked or self._disk.is_short or self._probe.hangs:
+        if self._had_time:
             return "no work"
         return f"no time for a slice of {self.settings.shortest_slice_s:g} s (shortest_slice_s in the agents' settings)"
 
@@ -412,8 +413,8 @@ class Agent:
     async def _claim_jobs(self) -> None:
         while True:
             free = self._free_resources()
-            if free and self._wants_work():
-                self._is_asking = self._has_asked = True
+            if self._wants_work() and free:
+                self._is_asking = True
                 try:
                     answer = await asyncio.to_thread(self.client.claim, free)
                 except (ControlSilent, ControlRefused) as error:
@@ -427,6 +428,7 @@ class Agent:
     def _wants_work(self) -> bool:
         """Return False near the end, with a storage that hangs, and with a full disk: then no new job may begin."""
         is_worth_it = self._save_point_s() - self.clock.now_s() >= self.settings.shortest_slice_s
+        self._had_time = self._had_time or is_worth_it
         return is_worth_it and not self._probe.hangs and not self._vacating and not self._disk.is_short
 
     def _start_job(self, job: Executor) -> None:

@@ -74,7 +74,7 @@ def run_to_end(agent: Agent) -> NoReturn:
 
 
 def _note_key(agent: Agent) -> None:
-    """Note this node's key of user jobs. A helper or a storage that hangs keeps nobody."""
+    """Note this node's key of user jobs. A helper or a storage that hangs does not delay the agent."""
     with suppress(config.Misconfigured):  # then there are no user jobs
         note_key(config.load(), agent.settings.storage, agent.facts.node, now_s=agent.clock.now_s())
 

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 def note_key(settings: Config, storage: Path, node: str, *, now_s: float) -> None:
-    """Note the fingerprint of this node's key, if user jobs are served here. It is no fault if that fails."""
+    """Note the fingerprint of this node's key, if user jobs are served here. A failure is only logged."""
     if not settings.user_jobs_key:
         return
     try:

@@ -209,7 +209,7 @@ def remove_logs(folder: Path, *, before_s: float) -> int:
 
     Return their number. Raises `OSError`.
     """
-    found = [*folder.glob("*.log"), *folder.glob(f"*{KEY_NOTE}")] if folder.is_dir() else []
+    found = [*folder.glob("*.log"), *folder.glob(f"*{KEY_NOTE}*")] if folder.is_dir() else []
     logs = [log for log in found if _kind(log) == stat.S_IFREG]
     old = [log for log in logs if log.stat().st_mtime < before_s]
     for log in old:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 from gleaner.control.setup.facts import ACCOUNT_LIMITS, QOS_LIMITS, Facts, NotRead, Unread, needed, version_in
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
-from gleaner.control.setup.slurm_checks import cluster, config, our_nodes, ours, seconds_in
+from gleaner.control.setup.slurm_checks import (
+    accounts_above,
+    cluster,
+    config,
+    most_agents,
+    our_nodes,
+    ours,
+    seconds_in,
+)
 
 _UNREADABLE = "sacctmgr said what cannot be read"
 _ROW_BEGIN = 3
@@ -80,14 +88,10 @@ def _limits_on_agents(facts: Facts) -> Iterator[SlurmLimit]:
             who = f"user {user}" if user else f"account {asked.account}"
             where = f"user {user} where account={asked.account}" if user else who
             yield from _limits_in(values, ACCOUNT_LIMITS, who=who, where=where)
-    above = {row[1]: row[2:] for row in _rows(facts, "sacctmgr accounts") if row[0].lower() in {ours_here, ""}}
-    parent = above.get(asked.account.lower(), [""])[0]
-    while parent in above:
-        parents, *values = above.pop(parent)
+    for parent, values in accounts_above(facts, asked.account):
         for limit in _limits_in(values, ACCOUNT_LIMITS, who=f"account {parent}", where=f"account {parent}"):
             if limit.field.startswith("Grp"):  # sacctmgr shows the others at the account itself, which inherits them
                 yield limit
-        parent = parents
 
 
 def _rows(facts: Facts, name: str) -> list[list[str]]:
@@ -123,14 +127,6 @@ def _smallest_node(facts: Facts) -> dict[str, int]:
     return {"cpu": min(cpus), "mem": min(memory)} if found else {}
 
 
-def _most_agents(facts: Facts) -> int:
-    """Return the most agents that control would have at once."""
-    try:
-        return min(len(our_nodes(facts)), needed(facts.settings).rounds.agents_at_most)
-    except NotRead:
-        return 0
-
-
 def _unmet_need(limit: SlurmLimit, least: Mapping[str, int]) -> tuple[str, str] | None:
     """Return what agents need and this limit does not give, and the value that would do; None if it is enough.
 
@@ -159,7 +155,7 @@ def limits(facts: Facts) -> Judgement:
     enforced = set(config(facts).get("AccountingStorageEnforce", "").lower().split(","))
     if not enforced & {"limits", "safe", "all"}:
         return ok("slurm.conf enforces no limits")
-    least, rounds, most_agents = _smallest_node(facts), needed(facts.settings).rounds, _most_agents(facts)
+    least, rounds, most = _smallest_node(facts), needed(facts.settings).rounds, most_agents(facts)
     decided: set[tuple[str, str]] = set()
     short: list[Judgement] = []
     for limit in _limits_on_agents(facts):
@@ -174,8 +170,9 @@ def limits(facts: Facts) -> Judgement:
                 f"{limit.who} has {limit.text}{f', and {why}' if why else ''}: no agent starts",
                 f"sacctmgr modify {limit.where} set {replace(limit, value=value).text}",
             )
-        if limit.part in {"", "node"} and limit.value.isdigit() and int(limit.value) < most_agents:
-            seen = f"{limit.who} has {limit.text}: so many agents run at once, of {most_agents}"
+        counts_agents = limit.part in {"", "node"} and limit.field != "MaxTRESPerJob"
+        if counts_agents and limit.value.isdigit() and int(limit.value) < most:
+            seen = f"{limit.who} has {limit.text}: at most {limit.value} of {most} agents can run at once"
             short.append(warning(seen, "raise it; or set [rounds] agents_at_most, if that is meant"))
         if seconds is not None and seconds < rounds.length_s:
             judge = fault if seconds < rounds.shortest_slice_s else warning

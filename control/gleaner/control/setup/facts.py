@@ -24,7 +24,7 @@ QOS_LIMITS = (
 )  # fmt: skip
 """Slurm's limits that let nothing start if they are too small."""
 TRIAL = "sbatch --test-only"
-"""The name of the trial submission among the programs, see `readers.commands`."""
+"""The name of the trial submission among the programs, see `readers`."""
 Value = TypeVar("Value")
 _LONGEST = 160
 """The most letters of a program's output in a finding."""
@@ -273,7 +273,7 @@ class Facts:
     agent: "AgentSettings | Unread" = NOT_ASKED
     privileged: Config | Unread = NOT_ASKED
     programs: Mapping[str, Output | Unread] = field(default_factory=dict[str, Output | Unread])
-    """By the names in `readers.COMMANDS`."""
+    """By the names in `readers`."""
     files: Mapping[str, TextFile | Unread] = field(default_factory=dict[str, TextFile | Unread])
     """By path."""
     folders: Mapping[str, Folder | Unread] = field(default_factory=dict[str, Folder | Unread])
@@ -319,6 +319,8 @@ class Facts:
     """The limits of slurmd as the kernel prints them (`/proc/PID/limits`)."""
     docker_folder: Folder | Unread = NOT_ASKED
     """The folder in which the running Docker Engine keeps images, and what containers write."""
+    host: str = ""
+    """The short name of this machine."""
     memory_mib: int = 0
     cpus: int = 0
     up_s: float = 0.0
@@ -353,7 +355,7 @@ class Facts:
     def refusal_to_account(self, path: str) -> str:
         """Return one line if the service account cannot read this file; empty if it can, or if that is not known.
 
-        Root itself reads any file: its own success says nothing.
+        Root can read everything, so its success proves nothing.
         """
         file = self.file(path)
         if isinstance(file, Unread) or isinstance(self.account, Unread) or file.is_readable_by(self.account):
@@ -367,6 +369,12 @@ def needed(fact: Value | Unread) -> Value:
     if isinstance(fact, Unread):
         raise NotRead(fact.why)
     return fact
+
+
+def unit_blocks(text: str) -> list[dict[str, str]]:
+    """Return what `systemctl show` says of each unit."""
+    lines = (block.splitlines() for block in text.strip().split("\n\n"))
+    return [{key: value for key, _, value in (line.partition("=") for line in some)} for some in lines]
 
 
 def sqlite_file(url: str) -> Path:

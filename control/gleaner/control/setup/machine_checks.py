@@ -22,11 +22,14 @@ from gleaner.control.setup.facts import (
     Unread,
     needed,
     trouble_in_token,
+    unit_blocks,
 )
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.redaction import password_of
 from gleaner.control.slurm.run import NO_ANSWER
 
+_QUICK_S = 1.0
+"""The longest half of an answer that shows a quiet way to control."""
 _RENEW = "run `glean setup control` again, then systemctl restart gleaner-control"
 _OTHER_NAME = "use a name that the certificate has, or make it anew: glean setup control --host NAME, for each name"
 _RESTART = "systemctl restart gleaner-control"
@@ -153,7 +156,8 @@ def control_answers(facts: Facts) -> Judgement:
             f"{found.url} answers, and does not lead{nobody}",
             "one control program must lead: on its machine `glean doctor control` and its log say why it cannot",
         )
-    if isinstance(facts.large_request, Unread) and "did not answer" in facts.large_request.why:
+    is_quick = found.unsure_s < _QUICK_S
+    if isinstance(facts.large_request, Unread) and HANGS in facts.large_request.why and is_quick:
         return fault(f"{found.url} answers small requests, and no large one",
                      "is the MTU the same on all machines (ip link), and ICMP let through?")  # fmt: skip
     return ok(f"{found.url} answers and leads{_other_url(facts)}")
@@ -493,8 +497,7 @@ def units(facts: Facts) -> Judgement:
         return not_checked("there is no systemd here")
     wrong: list[str] = []
     names: list[str] = []
-    for block in facts.output("systemctl").stdout.strip().split("\n\n"):
-        values = {key: value for key, _, value in (line.partition("=") for line in block.splitlines())}
+    for values in unit_blocks(facts.output("systemctl").stdout):
         name = values.get("Id", "?").removesuffix(".service")
         is_there = values.get("LoadState") == "loaded"
         if name == "gleaner-helper" and not is_there:

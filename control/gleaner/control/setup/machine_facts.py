@@ -55,7 +55,7 @@ Told = TypeVar("Told")
 AGENT_PROGRAM = "glean-agent"
 _KIB_A_MIB = 1024
 _SEVERAL_PACKETS = 4000
-_TEMPORARY = "/tmp"  # noqa: S108 - only looked at
+TEMPORARY = "/tmp"  # noqa: S108 - only looked at
 _PROBE = "gleaner.control.setup.storage_probe"
 _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
@@ -309,9 +309,9 @@ def copies() -> Folder | Unread:
         found = reading.variable_of("containerd", name)
         if isinstance(found, Unread):
             return found
-        if found:
+        if found.startswith("/"):
             return reading.folder(Path(found))
-    return reading.folder(Path(_TEMPORARY))
+    return reading.folder(Path(TEMPORARY))
 
 
 def token(settings: Settings, patience_s: float) -> Output | Unread:

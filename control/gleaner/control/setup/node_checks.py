@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.privileged.install.docker_engine import RUNTIME
 from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
 from gleaner.control.setup import readers, shipped
@@ -28,6 +27,8 @@ _LEAST_OPEN_FILES, _USUAL_OPEN_FILES = 1024, 131072
 _DRIVER = "overlay2"
 _NOT_AS_USERS = {"name=userns": "userns-remap", "name=rootless": "rootless mode"}
 """Docker's ways to give users other numbers: the job's user is another one than the folder's."""
+_KEY_NOTE_AGE_S = 24 * 3600.0
+"""An older note is of a node that is gone, or that has no agents: each agent writes it again after half a day."""
 _MOST_NAMES = 3
 _KILLED = 128
 """A shell's exit status of a program that a signal has ended is this, plus the signal's number."""
@@ -201,7 +202,8 @@ def docker(facts: Facts) -> Judgement:
         return fault(f"Docker {dotted(found)} cannot restore", 'use the node helper (runtime = "criu"), or Docker 26.1')
     info = _docker_info(facts)
     if why := _unfit(info):
-        return fault(f"Docker {dotted(found)} {why[0]}: agents cannot use it", why[1])
+        judge = fault if kind == "docker" else warning
+        return judge(f"Docker {dotted(found)} {why[0]}: agents cannot use it", f'{why[1]}; or set runtime = "criu"')
     if _runtimes(info).get(RUNTIME) != RUNC_SHIM:
         return fault(
             f"Docker {dotted(found)} has no runtime {RUNTIME!r} of ours", f"{_INSTALL}: it changes daemon.json"
@@ -422,20 +424,26 @@ def _key_against_others(facts: Facts, path: str) -> Judgement:
     notes: Mapping[str, tuple[str, float]] = {} if isinstance(facts.storage, Unread) else facts.storage.key_notes
     if isinstance(mine, Unread) or not notes:
         return ok(f"{path} is root's alone; not checked: all nodes must have the same key")
-    since_s = max(mine.changed_s, facts.now_s - LOG_AGE_S)
+    since_s = max(mine.changed_s, facts.now_s - _KEY_NOTE_AGE_S)
     others = {node: key for node, (key, noted_s) in notes.items() if node != mine.node and noted_s > since_s and key}
     strange = sorted(node for node, key in others.items() if key != mine.fingerprint)
     if not strange:
         return ok(f"{path} is root's alone, and of {len(others)} other nodes none is known to have another key")
     names = ", ".join(strange[:_MOST_NAMES]) + (" and others" if len(strange) > _MOST_NAMES else "")
-    if len(strange) == len(others):
+    like_mine = len(others) - len(strange)
+    if len(strange) > like_mine:
         return fault(
             f"{mine.node} has another key of user jobs than {names}",
             f"copy the other nodes' key to {path}: jobs of `glean run` cannot be restored here; "
             "a key that was just changed there is known when an agent has started there",
         )
+    if len(strange) == like_mine:
+        return warning(
+            f"{mine.node} and {like_mine} more nodes have another key of user jobs than {names}",
+            f"find out which {path} is right, and copy it to the others",
+        )
     return warning(
-        f"{names} has another key of user jobs than {mine.node} and {len(others) - len(strange)} more",
+        f"{names}: another key of user jobs than on {mine.node} and {like_mine} more nodes",
         f"copy the key of this node there, to {path}; doctor knows of it when an agent has started there",
     )
 

@@ -9,6 +9,7 @@ import platform
 import pwd
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -46,7 +47,7 @@ DEADMAN = "/usr/local/libexec/gleaner/deadman"
 SLURM_ADMIN_CONF = str(admin_settings.FILE)
 CONTROL_UNIT = "/etc/systemd/system/gleaner-control.service"
 SLURM_CONF = os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
-TEMPORARY = "/tmp"  # noqa: S108 - only looked at
+TEMPORARY = machine_facts.TEMPORARY
 SLURMCTLD, SLURMD = "slurmctld", "slurmd"
 CONTROLS_AGENT = "control's agent program"
 AGENT_START = "a start of control's agent program"
@@ -81,19 +82,16 @@ def find_role(exists: Callable[[str], bool]) -> MachineRole:
     return MachineRole.CLIENT
 
 
-def commands(
+def _commands(
     role: MachineRole,
     settings: Settings | Unread,
     privileged: config.Config | Unread,
+    accounts: "_Accounts",
     *,
-    user: str,
-    admin: str = "",
     has_systemd: bool,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the programs to run, by the names that the checks know.
-
-    `user` is the service account, and `admin` that of the Slurm admin service, if there is one.
-    """
+    """Return the programs to run, by the names that the checks know."""
+    user = accounts.service or _USUAL_ACCOUNT
     asked: dict[str, tuple[str, ...]] = {
         "timedatectl": ("timedatectl", "show", "--property=NTPSynchronized", "--value"),
         "chronyc": ("chronyc", "-c", "tracking"),
@@ -144,14 +142,14 @@ def commands(
         wanted = ("--user", user, "--partition", settings.cluster.partition, "--states", "PENDING,RUNNING")
         asked["squeue agents"] = ("squeue", "--noheader", *wanted, "--format", "%T|%j|%r")
         account = settings.cluster.account
-        if admin:
-            asked["sacctmgr admin"] = (*show, "user", admin, "format=User,AdminLevel")
+        if accounts.admin:
+            asked["sacctmgr admin"] = (*show, "user", accounts.admin, "format=User,AdminLevel")
         if account is not None:
             fields = f"format=Cluster,Partition,User,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr limits"] = (*show, "assoc", f"account={account}", fields)
             fields = f"format=Cluster,Account,ParentName,{','.join(ACCOUNT_LIMITS)}"
             asked["sacctmgr accounts"] = (*show, "assoc", "user=", fields)
-        if trial := submit_for_trial(settings, user):
+        if trial := submit_for_trial(settings, accounts.service, accounts.caller):
             asked[TRIAL] = trial
         if has_systemd:
             properties = "--property=Id,LoadState,UnitFileState,After"
@@ -159,19 +157,19 @@ def commands(
     return asked
 
 
-def submit_for_trial(settings: Settings, user: str) -> tuple[str, ...]:
+def submit_for_trial(settings: Settings, user: str, caller: str) -> tuple[str, ...]:
     """Return the command that asks Slurm whether it would take an agent, and submits none; empty if we may not ask.
 
-    Root asks in the name of the service account.
+    Root asks in the name of the service account. An empty `user` is not known.
     """
-    as_whom = [f"--uid={user}"] if os.geteuid() == 0 else []
-    if not as_whom and pwd.getpwuid(os.geteuid()).pw_name != user:
+    is_root = os.geteuid() == 0
+    if not user or (not is_root and caller != user):
         return ()
     now_s, length_s = time.time(), settings.rounds.length_s
     request = AgentRequest(f"{AGENT_PREFIX}trial", now_s + length_s, now_s + length_s / 2, Path("/dev/null"))
     words = submit(settings.cluster, request, now_s)
     kept = [word for word in words if not word.startswith(("--parsable", "--deadline"))]
-    return (*kept, "--test-only", *as_whom, "--wrap=true")
+    return (*kept, "--test-only", *([f"--uid={user}"] if is_root else []), "--wrap=true")
 
 
 def read(
@@ -190,11 +188,8 @@ def read(
         else Unread("only nodes have privileged programs")
     )
     has_systemd = Path("/run/systemd/system").is_dir()
-    user = _account_name(role, settings)
-    admin = ""
-    if role is MachineRole.CONTROL and not isinstance(settings, Unread):
-        admin = slurm_admin_facts.account_name(settings.entitlements)
-    asked = commands(role, settings, privileged, user=user, admin=admin, has_systemd=has_systemd)
+    accounts = _accounts(role, settings)
+    asked = _commands(role, settings, privileged, accounts, has_systemd=has_systemd)
     files, folders = _places(role, settings, agent, privileged)
     left_s = round(max(_LEAST_S, ends_s - time.monotonic()), 1)
     # A program that hangs is ended, and its line says so, before the look ends.
@@ -206,7 +201,7 @@ def read(
         readers[f"file {path}"] = partial(reading.text_file, Path(path))
     for path in folders:
         readers[f"folder {path}"] = partial(reading.folder, Path(path))
-    readers |= _special(role, settings, agent, privileged, user=user, patience_s=patience_s)
+    readers |= _special(role, settings, agent, privileged, accounts, patience_s=patience_s)
     answers = reading.side_by_side(readers, within_s=left_s)
 
     def named(kind: str) -> dict[str, Any]:
@@ -232,9 +227,10 @@ def read(
         folders=cast("Mapping[str, Folder | Unread]", named("folder ")),
         memory_mib=machine_facts.memory_mib(),
         cpus=os.cpu_count() or 0,
-        slurm_admin_account=admin,
+        slurm_admin_account=accounts.admin,
         up_s=time.monotonic(),
-        user=machine_facts.name_of(os.geteuid()),
+        user=accounts.caller,
+        host=platform.node().partition(".")[0],
         has_systemd=has_systemd,
         overrides=frozenset(name for name in os.environ if name.upper().startswith("GLEANER_")),
         **cast("dict[str, Any]", special),
@@ -246,8 +242,8 @@ def _special(
     settings: Settings | Unread,
     agent: "AgentSettings | Unread",
     privileged: config.Config | Unread,
+    accounts: "_Accounts",
     *,
-    user: str,
     patience_s: float,
 ) -> dict[str, Callable[[], object]]:
     """Return the readers of the facts that are neither a program's output nor a file, by the names of the facts."""
@@ -256,14 +252,16 @@ def _special(
         return _special_of_node(agent, privileged, socket, patience_s)
     if isinstance(settings, Unread):
         return {}
-    account_uid, client = machine_facts.number_of(user) if role is MachineRole.CONTROL else 0, settings.client
+    client = settings.client
     readers: dict[str, Callable[[], object]] = {
         "control": lambda: machine_facts.control(client.url, client.ca_file, patience_s),
         "large_request": lambda: machine_facts.large_request(client.url, client.ca_file, patience_s),
         "token": lambda: machine_facts.token(settings, patience_s),
-        "munge": lambda: machine_facts.munge(socket, account_uid, patience_s),
+        "munge": lambda: machine_facts.munge(socket, accounts.service_uid, patience_s),
     }
-    return readers | (_special_of_control(settings, account_uid, patience_s) if role is MachineRole.CONTROL else {})
+    return readers | (
+        _special_of_control(settings, accounts.service_uid, patience_s) if role is MachineRole.CONTROL else {}
+    )
 
 
 def _special_of_control(settings: Settings, account_uid: int, patience_s: float) -> dict[str, Callable[[], object]]:
@@ -345,11 +343,40 @@ def _places(
     return tuple(dict.fromkeys(files)), tuple(dict.fromkeys(folders))
 
 
-def _account_name(role: MachineRole, settings: Settings | Unread) -> str:
-    """Return the name of the account that submits agents: the owner of the storage folder, if that is not root."""
-    if role is not MachineRole.CONTROL or isinstance(settings, Unread):
-        return _USUAL_ACCOUNT
-    folder = settings.storage.folder
-    owner = {"owner": lambda: pwd.getpwuid(folder.stat().st_uid).pw_name}
-    found = reading.side_by_side(owner, within_s=_OWNER_S)["owner"]
-    return _USUAL_ACCOUNT if isinstance(found, Unread) or found == "root" else found
+@dataclass(frozen=True, slots=True)
+class _Accounts:
+    """The names that the accounts of this machine have for the numbers that matter here; empty: not known in time."""
+
+    caller: str = ""
+    service: str = ""
+    """The owner of the storage folder, if that is not root; elsewhere than on control's machine the usual name."""
+    service_uid: int = 0
+    admin: str = ""
+    """The account of the Slurm admin service, if there is one."""
+
+
+def _accounts(role: MachineRole, settings: Settings | Unread) -> _Accounts:
+    """Look names up, in a second at most: a directory of accounts may hang."""
+
+    def service() -> tuple[str, int]:
+        if role is not MachineRole.CONTROL or isinstance(settings, Unread):
+            return _USUAL_ACCOUNT, 0
+        owner = pwd.getpwuid(settings.storage.folder.stat().st_uid).pw_name
+        name = _USUAL_ACCOUNT if owner == "root" else owner
+        return name, machine_facts.number_of(name)
+
+    def admin() -> str:
+        if role is not MachineRole.CONTROL or isinstance(settings, Unread):
+            return ""
+        return slurm_admin_facts.account_name(settings.entitlements)
+
+    ways: dict[str, Callable[[], object]] = {
+        "caller": lambda: machine_facts.name_of(os.geteuid()), "service": service, "admin": admin
+    }  # fmt: skip
+    known = {
+        key: found
+        for key, found in reading.side_by_side(ways, within_s=_OWNER_S).items()
+        if not isinstance(found, Unread)
+    }
+    name, uid = cast("tuple[str, int]", known.get("service", ("", 0)))
+    return _Accounts(str(known.get("caller", "")), name, uid, str(known.get("admin", "")))

@@ -10,7 +10,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -131,20 +132,30 @@ def owner_and_mode(path: Path) -> str:
     return f" ({owner}'s, mode {stat.S_IMODE(facts.st_mode):o})"
 
 
-def variable_of(program: str, name: str) -> str | Unread:
-    """Return a variable in the environment of a program that runs; empty if it is not set there."""
-    for process in Path("/proc").glob("[0-9]*/comm"):
+def variable_of(program: str, name: str, *, uid: int = 0) -> str | Unread:
+    """Return a variable in the environment of this account's program; empty if it is not set there."""
+    for process in _processes(program, uid):
         try:
-            if process.read_text("utf-8", "replace").strip() != program:
-                continue
-            words = process.with_name("environ").read_bytes().split(b"\0")
+            words = (process / "environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
         except OSError as error:
-            return Unread(f"{process.with_name('environ')} cannot be read: {error.strerror}")
-        found = [text_of(word).partition("=")[2] for word in words if word.startswith(f"{name}=".encode())]
-        return found[0] if found else ""
+            return Unread(f"{process}/environ cannot be read: {error.strerror}")
+        values = [text_of(word).partition("=")[2] for word in words if word.startswith(f"{name}=".encode())]
+        return values[0] if values else ""
     return Unread(f"{program} does not run", is_missing=True)
+
+
+def _processes(program: str, uid: int) -> Iterator[Path]:
+    """Yield the folders in `/proc` of this account's processes of this name, the oldest number first.
+
+    Any user can give a process any name.
+    """
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        with suppress(OSError):  # it has ended
+            name = (process / "comm").read_text("utf-8", "replace").strip()
+            if process.stat().st_uid == uid and name.removesuffix("-wlm") == program:
+                yield process
 
 
 def folder(path: Path) -> Folder | Unread:
@@ -340,12 +351,9 @@ def running_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in found)
 
 
-def limits_of(name: str) -> str | Unread:
-    """Return the limits of the first program of this name, as the kernel prints them."""
-    for process in sorted(Path("/proc").glob("[0-9]*/comm")):
-        try:
-            if process.read_text("utf-8", "replace").strip().removesuffix("-wlm") == name:
-                return process.with_name("limits").read_text("utf-8", "replace")
-        except OSError:  # it has ended
-            continue
-    return Unread(f"{name} does not run here")
+def limits_of(program: str, *, uid: int = 0) -> str | Unread:
+    """Return the limits of this account's program, as the kernel prints them."""
+    for process in _processes(program, uid):
+        with suppress(OSError):  # it has ended
+            return (process / "limits").read_text("utf-8", "replace")
+    return Unread(f"{program} does not run here")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from gleaner.agent.common.quantities import in_words
-from gleaner.control.setup.facts import Facts, NotRead, Unread, needed
+from gleaner.control.setup.facts import Facts, NotRead, Unread, needed, unit_blocks
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.readers import DEADMAN, SLURM_ADMIN_CONF
 from gleaner.control.setup.slurm_checks import config
@@ -70,7 +70,7 @@ def epoch(facts: Facts) -> Judgement:
     found = needed(facts.epochs)
     if found.heard > found.controls:
         return fault(
-            f"the Slurm admin service has heard epoch {found.heard}, and control's is {found.controls}: it refuses it",
+            f"the Slurm admin service knows epoch {found.heard}, and refuses control's older one, {found.controls}",
             f"if no other control leads: rm {found.file}; systemctl restart gleaner-slurm-admin",
         )
     return ok("control's epoch is the newest")
@@ -126,7 +126,7 @@ def dead_mans_switch(facts: Facts) -> Judgement:
     if not isinstance(file, Unread) and (not file.mode & 0o111 or is_roots_alone):
         return judge(f"{DEADMAN} cannot be run (mode {file.mode:o})", f"chmod 755 {DEADMAN}")
     if facts.has_systemd:
-        units = {values.get("Id", ""): values for values in blocks(facts.output("systemctl deadman").stdout)}
+        units = {values.get("Id", ""): values for values in unit_blocks(facts.output("systemctl deadman").stdout)}
         timer, switch = (units.get(f"gleaner-deadman.{end}", {}) for end in ("timer", "service"))
         if timer.get("LoadState") == "loaded":
             return _timed(timer, switch, facts.up_s, judge)
@@ -163,12 +163,6 @@ def _timed(
     if switch.get("Result", "success") != "success":
         return warning("the last run of the dead man's switch failed", "journalctl -u gleaner-deadman says why")
     return ok(f"it ran {in_words(max(0.0, up_s - ended_s))} ago")
-
-
-def blocks(text: str) -> list[dict[str, str]]:
-    """Return what `systemctl show` says of each unit."""
-    lines = (block.splitlines() for block in text.strip().split("\n\n"))
-    return [{key: value for key, _, value in (line.partition("=") for line in some)} for some in lines]
 
 
 def _needs_service(facts: Facts) -> str:

@@ -24,12 +24,15 @@ from gleaner.control.slurm.run import NO_ANSWER
 
 _VERSIONS = frozenset({"scontrol --version", "sinfo", "squeue", "sbatch", "scancel"})
 """The programs that were asked for their version."""
+_ACCOUNT_COLUMNS = 3
 _OLDEST, _NEWEST = (22, 5), (25, 11)
 _SHORT_WAIT_S = 10
 _SHORT_GRACE_S = 60
 _SHORT_EXEMPTION_S = 60
 _EPILOG_S = 45
 """Our Epilog waits up to forty seconds for an engine that is slow."""
+_MANY_OF = 20
+"""One node of so many that is down is worth a warning; on a large site some always are."""
 _LEAST_MIB = 512
 """Less memory than this on a node is no use to jobs."""
 MEND_CONFIG = "mend slurm.conf, then scontrol reconfigure"
@@ -112,12 +115,13 @@ def programs(facts: Facts) -> Judgement:
     """Judge Slurm's programs and their version."""
     if facts.role is MachineRole.CONTROL and needed(facts.settings).cluster.backend == "local":
         return warning("[cluster] backend is local: agents run on this machine alone", 'backend = "slurm"')
-    asked = [name for name in facts.programs if name.split()[0] in {"scontrol", "sinfo", "squeue", "sbatch", "scancel"}]
+    slurms = {"scontrol", "sinfo", "squeue", "sbatch", "scancel"}
+    asked = [name for name in facts.programs if name.split()[0] in slurms and name != TRIAL]
     for name in asked:
         said = facts.programs[name]
         if isinstance(said, Unread):
             return fault(said.why, "install Slurm's programs here; does slurmctld answer?")
-        if said.status != 0 and name not in {"scontrol json", TRIAL}:
+        if said.status != 0 and name != "scontrol json":
             return fault(f"{name}: {said.complaint}", "does slurmctld answer? Look at its log, and at munge")
         lines = said.stdout.strip().splitlines()
         if name in _VERSIONS and len(lines) > 1:  # a wrapper's banner would be taken for a job's number, too
@@ -210,11 +214,12 @@ def epilog(facts: Facts) -> Judgement:
                      f"Epilog=/usr/local/libexec/gleaner/epilog.sh; {MEND_CONFIG}")  # fmt: skip
     if not any("gleaner" in path for path in paths):
         return warning(f"Epilog={paths[0]} is not ours", "have it call /usr/local/libexec/gleaner/epilog.sh")
-    for key in ("EpilogTimeout", "PrologEpilogTimeout"):
-        match = re.match(r"(\d{1,10})\b", config(facts).get(key, ""))
-        if match is not None and int(match[1]) < _EPILOG_S:
-            return fault(f"{key}={match[1]}: Slurm drains a node where our Epilog needs longer",
-                         f"{_EPILOG_S} or more; {MEND_CONFIG}")  # fmt: skip
+    limits = config(facts)
+    key = "EpilogTimeout" if "EpilogTimeout" in limits else "PrologEpilogTimeout"
+    match = re.match(r"(\d{1,10})\b", limits.get(key, ""))
+    if match is not None and int(match[1]) < _EPILOG_S:
+        return fault(f"{key}={match[1]}: Slurm drains a node where our Epilog needs longer",
+                     f"{_EPILOG_S} or more; {MEND_CONFIG}")  # fmt: skip
     return ok(", ".join(paths))
 
 
@@ -321,6 +326,28 @@ def our_nodes(facts: Facts) -> list[dict[str, str]]:
     ]
 
 
+def most_agents(facts: Facts) -> int:
+    """Return the most agents that control would have at once; 0 if that is not known."""
+    try:
+        return min(len(our_nodes(facts)), needed(facts.settings).rounds.agents_at_most)
+    except NotRead:
+        return 0
+
+
+def accounts_above(facts: Facts, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the accounts above this one, each with its limits, from its parent up. Raises `NotRead`."""
+    here = config(facts).get("ClusterName", "").lower()
+    rows = [line.split("|") for line in facts.output("sacctmgr accounts").stdout.splitlines() if line.strip()]
+    if any(len(row) < _ACCOUNT_COLUMNS for row in rows):
+        raise NotRead("sacctmgr said what cannot be read")
+    accounts = {row[1]: row[2:] for row in rows if row[0].lower() in {here, ""}}
+    parent = accounts.get(name.lower(), [""])[0]
+    while parent in accounts:
+        above, *limits = accounts.pop(parent)
+        yield parent, limits
+        parent = above
+
+
 def memory(facts: Facts) -> Judgement:
     """Judge whether Slurm knows the memory of the nodes."""
     found = our_nodes(facts)
@@ -352,16 +379,26 @@ def nodes(facts: Facts) -> Judgement:
     if drained := [node["NodeName"] for node in found if "epilog" in node.get("Reason", "").lower()]:
         return fault(f"Slurm has drained {', '.join(drained[:4])}: the Epilog failed there",
                      "put epilog.sh on it, then scontrol update NodeName=... State=RESUME")  # fmt: skip
-    away = [
-        node["NodeName"] for node in found if re.search("DOWN|DRAIN|FAIL|NOT_RESPONDING|[*]", node.get("State", ""))
-    ]
+    away = [node["NodeName"] for node in found if _is_away(node.get("State", ""))]
     if away and len(away) == len(found):
         return fault("Slurm can use none of the partition's nodes", "sinfo -R says why")
-    if away:
+    if len(away) * _MANY_OF >= len(found):
         return warning(
             f"{len(away)} of {len(found)} nodes are down or drained: {', '.join(away[:4])}", "sinfo -R says why"
         )
-    return ok(f"{len(found)} nodes are up")
+    return ok(f"{len(found) - len(away)} of {len(found)} nodes are up")
+
+
+def _is_away(state: str) -> bool:
+    """Return True if Slurm gives a node to no job until somebody sees to it.
+
+    >>> [_is_away(state) for state in ("IDLE", "IDLE+CLOUD+POWERED_DOWN", "IDLE+DRAIN", "DOWN*", "IDLE+NOT_RESPONDING")]
+    [False, False, True, True, True]
+    """
+    words = re.split(r"[^A-Z_]+", state)
+    return "*" in state or any(
+        word in {"DOWN", "NOT_RESPONDING"} or word.startswith(("DRAIN", "FAIL")) for word in words
+    )
 
 
 def agents(facts: Facts) -> Judgement:

@@ -195,7 +195,8 @@ def _shortage(found: Folder, reserve_mib: int) -> str:
 def temporary_folder(facts: Facts) -> Judgement:
     """Judge the room in `/tmp`, which the system's programs need, and in containerd's folder for copies of memory."""
     found, copies = needed(facts.folders.get(readers.TEMPORARY, Unread("it was not looked at"))), facts.copies
-    if isinstance(copies, Folder) and copies.free_bytes < _LEAST_COPIES_BYTES:
+    uses_docker = isinstance(facts.agent, Unread) or facts.agent.runtime != "criu"
+    if uses_docker and isinstance(copies, Folder) and copies.free_bytes < _LEAST_COPIES_BYTES:
         return fault(f"{size(copies.free_bytes)} are free in {copies.path}, where containerd copies a job's memory",
                      "no restore with Docker succeeds: name a larger folder as TMPDIR of containerd")  # fmt: skip
     for number, least, words in (

@@ -72,10 +72,20 @@ def key_notes(folder: Path) -> dict[str, tuple[str, float]]:
                 break
             if entry.name.endswith(KEY_NOTE):
                 with suppress(OSError):
-                    path = Path(entry.path)
-                    text = path.read_text("ascii", "replace")[:_LONGEST_NOTE]
-                    notes[entry.name.removesuffix(KEY_NOTE)] = (text, path.stat().st_mtime)
+                    notes[entry.name.removesuffix(KEY_NOTE)] = _note(entry.path)
     return notes
+
+
+def _note(path: str) -> tuple[str, float]:
+    """Return a plain file's first letters, and its time. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(f"{path} is no plain file")
+        return os.read(descriptor, _LONGEST_NOTE).decode("ascii", "replace"), facts.st_mtime
+    finally:
+        os.close(descriptor)
 
 
 def try_writes(drafts: Path) -> str:
