@@ -292,6 +292,8 @@ FAULTS: list[tuple[str, Facts]] = [
 ]  # fmt: skip
 FAULTS += [
     ("control", h.node(large_request=Unread("head port 8642 accepts connections: it did not answer within 5 s"))),
+    ("agents' output", h.node(output_folder=Unread("there is no /var/log/agents", is_missing=True))),
+    ("agents' output", h.node(output_folder=Folder(0, 0o755, h.GIB, path="/var/log/agents"))),
     ("temporary folder", h.node(copies=Folder(0, 0o700, 2**22, path="/copies"))),
 ]
 WARNINGS: list[tuple[str, Facts]] = [

@@ -237,6 +237,7 @@ def node(**changes: Any) -> Facts:
         },
         storage=STORAGE, control=CONTROL, account=ACCOUNT, installed=Programs(60, (), (), ()),
         docker_socket="", helper="", munge="0", large_request="", copies=Folder(0, 0o700, 9 * GIB, path="/copies"),
+        output_folder=Folder(UID, 0o750, GIB, path="/var/lib/gleaner/work"),
         user_jobs_key=NODES_KEY, slurmd_limits=LIMITS, cpus=8,
         docker_folder=Folder(0, 0o710, 900 * GIB, path="/var/lib/docker"),
         commands=(readers.WATCHDOG, readers.SLURMD), memory_mib=64_000, has_systemd=True,

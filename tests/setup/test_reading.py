@@ -177,6 +177,16 @@ def test_a_server_that_hangs_is_told_from_one_that_is_away_and_its_address_is_na
             assert f"127.0.0.1 port {port} accepts connections: it did not answer within 0.05 s" in hung
 
 
+def test_a_nodes_folder_for_agents_output_is_the_one_that_control_names(tmp_path: Path) -> None:
+    def named(path: str) -> object:
+        return machine_facts.output_folder(replace(h.CONTROL, health=h.HEALTH | {"agent_logs": path}), within_s=5)
+
+    assert isinstance(found := named(str(tmp_path)), Folder)
+    assert found.path == str(tmp_path)
+    assert named(str(tmp_path / "none")) == Unread(f"there is no {tmp_path / 'none'}", is_missing=True)
+    assert named("") == Unread("control does not say where the agents' output goes")
+
+
 def test_a_large_request_needs_several_packets() -> None:
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:

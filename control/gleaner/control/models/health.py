@@ -36,6 +36,8 @@ class Health(Reply):
     agent_program: str = ""
     """The program that control starts on nodes, by which a node's `glean doctor` sees whether it has it; empty where
     agents run on control's machine."""
+    agent_logs: str = ""
+    """The folder on nodes into which Slurm writes what an agent prints: without it no agent starts."""
     round_length_s: float | None = None
     """The length of a round, by which a node's `glean doctor` sees whether its agents have time for a job."""
     least_slice_s: float | None = None

@@ -52,6 +52,23 @@ def program(facts: Facts) -> Judgement:
     return ok(f"at {said.complaint}")
 
 
+def output_folder(facts: Facts) -> Judgement:
+    """Judge the folder for what agents print: Slurm starts no agent whose output it cannot open."""
+    found = facts.output_folder
+    if isinstance(found, Unread) and found.is_missing:
+        return fault(
+            f"Slurm starts no agent here: {found.why}, for what agents print",
+            "mend [cluster] agent_logs on control's machine, or make that folder, the service account's",
+        )
+    folder, account = needed(found), needed(facts.account)
+    if account.uid != folder.uid and not folder.mode & 0o022:
+        return fault(
+            f"{account.name} cannot write what agents print to {folder.path} (mode {folder.mode:o})",
+            f"chown {account.name} {folder.path}, or mend [cluster] agent_logs on control's machine",
+        )
+    return ok(f"{folder.path} takes what agents print")
+
+
 def start(facts: Facts) -> Judgement:
     """Judge a start of the agent program as the service account, which Slurm's jobs are run as."""
     said = needed(facts.programs.get(readers.AGENT_START, Unread("it was not tried")))

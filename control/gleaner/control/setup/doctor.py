@@ -81,6 +81,7 @@ CHECKS = (
     Check("CRIU's check", node_checks.criu_check, _NODE),
     Check("CRIU's options", node_checks.criu_options, _NODE),
     Check("tar and gzip", node_checks.archive_programs, _NODE),
+    Check("agents' output", agent_checks.output_folder, _NODE),
     Check("agent program", agent_checks.program, _NODE),
     Check("agent's start", agent_checks.start, _NODE),
     Check("runc", node_checks.runc, _NODE),

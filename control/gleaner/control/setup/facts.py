@@ -280,6 +280,8 @@ class Facts:
     """By path."""
     storage: StorageFacts | Unread = NOT_ASKED
     control: ControlFacts | Unread = NOT_ASKED
+    output_folder: Folder | Unread = NOT_ASKED
+    """A node's folder for what agents print."""
     large_request: str | Unread = NOT_ASKED
     """Empty if a request that needs several packets gets to control."""
     copies: Folder | Unread = NOT_ASKED

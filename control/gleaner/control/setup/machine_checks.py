@@ -200,6 +200,8 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return f"control hangs: {'' if is_control else 'on its machine '}{_RESTART}{mtu}"
     if MISNAMED in why:
         return _OTHER_NAME
+    if "ca_file" in why and "Permission denied" in why:
+        return "let all users read that file, and its folders: it is no secret"
     if "certificate" in why or "ca_file" in why:
         return "set ca_file to the authority of control's certificate"
     where = "control_url in agent.toml" if facts.role is MachineRole.NODE else "client.url"
@@ -319,6 +321,8 @@ def certificate(facts: Facts) -> Judgement:
         if MISNAMED in found.why:
             is_said = isinstance(facts.control, Unread) and MISNAMED in facts.control.why
             return not_checked(found.why) if is_said else fault(found.why, _OTHER_NAME)
+        if "used together" in found.why:
+            return fault(found.why, "put the key there that belongs to the certificate, or renew both")
         return fault(found.why, "[client] ca_file must be its authority")
     left_days = (found.ends_s - facts.now_s) / _DAY_S
     names = ", ".join(found.names[:4])

@@ -230,6 +230,14 @@ def secret_key(path: Path, folder: Path, database: Path | None, patience_s: floa
         return Unread(f"{path} cannot be looked at")  # what the program has printed may have a part of the key
 
 
+def output_folder(control: object, *, within_s: float) -> Folder | Unread:
+    """Return this machine's folder for what agents print, which control names to Slurm."""
+    path = str(control.health.get("agent_logs") or "") if isinstance(control, ControlFacts) else ""
+    if not path:
+        return Unread("control does not say where the agents' output goes")
+    return reading.side_by_side({"folder": lambda: reading.folder(Path(path))}, within_s=within_s)["folder"]
+
+
 def find_controls_agent(control: object, *, within_s: float) -> Output | Unread:
     """Look for the program that control starts on nodes, as one of Slurm's jobs would. Return its path."""
     name = str(control.health.get("agent_program") or "") if isinstance(control, ControlFacts) else ""

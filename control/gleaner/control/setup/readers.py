@@ -212,6 +212,7 @@ def read(
     if role is MachineRole.NODE:
         left_s = max(_LAST_WORD_S, ends_s - time.monotonic())
         programs[CONTROLS_AGENT] = machine_facts.find_controls_agent(special.get("control"), within_s=left_s)
+        special["output_folder"] = machine_facts.output_folder(special.get("control"), within_s=_LAST_WORD_S)
     return Facts(
         role=role,
         now_s=time.time(),
