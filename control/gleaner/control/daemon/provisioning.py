@@ -116,6 +116,8 @@ class Provisioning:
         self._ran_on: dict[str, str] = {}
         self._early_ends = 0
         """The looks in a row, since an agent was last there, that found agents that had ended early."""
+        self._advice = ""
+        """What to look at then."""
         self._withdrawn: set[str] = set()
 
     def step(self, now_s: float) -> None:
@@ -150,7 +152,7 @@ class Provisioning:
         needs_s = max(rounds.shortest_slice_s, rounds.agent_needs_s)
         seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=needs_s)
         if any(agent.phase is Phase.LIVE for agent in here):
-            self._early_ends = 0
+            self._early_ends, self._advice = 0, ""
         self._withdrawn &= {agent.name for agent in here}
         rates_rules = self._state.settings.rates.rules
         if seen.found or seen.unstarted or seen.vanished:
@@ -195,10 +197,8 @@ class Provisioning:
             pause_s = back_off_s(more, settings.rounds.poll_s)
             self._submit_again_s = now_s + pause_s
             log, program = settings.cluster.agent_logs / f"{early[-1].name}.log", settings.cluster.agent_command[0]
-            self._refusal = (
-                f"agents end before they register, next try in {pause_s:.0f} s: do the nodes have {program}? "
-                f"The log is {log} on the node"
-            )
+            self._advice = f"do the nodes have {program}? The log is {log} on the node"
+            self._refusal = f"agents end before they register, next try in {pause_s:.0f} s: {self._advice}"
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:
         with snapshot(self._state.engine) as db:
@@ -269,7 +269,8 @@ class Provisioning:
         settings = self._state.settings
         if now_s < self._submit_again_s:
             return
-        self._refusal = ""
+        # Until an agent registers, nobody knows whether the next try goes better.
+        self._refusal = self._advice and f"agents ended before they registered, and none has since: {self._advice}"
         at_most = max(1, int(settings.cluster.submits_per_s * settings.rounds.poll_s))
         for new in actions.submit[:at_most]:
             if not self._state.is_leader:

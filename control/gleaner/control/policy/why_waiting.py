@@ -216,7 +216,7 @@ def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook])
     if around.boundary_s - around.now_s < around.shortest_slice_s:
         return f"too little is left of this round: agents start again at {next_round:%H:%M}{turn}"
     if around.problem:
-        return f"the scheduler does not answer: {around.problem}"
+        return f"no agent starts: {around.problem}"
     if not agents:
         start = f"control starts one when it looks at the cluster next, or at {next_round:%H:%M} with the next round"
         return f"no agent is running: {start}{turn}"
