@@ -26,7 +26,7 @@ from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.queue.schema import SECRET
 from gleaner.control.settings import ClientSettings, EntitlementSettings
-from gleaner.control.setup import machine_checks, machine_facts, readers, reading, slurm_admin_facts
+from gleaner.control.setup import account_facts, machine_checks, machine_facts, readers, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     Certificate,
     EpochFacts,
@@ -106,13 +106,13 @@ def test_a_socket_that_the_account_may_not_open_is_named_by_owner_and_mode(tmp_p
     path = tmp_path / "docker.sock"
     path.touch()
     uid = os.geteuid()
-    assert machine_facts.docker_socket(f"unix://{path}", uid, PATIENCE_S) == ""
+    assert account_facts.docker_socket(f"unix://{path}", uid, PATIENCE_S) == ""
     path.chmod(0o400)
-    found = machine_facts.docker_socket(f"unix://{path}", uid if uid else NOBODY, PATIENCE_S)
+    found = account_facts.docker_socket(f"unix://{path}", uid if uid else NOBODY, PATIENCE_S)
     assert isinstance(found, str)
     assert found.endswith("mode 400")
     for url, why in ((f"unix://{tmp_path}/none", "No such file"), ("tcp://head:2375", "no socket of this machine")):
-        none = machine_facts.docker_socket(url, uid, PATIENCE_S)
+        none = account_facts.docker_socket(url, uid, PATIENCE_S)
         assert isinstance(none, Unread)
         assert why in none.why
 
@@ -121,11 +121,11 @@ def test_a_socket_that_the_account_may_not_open_is_named_by_owner_and_mode(tmp_p
 @pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
 def test_munge_is_tried_as_the_service_account() -> None:
     with munge_daemon() as daemon:
-        assert machine_facts.munge(daemon.socket, NOBODY, PATIENCE_S) == str(NOBODY)
-        assert machine_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
+        assert account_facts.munge(daemon.socket, NOBODY, PATIENCE_S) == str(NOBODY)
+        assert account_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
         daemon.folder.chmod(0o750)
-        assert machine_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
-        found = machine_facts.munge(daemon.socket, NOBODY, PATIENCE_S)
+        assert account_facts.munge(daemon.socket, 0, PATIENCE_S) == "0"
+        found = account_facts.munge(daemon.socket, NOBODY, PATIENCE_S)
         assert isinstance(found, Unread)
         assert found.why == f'munge refuses nobody: Failed to access "{daemon.socket}": Permission denied'
         assert found.is_denied
@@ -261,12 +261,12 @@ def test_a_certificate_is_shown_as_to_a_client_and_its_key_must_fit(tmp_path: Pa
 
 def test_the_trial_of_the_storage_works_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "storage"
-    missing = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
+    missing = account_facts.storage(folder, os.geteuid(), PATIENCE_S)
     assert isinstance(missing, Unread)
     assert missing.why.endswith("No such file or directory")
     FolderStorage(folder).prepare()
     before = sorted(str(path) for path in folder.rglob("*"))
-    found = machine_facts.storage(folder, os.geteuid(), PATIENCE_S)
+    found = account_facts.storage(folder, os.geteuid(), PATIENCE_S)
     assert isinstance(found, StorageFacts)
     assert (found.is_set_up, found.trouble, found.mode) == (True, "", 0o700)
     number = storage_number(folder)
@@ -374,16 +374,16 @@ def test_the_audit_file_is_tried_as_the_service_account() -> None:
         Path(place).chmod(0o755)
         folder = Path(place) / "logs"
         file, account = folder / "audit", os.geteuid() or NOBODY
-        assert machine_facts.audit_file(None, account, PATIENCE_S) == ""
-        assert machine_facts.audit_file(file, account, PATIENCE_S) == f"there is no folder {folder}"
+        assert account_facts.audit_file(None, account, PATIENCE_S) == ""
+        assert account_facts.audit_file(file, account, PATIENCE_S) == f"there is no folder {folder}"
         folder.mkdir(0o500)
-        found = str(machine_facts.audit_file(file, account, PATIENCE_S))
+        found = str(account_facts.audit_file(file, account, PATIENCE_S))
         assert found.startswith(f"{folder} is ")
         assert found.endswith(", mode 500")
         folder.chmod(0o777)
-        assert machine_facts.audit_file(file, account, PATIENCE_S) == ""
+        assert account_facts.audit_file(file, account, PATIENCE_S) == ""
         file.touch(0o400)
-        assert f"{file} is " in str(machine_facts.audit_file(file, account, PATIENCE_S))
+        assert f"{file} is " in str(account_facts.audit_file(file, account, PATIENCE_S))
 
 
 def test_a_server_of_this_machine_is_known() -> None:
@@ -425,12 +425,12 @@ HOLDS = (
 def test_who_holds_the_queue_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     url, me = f"sqlite:///{path}", os.geteuid()
-    assert "No such file" in str(machine_facts.queue(url, me, PATIENCE_S))
+    assert "No such file" in str(account_facts.queue(url, me, PATIENCE_S))
     engine = connect(url)
     migrate(engine)
     engine.dispose()
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    free = machine_facts.queue(url, me, PATIENCE_S)
+    free = account_facts.queue(url, me, PATIENCE_S)
     assert not isinstance(free, Unread)
     assert (free.refused, free.holder) == ("", "")
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
@@ -586,7 +586,7 @@ def test_a_program_that_somebody_has_stopped_does_not_run(tmp_path: Path) -> Non
 
 
 def found_key(path: Path, storage: Path) -> SecretKeyFacts:
-    found = machine_facts.secret_key(path, storage, None, PATIENCE_S)
+    found = account_facts.secret_key(path, storage, None, PATIENCE_S)
     assert isinstance(found, SecretKeyFacts), found
     return found
 
@@ -667,10 +667,10 @@ def test_the_agent_program_is_started_as_the_service_account(
     control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": str(path)})
     monkeypatch.setattr(machine_facts, "control", lambda *_: control)
     mine = os.geteuid()
-    assert machine_facts.start_of_agent("https://head", None, mine, PATIENCE_S) == found
+    assert account_facts.start_of_agent("https://head", None, mine, PATIENCE_S) == found
     if mine == 0:  # what root can run, the account cannot
         path.chmod(0o700)
-        refused = machine_facts.start_of_agent("https://head", None, NOBODY, PATIENCE_S)
+        refused = account_facts.start_of_agent("https://head", None, NOBODY, PATIENCE_S)
         assert isinstance(refused, Output)
         assert "Permission denied" in refused.complaint
 
@@ -681,5 +681,5 @@ def test_no_program_but_the_agents_is_started(tmp_path: Path, monkeypatch: pytes
     name = str(other) if program == "/opt/site/agents" else program
     control = replace(h.CONTROL, health=h.HEALTH | {"agent_program": name})
     monkeypatch.setattr(machine_facts, "control", lambda *_: control)
-    assert isinstance(machine_facts.start_of_agent("https://head", None, os.geteuid(), PATIENCE_S), Unread)
+    assert isinstance(account_facts.start_of_agent("https://head", None, os.geteuid(), PATIENCE_S), Unread)
     assert not (tmp_path / "started").exists()

@@ -1,6 +1,5 @@
 """Each fact of a machine that is neither a program's output nor a file as it is: one function for each."""
 
-import errno
 import grp
 import hashlib
 import json
@@ -9,9 +8,6 @@ import pwd
 import shutil
 import sqlite3
 import stat
-import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError
@@ -35,9 +31,6 @@ from gleaner.control.setup.facts import (
     Folder,
     Output,
     Programs,
-    QueueFacts,
-    SecretKeyFacts,
-    StorageFacts,
     StoredFacts,
     Unread,
     UserJobsKey,
@@ -45,7 +38,6 @@ from gleaner.control.setup.facts import (
     trouble_in_token,
 )
 from gleaner.control.setup.sqlite_reading import opened
-from gleaner.control.slurm import munge as munge_programs
 from gleaner.control.slurm.commands import NODE_PATH
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
@@ -56,40 +48,6 @@ AGENT_PROGRAM = "glean-agent"
 _KIB_A_MIB = 1024
 _SEVERAL_PACKETS = 4000
 TEMPORARY = "/tmp"  # noqa: S108 - only looked at
-_PROBE = "gleaner.control.setup.storage_probe"
-_QUEUE_PROBE = "gleaner.control.setup.queue_probe"
-_KEY_PROBE = "gleaner.control.setup.key_probe"
-_HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
-
-_MUNGE_SAYS = "munge: Error: "
-_NOT_OPEN = 9
-_MAY_OPEN = """\
-become=
-if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
-$become test -e / || exit 1
-$become test -w "$1" && exit 0
-stat -L -c '%U:%G, mode %a' "$1" && exit 9
-"""
-_MAY_WRITE = """\
-become= folder=$(dirname "$1")
-if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
-$become test -e / || exit 1
-[ -d "$folder" ] || { echo "there is no folder $folder"; exit 9; }
-for place in "$folder" "$1"; do
-  [ "$place" = "$1" ] && ! [ -e "$place" ] && continue
-  $become test -w "$place" || { stat -L -c '%n is %U:%G, mode %a' "$place"; exit 9; }
-done
-"""
-"""The folder, too: old audit lines are renamed in it."""
-_CANNOT_BECOME = 9
-_START_AGENT = """\
-become=
-if [ "$(id -u)" = 0 ]; then become="setpriv --reuid=$2 --regid=$(id -g "$2") --init-groups"; fi
-cd /
-export PATH="$3" PYTHONDONTWRITEBYTECODE=1
-$become true || exit 9
-exec $become "$1" --version
-"""
 
 
 def installed_version() -> str:
@@ -195,41 +153,6 @@ def number_of(name: str) -> int:
         return 0
 
 
-def _told(ended: Output, make: Callable[..., Told], *, where: Path, verb: str) -> Told | Unread:
-    """Return the facts that a probe has printed as JSON."""
-    try:
-        answer = untrusted.json_of(ended.stdout)
-        if "error" in answer:
-            return Unread(f"{where}: {answer['error']}", bool(answer["is_missing"]))
-        return make(**answer)
-    except (ValueError, TypeError):
-        return Unread(f"{where} cannot be {verb}: {ended.complaint}")
-
-
-def storage(folder: Path, uid: int, patience_s: float) -> StorageFacts | Unread:
-    """Return the facts of the storage folder, by a program of its own that acts as the service account."""
-    ended = reading.run((sys.executable, "-P", "-m", _PROBE, str(folder), str(uid)), within_s=patience_s)
-    if isinstance(ended, Unread):
-        return Unread(f"the storage folder {folder} did not answer within {patience_s:g} s")
-    return _told(ended, StorageFacts, where=folder, verb="tried")
-
-
-def secret_key(path: Path, folder: Path, database: Path | None, patience_s: float) -> SecretKeyFacts | Unread:
-    """Return the facts of the key for secrets, by a program of its own that acts as the owner of the storage folder.
-
-    `database` is the SQLite queue with the groups' secrets, which the key must open.
-    """
-    words = (sys.executable, "-P", "-m", _KEY_PROBE, str(path), str(folder), str(database or ""))
-    ended = reading.run(words, within_s=patience_s)
-    if isinstance(ended, Unread):
-        return Unread(f"{path} was not read within {patience_s:g} s")
-    try:
-        answer = untrusted.json_of(ended.stdout)
-        return Unread(f"{path}: {answer['error']}") if "error" in answer else SecretKeyFacts(**answer)
-    except (ValueError, TypeError):
-        return Unread(f"{path} cannot be looked at")  # what the program has printed may have a part of the key
-
-
 def output_folder(control: object, *, within_s: float) -> Folder | Unread:
     """Return this machine's folder for what agents print, which control names to Slurm."""
     path = str(control.health.get("agent_logs") or "") if isinstance(control, ControlFacts) else ""
@@ -248,27 +171,6 @@ def find_controls_agent(control: object, *, within_s: float) -> Output | Unread:
     if isinstance(found, Unread) or found.stdout:
         return found
     return Unread(f"control starts {name}, which is not here", is_missing=True)
-
-
-def start_of_agent(url: str, ca_file: Path | None, uid: int, patience_s: float) -> Output | Unread:
-    """Start the program that control starts on nodes, as the service account, and only for its version.
-
-    Root reads any file: its own success says nothing.
-    """
-    ends_s = time.monotonic() + patience_s
-    found = find_controls_agent(control(url, ca_file, patience_s), within_s=patience_s)
-    if isinstance(found, Unread):
-        return found
-    path = found.stdout
-    if Path(path).name != AGENT_PROGRAM:
-        return Unread(f"control starts {path}, a program of the site's, which is not tried")
-    if os.geteuid() not in {0, uid}:
-        return Unread("this can be tried by root, or by the service account")
-    left_s = max(0.0, ends_s - time.monotonic())
-    ended = reading.run(("sh", "-c", _START_AGENT, "sh", path, str(uid), NODE_PATH), within_s=left_s)
-    if isinstance(ended, Unread):
-        return Unread(f"{path} was not started within {patience_s:g} s")
-    return Unread(ended.complaint) if ended.status == _CANNOT_BECOME else ended
 
 
 def control(url: str, ca_file: Path | None, patience_s: float) -> ControlFacts | Unread:
@@ -394,15 +296,6 @@ def schema(url: str, patience_s: float) -> str | Unread:
     return ""
 
 
-def queue(url: str, uid: int, patience_s: float) -> QueueFacts | Unread:
-    """Return the facts of an SQLite queue, by a program of its own that acts as the service account."""
-    path = sqlite_file(url)
-    ended = reading.run((sys.executable, "-P", "-m", _QUEUE_PROBE, str(path), str(uid)), within_s=patience_s)
-    if isinstance(ended, Unread):
-        return Unread(f"{path} could not be looked at within {patience_s:g} s")
-    return _told(ended, QueueFacts, where=path, verb="looked at")
-
-
 def _sqlite_revision(path: Path, patience_s: float) -> str | None:
     """Return the revision of an SQLite database."""
     with opened(path, patience_s) as database:
@@ -433,17 +326,6 @@ def stored_epoch(path: Path, patience_s: float) -> int:
     return 0 if row is None else int(row[0])
 
 
-def helper(socket: str, uid: int, patience_s: float) -> str | Unread:
-    """Return an empty text if the node helper answers. Root asks as the service account: no other root is answered."""
-    become = ("setpriv", f"--reuid={uid}", "--clear-groups") if os.geteuid() == 0 else ()
-    ended = reading.run((*become, sys.executable, "-P", "-c", _HELPER, socket), within_s=patience_s)
-    if isinstance(ended, Unread):
-        return ended
-    if ended.status == 0:
-        return ""
-    return Unread(ended.complaint.removeprefix("gleaner.agent.runtime.interface.RuntimeFault: "))
-
-
 def user_jobs_key(settings: config.Config) -> UserJobsKey | Unread:
     """Return the fingerprint of this node's key of user jobs, which root alone can read."""
     fingerprint = config.key_fingerprint(settings)
@@ -451,70 +333,6 @@ def user_jobs_key(settings: config.Config) -> UserJobsKey | Unread:
         return Unread("there is no key of user jobs that can be read")
     changed_s = Path(settings.user_jobs_key).stat().st_ctime
     return UserJobsKey(fingerprint, changed_s, user_jobs.node_name(settings))
-
-
-def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
-    """Return an empty text if the service account may open Docker's socket, else the socket's owner, group and mode.
-
-    Root asks as the service account, with the groups that this machine gives it: Docker answers root in any case.
-    """
-    path = url.removeprefix("unix://")
-    if path == url:
-        return Unread(f"{url} is no socket of this machine")
-    if os.geteuid() not in {0, uid}:
-        return Unread("this can be tried by root, or by the service account")
-    ended = reading.run(("sh", "-c", _MAY_OPEN, "sh", path, str(uid)), within_s=patience_s)
-    if isinstance(ended, Unread):
-        return ended
-    if ended.status == _NOT_OPEN and ended.stdout.strip():
-        return one_line(ended.stdout)
-    return "" if ended.status == 0 else Unread(ended.complaint)
-
-
-def audit_file(path: Path | None, uid: int, patience_s: float) -> str | Unread:
-    """Return an empty text if the service account may write this file in its folder, else what it may not write."""
-    if path is None:
-        return ""
-    if os.geteuid() not in {0, uid}:
-        return Unread("this can be tried by root, or by the service account")
-    ended = reading.run(("sh", "-c", _MAY_WRITE, "sh", str(path), str(uid)), within_s=patience_s)
-    if isinstance(ended, Unread):
-        return ended
-    if ended.status == _NOT_OPEN and ended.stdout.strip():
-        return one_line(ended.stdout)
-    return "" if ended.status == 0 else Unread(ended.complaint)
-
-
-def munge(socket: Path | None, uid: int, patience_s: float) -> str | Unread:
-    """Return the number of the user in a credential that munge has made and read, both here.
-
-    Root has it made as the service account: root itself may open any socket.
-    """
-    where = socket if socket is not None and socket.exists() else None
-    try:
-        credential = _credential_of(uid, where, patience_s / 2)
-        if isinstance(credential, Unread):
-            return credential
-        return str(munge_programs.decode(credential, socket=where, timeout_s=patience_s / 2).uid)
-    except munge_programs.MungeError as error:
-        return Unread(one_line(str(error)), is_missing="not installed" in str(error))
-
-
-def _credential_of(uid: int, socket: Path | None, within_s: float) -> str | Unread:
-    """Return a credential of the service account, or of who runs this. Raises `MungeError`."""
-    if os.geteuid() == 0 and uid > 0:
-        with suppress(KeyError):  # without a name, the account gets no groups
-            entry = pwd.getpwuid(uid)
-            become = ("setpriv", f"--reuid={uid}", f"--regid={entry.pw_gid}", "--init-groups")
-            where = () if socket is None else (f"--socket={socket}",)
-            ended = reading.run((*become, "munge", "--no-input", *where), within_s=within_s)
-            if not isinstance(ended, Unread) and ended.status == 0:
-                return ended.stdout.strip()
-            said = "" if isinstance(ended, Unread) else " ".join(ended.stderr.split())
-            if said.startswith(_MUNGE_SAYS) and os.strerror(errno.EACCES) in said:
-                reason = said.removeprefix(_MUNGE_SAYS).partition(" (Did you")[0]
-                return Unread(f"munge refuses {entry.pw_name}: {one_line(reason)}")
-    return munge_programs.encode("glean doctor", socket=socket, timeout_s=within_s)
 
 
 def installed_programs(record: Path, library: Path) -> Programs | Unread:

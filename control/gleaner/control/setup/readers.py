@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
-from gleaner.control.setup import machine_facts, reading, slurm_admin_facts
+from gleaner.control.setup import account_facts, machine_facts, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     ACCOUNT_LIMITS,
     QOS_LIMITS,
@@ -258,7 +258,7 @@ def _special(
         "control": lambda: machine_facts.control(client.url, client.ca_file, patience_s),
         "large_request": lambda: machine_facts.large_request(client.url, client.ca_file, patience_s),
         "token": lambda: machine_facts.token(settings, patience_s),
-        "munge": lambda: machine_facts.munge(socket, accounts.service_uid, patience_s),
+        "munge": lambda: account_facts.munge(socket, accounts.service_uid, patience_s),
     }
     return readers | (
         _special_of_control(settings, accounts.service_uid, patience_s) if role is MachineRole.CONTROL else {}
@@ -269,20 +269,20 @@ def _special_of_control(settings: Settings, account_uid: int, patience_s: float)
     folder, url = settings.storage.folder, settings.queue.url
     database = sqlite_file(url) if url.startswith("sqlite") else None
     readers: dict[str, Callable[[], object]] = {
-        "storage": lambda: machine_facts.storage(folder, 0, patience_s),
+        "storage": lambda: account_facts.storage(folder, 0, patience_s),
         "account": lambda: machine_facts.owner_of(folder),
         "problem": lambda: machine_facts.problem(settings, patience_s),
-        "secret_key": lambda: machine_facts.secret_key(settings.queue.secret_key_file, folder, database, patience_s),
+        "secret_key": lambda: account_facts.secret_key(settings.queue.secret_key_file, folder, database, patience_s),
         "slurm_admin": partial(reading.answers, settings.entitlements.slurm_admin_socket, within_s=patience_s),
         "heartbeat": partial(slurm_admin_facts.heartbeat, admin_settings.FILE),
-        "audit": lambda: machine_facts.audit_file(settings.audit.file, account_uid or os.geteuid(), patience_s),
+        "audit": lambda: account_facts.audit_file(settings.audit.file, account_uid or os.geteuid(), patience_s),
         "certificate": lambda: machine_facts.certificate(settings),
         "commands": lambda: reading.running_names((SLURMCTLD,)),
         "schema": lambda: machine_facts.schema(url, patience_s),
     }
     if database is not None:
         service_uid = partial(machine_facts.service_uid, folder, _USUAL_ACCOUNT)
-        readers["queue"] = lambda: machine_facts.queue(url, service_uid(), patience_s)
+        readers["queue"] = lambda: account_facts.queue(url, service_uid(), patience_s)
         readers["epochs"] = partial(slurm_admin_facts.epochs, admin_settings.FILE, database, patience_s)
         readers["stored"] = partial(machine_facts.stored, database, patience_s)
     return readers
@@ -293,7 +293,7 @@ def _special_of_node(
 ) -> dict[str, Callable[[], object]]:
     uid = 0 if isinstance(privileged, Unread) else privileged.agent_uid
     readers: dict[str, Callable[[], object]] = {
-        "munge": lambda: machine_facts.munge(munge_socket, uid, patience_s),
+        "munge": lambda: account_facts.munge(munge_socket, uid, patience_s),
         "copies": machine_facts.copies,
         "docker_folder": lambda: machine_facts.docker_folder(patience_s),
         "installed": lambda: machine_facts.installed_programs(Path(RECORD), Path(LIBRARY)),
@@ -303,15 +303,15 @@ def _special_of_node(
     if not isinstance(privileged, Unread):
         readers["account"] = lambda: machine_facts.account(uid, usual_name=_USUAL_ACCOUNT)
         readers["user_jobs_key"] = lambda: machine_facts.user_jobs_key(privileged)
-        readers["helper"] = lambda: machine_facts.helper(privileged.helper_socket, uid, patience_s)
+        readers["helper"] = lambda: account_facts.helper(privileged.helper_socket, uid, patience_s)
     if not isinstance(agent, Unread):
         url, ca_file = agent.control_url, agent.ca_file
         readers["control"] = lambda: machine_facts.control(url, ca_file, patience_s)
         readers["large_request"] = lambda: machine_facts.large_request(url, ca_file, patience_s)
-        readers["storage"] = lambda: machine_facts.storage(agent.storage, uid, patience_s)
+        readers["storage"] = lambda: account_facts.storage(agent.storage, uid, patience_s)
         if not isinstance(privileged, Unread):
-            readers[f"program {AGENT_START}"] = partial(machine_facts.start_of_agent, url, ca_file, uid, patience_s)
-            readers["docker_socket"] = lambda: machine_facts.docker_socket(agent.docker_url, uid, patience_s)
+            readers[f"program {AGENT_START}"] = partial(account_facts.start_of_agent, url, ca_file, uid, patience_s)
+            readers["docker_socket"] = lambda: account_facts.docker_socket(agent.docker_url, uid, patience_s)
     return readers
 
 
