@@ -117,7 +117,7 @@ class Provisioning:
         self._early_ends = 0
         """The looks in a row, since an agent was last there, that found agents that had ended early."""
         self._advice = ""
-        """What to look at then."""
+        """The advice to whoever reads of them."""
         self._withdrawn: set[str] = set()
 
     def step(self, now_s: float) -> None:
