@@ -257,6 +257,16 @@ def test_dockers_settings_are_merged_with_docker_and_left_alone_without(node_roo
     assert json.loads(file.read_text()) == {"debug": True}
 
 
+@pytest.mark.slow
+def test_what_roots_programs_keep_for_docker_goes_with_purge(node_root: Path) -> None:
+    lay_docker(node_root, "{}")
+    assert setup(node_root, *NODE, "--runtime", "docker") == 0
+    containers = node_root / "var/lib/gleaner-root/containers"
+    containers.mkdir(parents=True)  # they make it themselves
+    assert setup(node_root, "node", "--remove", "--yes", "--purge") == 0
+    assert not containers.parent.exists()
+
+
 def test_broken_settings_of_docker_are_one_line_and_nothing_is_changed(
     node_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,7 +40,7 @@ RUNC_CONF = "/etc/criu/runc.conf"
 STATE = "/var/lib/gleaner"
 SECRETS_KEY = f"{STATE}/secrets.key"
 BUNDLES = config.Config(1).bundles
-"""The folder in which the node helper keeps images and containers."""
+"""The folder in which the node helper, and root's programs for Docker, keep what is theirs."""
 _INSTALL = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gleaner.agent.privileged.install.main import main; main()"
 )
@@ -253,7 +253,7 @@ def node_steps(answers: NodeAnswers, prefix: str, machine: MachineReader, packag
     else:
         text = shipped.content("gleaner-helper.service").decode()
         helper, start_helper = _unit(machine, "gleaner-helper", text, "/usr/local/sbin/gleaner-helper as root")
-        services += [FolderStep(BUNDLES, Ownership(0o700), is_data=True), *helper]
+        services += helper
         starts.append(start_helper)
     return (
         _account(account),
@@ -261,6 +261,7 @@ def node_steps(answers: NodeAnswers, prefix: str, machine: MachineReader, packag
         FileStep(AGENT_SETTINGS, f"{_HEAD}{settings}".encode(), is_settings=True),
         FolderStep(STATE, owner, is_data=True),
         FolderStep(f"{STATE}/work", owner, is_data=True),
+        FolderStep(BUNDLES, Ownership(0o700), is_data=True),
         _privileged_step(account, machine, packages, is_docker=is_docker),
         EditStep(RUNC_CONF, text_edits.with_missing(_lines_of("runc.conf"))),
         FileStep(f"{LIBEXEC}/epilog.sh", shipped.content("epilog.sh"), _PROGRAM),
