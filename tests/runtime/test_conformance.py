@@ -240,9 +240,12 @@ one, other = socket.socketpair()
 reader, writer = os.pipe()
 if os.fork() == 0:
     os.close(reader)
-    for count in range(100_000):
-        os.write(writer, b"%d\\n" % count)
-        time.sleep(0.02)
+    try:
+        for count in range(100_000):
+            os.write(writer, b"%d\\n" % count)
+            time.sleep(0.02)
+    except BrokenPipeError:  # the other has ended, and this one is not killed yet
+        os._exit(0)
 os.close(writer)
 counts = os.fdopen(reader)
 expected = 0
