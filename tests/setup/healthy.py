@@ -300,5 +300,13 @@ def switch(timer: str = "active", state: str = "inactive", *, ended_s: int = 899
     )
 
 
+def script(folder: Path, name: str, text: str) -> Path:
+    """Return a shell's script that may be run."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
 def _unit(name: str, state: str = "active", file_state: str = "enabled") -> str:
     return f"Id={name}.service\nLoadState=loaded\nActiveState={state}\nUnitFileState={file_state}\n"
