@@ -413,7 +413,8 @@ class Agent:
     async def _claim_jobs(self) -> None:
         while True:
             free = self._free_resources()
-            if self._wants_work() and free:
+            self._had_time = self._had_time or self._has_time()
+            if free and self._wants_work():
                 self._is_asking = True
                 try:
                     answer = await asyncio.to_thread(self.client.claim, free)
@@ -427,9 +428,11 @@ class Agent:
 
     def _wants_work(self) -> bool:
         """Return False near the end, with a storage that hangs, and with a full disk: then no new job may begin."""
-        is_worth_it = self._save_point_s() - self.clock.now_s() >= self.settings.shortest_slice_s
-        self._had_time = self._had_time or is_worth_it
-        return is_worth_it and not self._probe.hangs and not self._vacating and not self._disk.is_short
+        return self._has_time() and not self._probe.hangs and not self._vacating and not self._disk.is_short
+
+    def _has_time(self) -> bool:
+        """Return True if a slice that begins now is worth it."""
+        return self._save_point_s() - self.clock.now_s() >= self.settings.shortest_slice_s
 
     def _start_job(self, job: Executor) -> None:
         self._jobs.append(job)
