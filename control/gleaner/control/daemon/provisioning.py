@@ -149,8 +149,7 @@ class Provisioning:
             closed = queries.ended_agents(db, [agent.name for agent in view.jobs])
         doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
         rounds, queue = self._state.settings.rounds, self._state.settings.queue
-        needs_s = max(rounds.shortest_slice_s, rounds.agent_needs_s)
-        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=needs_s)
+        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=rounds.least_slice_s)
         if any(agent.phase is Phase.LIVE for agent in here):
             self._early_ends, self._advice = 0, ""
         self._withdrawn &= {agent.name for agent in here}

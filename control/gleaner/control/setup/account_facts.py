@@ -30,6 +30,7 @@ _QUEUE_PROBE = "gleaner.control.setup.queue_probe"
 _KEY_PROBE = "gleaner.control.setup.key_probe"
 _HELPER = "import sys; from gleaner.agent.runtime.helper_client import HelperClient as C; C(sys.argv[1]).ask('facts')"
 
+_NOT_THE_ACCOUNT = Unread("this can be tried by root, or by the service account")
 _MUNGE_SAYS = "munge: Error: "
 _NOT_OPEN = 9
 _BECOME = """\
@@ -109,7 +110,7 @@ def start_of_agent(url: str, ca_file: Path | None, uid: int, patience_s: float) 
     if Path(path).name != machine_facts.AGENT_PROGRAM:
         return Unread(f"control starts {path}, a program of the site's, which is not tried")
     if os.geteuid() not in {0, uid}:
-        return Unread("this can be tried by root, or by the service account")
+        return _NOT_THE_ACCOUNT
     left_s = max(0.0, ends_s - time.monotonic())
     ended = reading.run(("sh", "-c", _START_AGENT, "sh", path, str(uid), NODE_PATH), within_s=left_s)
     if isinstance(ended, Unread):
@@ -145,23 +146,21 @@ def docker_socket(url: str, uid: int, patience_s: float) -> str | Unread:
     path = url.removeprefix("unix://")
     if path == url:
         return Unread(f"{url} is no socket of this machine")
-    if os.geteuid() not in {0, uid}:
-        return Unread("this can be tried by root, or by the service account")
-    ended = reading.run(("sh", "-c", _MAY_OPEN, "sh", path, str(uid)), within_s=patience_s)
-    if isinstance(ended, Unread):
-        return ended
-    if ended.status == _NOT_OPEN and ended.stdout.strip():
-        return one_line(ended.stdout)
-    return "" if ended.status == 0 else Unread(ended.complaint)
+    return _refusal(_MAY_OPEN, path, uid, patience_s)
 
 
 def audit_file(path: Path | None, uid: int, patience_s: float) -> str | Unread:
     """Return an empty text if the service account may write this file in its folder, else what it may not write."""
     if path is None:
         return ""
+    return _refusal(_MAY_WRITE, str(path), uid, patience_s)
+
+
+def _refusal(script: str, path: str, uid: int, patience_s: float) -> str | Unread:
+    """Return an empty text if the script finds that the account may use this path, else what it prints."""
     if os.geteuid() not in {0, uid}:
-        return Unread("this can be tried by root, or by the service account")
-    ended = reading.run(("sh", "-c", _MAY_WRITE, "sh", str(path), str(uid)), within_s=patience_s)
+        return _NOT_THE_ACCOUNT
+    ended = reading.run(("sh", "-c", script, "sh", path, str(uid)), within_s=patience_s)
     if isinstance(ended, Unread):
         return ended
     if ended.status == _NOT_OPEN and ended.stdout.strip():

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gleaner.control.setup.facts import ACCOUNT_LIMITS, QOS_LIMITS, Facts, NotRead, Unread, needed, version_in
+from gleaner.control.setup.facts import ACCOUNT_LIMITS, QOS_LIMITS, Facts, NotRead, Unread, needed, rows_in, version_in
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.slurm_checks import (
     accounts_above,
     cluster,
     config,
+    mib_for_jobs,
     most_agents,
     our_nodes,
     ours,
@@ -28,7 +29,7 @@ def account(facts: Facts) -> Judgement:
     if isinstance(said, Unread) or said.status != 0:
         why = said.why if isinstance(said, Unread) else f"sacctmgr: {said.complaint}"
         return fault(why, "do sacctmgr and slurmdbd work?")
-    rows = [line.split("|") for line in said.stdout.splitlines() if line.strip()]
+    rows = rows_in(said.stdout)
     if any(len(row) != 4 for row in rows):
         return not_checked(_UNREADABLE)
     if not rows:
@@ -73,13 +74,13 @@ def _limits_on_agents(facts: Facts) -> Iterator[SlurmLimit]:
     """
     asked, ours_here = cluster(facts), config(facts).get("ClusterName", "").lower()
     name = "" if isinstance(facts.account, Unread) else facts.account.name
-    of_qos = {row[0].lower(): row[1:] for row in _rows(facts, "sacctmgr qos limits")}
+    of_qos = {row[0].lower(): row[1:] for row in rows_in(facts.output("sacctmgr qos limits").stdout)}
     for qos in dict.fromkeys((_qos_of_partition(facts), asked.qos)):
         if qos and qos.lower() in of_qos:
             yield from _limits_in(of_qos[qos.lower()], QOS_LIMITS, who=f"qos {qos}", where=f"qos {qos}")
     if asked.account is None:
         return
-    associations = _rows(facts, "sacctmgr limits")
+    associations = rows_in(facts.output("sacctmgr limits").stdout)
     if any(len(row) < _ROW_BEGIN for row in associations):
         raise NotRead(_UNREADABLE)
     for of_cluster, partition, user, *values in sorted(associations, key=lambda row: row[2] == ""):
@@ -92,10 +93,6 @@ def _limits_on_agents(facts: Facts) -> Iterator[SlurmLimit]:
         for limit in _limits_in(values, ACCOUNT_LIMITS, who=f"account {parent}", where=f"account {parent}"):
             if limit.field.startswith("Grp"):  # sacctmgr shows the others at the account itself, which inherits them
                 yield limit
-
-
-def _rows(facts: Facts, name: str) -> list[list[str]]:
-    return [line.split("|") for line in facts.output(name).stdout.splitlines()]
 
 
 def _qos_of_partition(facts: Facts) -> str:
@@ -121,7 +118,7 @@ def _smallest_node(facts: Facts) -> dict[str, int]:
     try:
         found = our_nodes(facts)
         cpus = [int(node.get("CPUEfctv") or node["CPUTot"]) for node in found]
-        memory = [int(node["RealMemory"]) - int(node.get("MemSpecLimit") or 0) for node in found]
+        memory = [mib_for_jobs(node) for node in found]
     except (NotRead, LookupError, ValueError):
         return {}
     return {"cpu": min(cpus), "mem": min(memory)} if found else {}
@@ -187,7 +184,7 @@ def qos(facts: Facts) -> Judgement:
     name = cluster(facts).qos
     if name is None:
         return warning("[cluster] qos is not set", 'make one of their own for agents, and set qos = "gleaner"')
-    rows = [line.split("|") for line in facts.output("sacctmgr qos").stdout.splitlines() if line.strip()]
+    rows = rows_in(facts.output("sacctmgr qos").stdout)
     found = next((row for row in rows if len(row) == 4 and row[0].lower() == name.lower()), None)
     if found is None:
         return fault(f"there is no QOS {name}", f"sacctmgr add qos {name} UsageFactor=0 Flags=NoReserve")

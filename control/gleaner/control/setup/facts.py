@@ -379,6 +379,15 @@ def unit_blocks(text: str) -> list[dict[str, str]]:
     return [{key: value for key, _, value in (line.partition("=") for line in some)} for some in lines]
 
 
+def rows_in(text: str) -> list[list[str]]:
+    r"""Return the rows that `sacctmgr --parsable2` has printed.
+
+    >>> rows_in("one|root||\n\n")
+    [['one', 'root', '', '']]
+    """
+    return [line.split("|") for line in text.splitlines() if line.strip()]
+
+
 def sqlite_file(url: str) -> Path:
     """Return the file of an SQLite database.
 

@@ -260,9 +260,9 @@ def _special(
         "token": lambda: machine_facts.token(settings, patience_s),
         "munge": lambda: account_facts.munge(socket, accounts.service_uid, patience_s),
     }
-    return readers | (
-        _special_of_control(settings, accounts.service_uid, patience_s) if role is MachineRole.CONTROL else {}
-    )
+    if role is MachineRole.CONTROL:
+        readers |= _special_of_control(settings, accounts.service_uid, patience_s)
+    return readers
 
 
 def _special_of_control(settings: Settings, account_uid: int, patience_s: float) -> dict[str, Callable[[], object]]:

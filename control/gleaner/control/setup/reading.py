@@ -147,15 +147,22 @@ def variable_of(program: str, name: str, *, uid: int = 0) -> str | Unread:
 
 
 def _processes(program: str, uid: int) -> Iterator[Path]:
-    """Yield the folders in `/proc` of this account's processes of this name, the oldest number first.
-
-    Any user can give a process any name.
-    """
-    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+    """Yield the folders in `/proc` of this account's processes of this name. Any user can give a process any name."""
+    for process, name in _named_processes():
         with suppress(OSError):  # it has ended
-            name = (process / "comm").read_text("utf-8", "replace").strip()
-            if process.stat().st_uid == uid and name.removesuffix("-wlm") == program:
+            if name == program and process.stat().st_uid == uid:
                 yield process
+
+
+def _named_processes() -> Iterator[tuple[Path, str]]:
+    """Yield the folder in `/proc` and the name, of 15 letters at most, of each process, the oldest number first."""
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            name = (process / "comm").read_text("utf-8", "replace").strip()
+        except OSError:  # it has ended
+            continue
+        # Debian's slurmd is called slurmd-wlm once it has started itself anew, as it does at a reconfigure.
+        yield process, name.removesuffix("-wlm")
 
 
 def folder(path: Path) -> Folder | Unread:
@@ -341,13 +348,7 @@ def running(programs: Sequence[str]) -> tuple[str, ...]:
 
 def running_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return those of these names, of 15 letters at most, that a process has for itself now."""
-    found: set[str] = set()
-    for process in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            # Debian's slurmd is called slurmd-wlm once it has started itself anew, as it does at a reconfigure.
-            found.add(process.read_text("utf-8", "replace").strip().removesuffix("-wlm"))
-        except OSError:  # it has ended
-            continue
+    found = {name for _, name in _named_processes()}
     return tuple(name for name in names if name in found)
 
 

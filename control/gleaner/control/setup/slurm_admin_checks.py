@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from gleaner.agent.common.quantities import in_words
-from gleaner.control.setup.facts import Facts, NotRead, Unread, needed, unit_blocks
+from gleaner.control.setup.facts import Facts, NotRead, Unread, needed, rows_in, unit_blocks
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 from gleaner.control.setup.readers import DEADMAN, SLURM_ADMIN_CONF
 from gleaner.control.setup.slurm_checks import config
@@ -42,7 +42,7 @@ def rights(facts: Facts) -> Judgement:
         slurms = ""
     if name in {"root", slurms}:
         return ok(f"{name} may do all in Slurm")
-    rows = [line.split("|") for line in facts.output("sacctmgr admin").stdout.splitlines() if line.strip()]
+    rows = rows_in(facts.output("sacctmgr admin").stdout)
     if any(len(row) != 2 for row in rows):
         return not_checked("sacctmgr said what cannot be read")
     found = next((level for user, level in rows if user.lower() == name.lower()), None)

@@ -16,6 +16,7 @@ from gleaner.control.setup.facts import (
     Unread,
     dotted,
     needed,
+    rows_in,
     version_in,
 )
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
@@ -179,7 +180,7 @@ def exempt_time(facts: Facts) -> Judgement:
     whose = "slurm.conf"
     said = facts.programs.get("sacctmgr qos")
     if name and isinstance(said, Output):
-        for row in (line.split("|") for line in said.stdout.splitlines()):
+        for row in rows_in(said.stdout):
             if row[0].lower() == name.lower() and row[-1]:
                 whose, found = f"QOS {name}", row[-1]
     seconds = seconds_in(found) or 0
@@ -337,7 +338,7 @@ def most_agents(facts: Facts) -> int:
 def accounts_above(facts: Facts, name: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the accounts above this one, each with its limits, from its parent up. Raises `NotRead`."""
     here = config(facts).get("ClusterName", "").lower()
-    rows = [line.split("|") for line in facts.output("sacctmgr accounts").stdout.splitlines() if line.strip()]
+    rows = rows_in(facts.output("sacctmgr accounts").stdout)
     if any(len(row) < _ACCOUNT_COLUMNS for row in rows):
         raise NotRead("sacctmgr said what cannot be read")
     accounts = {row[1]: row[2:] for row in rows if row[0].lower() in {here, ""}}
@@ -356,7 +357,7 @@ def memory(facts: Facts) -> Judgement:
     if unknown := [node["NodeName"] for node in found if node.get("RealMemory") == "1"]:
         return fault(f"{', '.join(unknown[:4])} has RealMemory=1: no agent is sent there",
                      f"set RealMemory, as `slurmd -C` prints it there; {MEND_CONFIG}")  # fmt: skip
-    least_mib, name = min((_mib_for_jobs(node), node["NodeName"]) for node in found)
+    least_mib, name = min((mib_for_jobs(node), node["NodeName"]) for node in found)
     most = ours(facts).values.get("MaxMemPerNode", "")
     if most.isdigit() and int(most) < least_mib:
         least_mib, name = int(most), f"partition {ours(facts).name}, by its MaxMemPerNode,"
@@ -366,7 +367,8 @@ def memory(facts: Facts) -> Judgement:
     return ok(f"{len(found)} nodes, {least_mib} MiB or more")
 
 
-def _mib_for_jobs(node: Mapping[str, str]) -> int:
+def mib_for_jobs(node: Mapping[str, str]) -> int:
+    """Return the memory that a node has for jobs. Raises `NotRead`."""
     try:
         return int(node["RealMemory"]) - int(node.get("MemSpecLimit") or 0)
     except (LookupError, ValueError) as error:
