@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_PR_SET_SECUREBITS = 28
+_PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
 _NO_SETUID_FIXUP = 1 << 2
 _SETRESUID, _SETRESGID = {"x86_64": (117, 119), "aarch64": (147, 149)}[os.uname().machine]
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,8 +23,9 @@ _here = threading.local()
 def acting_as(uid: int, gid: int) -> Iterator[None]:
     """In this thread, until the end of the context."""
     depth = getattr(_here, "depth", 0)
+    before = _libc.prctl(_PR_GET_SECUREBITS, 0, 0, 0, 0)
     if depth == 0:
-        _checked(_libc.prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP, 0, 0, 0))
+        _checked(_libc.prctl(_PR_SET_SECUREBITS, before | _NO_SETUID_FIXUP, 0, 0, 0))
         _checked(_libc.syscall(_SETRESGID, gid, gid, 0))
         _checked(_libc.syscall(_SETRESUID, uid, uid, 0))
     _here.depth = depth + 1
@@ -35,6 +36,8 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
         if depth == 0:
             _checked(_libc.syscall(_SETRESUID, 0, 0, 0))
             _checked(_libc.syscall(_SETRESGID, 0, 0, 0))
+            # Else a program that this thread starts later would keep root's capabilities as any other user.
+            _checked(_libc.prctl(_PR_SET_SECUREBITS, before, 0, 0, 0))
 
 
 class AsAccount:
