@@ -24,6 +24,7 @@ from gleaner.control.setup.facts import (
     Certificate,
     Facts,
     Folder,
+    FolderOnTheWay,
     MachineRole,
     Output,
     Programs,
@@ -65,6 +66,8 @@ def switched(facts: Facts = ON, /, **changes: Any) -> Facts:
 CHANGED = h.file(h.control(), SETTINGS, TextFile("", changed_s=h.NOW_S - 60))
 """Control was started a day ago."""
 AUDITED = h.settings(audit=AuditSettings(file=Path("/var/log/gleaner/audit")))
+CLOSED = h.file(h.control(), "/etc/cert.pem",
+                TextFile("", folders=(FolderOnTheWay("/etc/tls", 0, 0, 0o700),)))  # fmt: skip
 LOGS = h.program(h.control(settings=AUDITED), "systemctl places", Output(0, f"{h.PLACES}LogsDirectory=gleaner\n"))
 NO_BEAT = replace(h.HEARTBEAT, age_s=None)
 ELSEWHERE = h.file(h.client(overrides=frozenset({"gleaner_client__url"})), SETTINGS,
@@ -139,6 +142,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("certificate's key", h.file(h.control(), "/etc/key.pem", MISSING)),
     ("certificate's key", h.file(h.control(), "/etc/key.pem", TextFile("", 0, 0o600))),
     ("certificate's key", h.file(h.control(), "/etc/cert.pem", TextFile("", 0, 0o600))),
+    ("certificate's key", CLOSED),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, is_on_storage=True))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, mode=0o640))),
     ("key for secrets", h.control(secret_key=replace(h.SECRET_KEY, uid=0))),

@@ -11,6 +11,7 @@ from tests.setup import slurm_cases
 from tests.setup.fault_cases import (
     AUDITED,
     CHANGED,
+    CLOSED,
     DEMO,
     DENIED,
     ELSEWHERE,
@@ -53,6 +54,7 @@ from gleaner.control.setup.facts import (
     Account,
     Certificate,
     Facts,
+    FolderOnTheWay,
     MachineRole,
     Output,
     StoredFacts,
@@ -204,6 +206,7 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
             "/token cannot be read: Permission denied (root's, mode 600)")),
          "no token: /token cannot be read: Permission denied (root's, mode 600) as root: chown alice /token"),
         ("token", h.file(h.client(), "/token", TextFile("Bearer t0", mode=0o600)), "/token begins with 'Bearer ' put"),
+        ("certificate's key", CLOSED, "/etc/tls (root's, mode 700): control cannot start again chmod o+x /etc/tls"),
         ("control", replace(ELSEWHERE, control=Unread("head port 8642: Connection refused")),
          f"(GLEANER_CLIENT__URL in the environment counts; {SETTINGS} names https://other:8642)"),
         ("certificate", h.control(certificate=Unread("/etc/cert.pem is not for that name: Hostname mismatch")),
@@ -313,6 +316,13 @@ def test_a_busy_slurm_is_no_false_alarm() -> None:
 def test_settings_of_the_accounts_group_can_be_read() -> None:
     facts = h.file(h.control(), SETTINGS, TextFile("", mode=0o640, gid=h.UID))
     assert state_of("settings", facts) is CheckState.OK
+
+
+@pytest.mark.parametrize(("uid", "gid", "mode"), [(0, 0, 0o711), (0, h.UID, 0o710), (h.UID, 0, 0o700)])
+def test_a_certificate_in_a_folder_that_the_account_may_enter_can_be_read(uid: int, gid: int, mode: int) -> None:
+    folder = FolderOnTheWay("/etc/tls", uid, gid, mode)
+    facts = h.file(h.control(), "/etc/cert.pem", TextFile("", folders=(folder,)))
+    assert state_of("certificate's key", facts) is CheckState.OK
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,18 @@ def test_a_file_that_may_not_be_read_is_named_with_its_owner(tmp_path: Path) -> 
     assert reading.owner_and_mode(tmp_path / "none") == ""
 
 
+def test_a_file_names_the_folders_to_it_and_to_what_it_links_to(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "closed" / "file").touch()
+    (tmp_path / "links").mkdir(mode=0o711)
+    (tmp_path / "links" / "link").symlink_to("../closed/file")
+    found = reading.text_file(tmp_path / "links" / "link")
+    assert isinstance(found, TextFile)
+    modes = {folder.path: folder.mode for folder in found.folders}
+    assert (modes[str(tmp_path / "links")], modes[str(tmp_path / "closed")]) == (0o711, 0o700)
+    assert found.folders[0].path == "/"
+
+
 def test_a_file_says_when_it_was_changed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     os.utime(tmp_path / "file", (5, 7))

@@ -22,7 +22,7 @@ def settings(facts: Facts) -> Judgement:
     if not isinstance(file, Unread) and file.is_writable_by_others:
         return fault(f"others may write to {path}", f"chmod 644 {path}")
     if refused := facts.refusal_to_account(path):
-        return fault(refused, f"chmod 644 {path}")
+        return fault(refused.why, refused.remedy(f"chmod 644 {path}"))
     if facts.agent.margin_s <= 5 and facts.agent.shortest_slice_s <= 10:
         return warning(f"the times in {path} are the demo's", "leave out margin_s, shortest_slice_s and idle_s")
     return ok(f"{path} is in order")

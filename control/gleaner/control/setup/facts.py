@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gleaner.agent.privileged.common.config import Config
@@ -77,6 +77,26 @@ class Output:
         return lines[-1][:_LONGEST] if lines else f"exit status {self.status}"
 
 
+class FolderOnTheWay(NamedTuple):
+    """A folder that has to be entered to reach a file. Its owner, group and mode."""
+
+    path: str
+    uid: int
+    gid: int
+    mode: int
+
+
+class Refusal(NamedTuple):
+    """Why an account cannot read a file, in one line, and the folder that it may not enter, if it is that."""
+
+    why: str
+    folder: str = ""
+
+    def remedy(self, usual: str) -> str:
+        """Return what to do; `usual` if it is the file itself."""
+        return f"chmod o+x {self.folder}" if self.folder else usual
+
+
 @dataclass(frozen=True, slots=True)
 class TextFile:
     """A file: its text, owner and mode (the nine bits of permissions)."""
@@ -87,6 +107,8 @@ class TextFile:
     gid: int = 0
     changed_s: float = 0.0
     """The time of the last change of its text, seconds since the epoch."""
+    folders: tuple[FolderOnTheWay, ...] = ()
+    """The folders from the root folder to it."""
 
     @property
     def is_writable_by_others(self) -> bool:
@@ -95,8 +117,7 @@ class TextFile:
 
     def is_readable_by(self, account: "Account") -> bool:
         """Return True if the file's owner, group and mode let this account read it."""
-        bits = 0o400 if account.uid == self.uid else 0o040 if self.gid in account.gids else 0o004
-        return account.uid == 0 or bool(self.mode & bits)
+        return account.may(0o4, uid=self.uid, gid=self.gid, mode=self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +264,11 @@ class Account:
     groups: tuple[str, ...]
     gids: tuple[int, ...] = ()
 
+    def may(self, bits: int, *, uid: int, gid: int, mode: int) -> bool:
+        """Return True if the account has these bits of a mode (4 to read, 1 to enter) on what has this owner."""
+        has = mode >> 6 if self.uid == uid else mode >> 3 if gid in self.gids else mode
+        return self.uid == 0 or has & bits == bits
+
 
 @dataclass(frozen=True, slots=True)
 class Programs:
@@ -354,16 +380,27 @@ class Facts:
         """Return a file."""
         return self.files.get(path, NOT_ASKED)
 
-    def refusal_to_account(self, path: str) -> str:
-        """Return one line if the service account cannot read this file; empty if it can, or if that is not known.
+    def refusal_to_account(self, path: str) -> Refusal | None:
+        """Return why the service account cannot read this file; None if it can, or if that is not known.
 
         Root can read everything, so its success proves nothing.
         """
-        file = self.file(path)
-        if isinstance(file, Unread) or isinstance(self.account, Unread) or file.is_readable_by(self.account):
-            return ""
-        owner = "root" if file.uid == 0 else f"uid {file.uid}"
-        return f"{self.account.name} cannot read {path} ({owner}'s, mode {file.mode:o})"
+        file, account = self.file(path), self.account
+        if isinstance(file, Unread) or isinstance(account, Unread):
+            return None
+        for folder in file.folders:
+            if not account.may(0o1, uid=folder.uid, gid=folder.gid, mode=folder.mode):
+                said = _owner_and_mode(folder.uid, folder.mode)
+                return Refusal(
+                    f"{account.name} cannot read {path}, since it may not enter {folder.path} ({said})", folder.path
+                )
+        if file.is_readable_by(account):
+            return None
+        return Refusal(f"{account.name} cannot read {path} ({_owner_and_mode(file.uid, file.mode)})")
+
+
+def _owner_and_mode(uid: int, mode: int) -> str:
+    return f"{'root' if uid == 0 else f'uid {uid}'}'s, mode {mode:o}"
 
 
 def needed(fact: Value | Unread) -> Value:

@@ -69,7 +69,7 @@ def settings(facts: Facts) -> Judgement:
         return fault(f"others than its owner may write to {path}", f"chmod 644 {path}")
     if facts.role is MachineRole.CONTROL and (refused := facts.refusal_to_account(path)):
         has_password = password_of(facts.settings.queue.url)
-        return fault(refused, _let_read(path) if has_password else f"chmod 644 {path}")
+        return fault(refused.why, refused.remedy(_let_read(path) if has_password else f"chmod 644 {path}"))
     if password_of(facts.settings.queue.url) and file.mode & 0o004:
         return warning(f"{path} holds the database's password, and all may read it", f"chmod 640 {path}")
     return ok(f"{path} is in order")
@@ -345,7 +345,7 @@ def key_of_certificate(facts: Facts) -> Judgement:
     for one in (needed(facts.settings).api.certificate, path):
         if refused := facts.refusal_to_account(str(one)):
             whom = "" if isinstance(facts.account, Unread) else facts.account.name
-            return fault(f"{refused}: control cannot start again", f"chown {whom} {one}")
+            return fault(f"{refused.why}: control cannot start again", refused.remedy(f"chown {whom} {one}"))
     return _secret_file(facts.file(str(path)), str(path))
 
 

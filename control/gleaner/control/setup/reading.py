@@ -21,7 +21,17 @@ from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control.input_errors import one_line
 from gleaner.control.settings import LOOPBACK
-from gleaner.control.setup.facts import HANGS, MISNAMED, UNTRUSTED, Certificate, Folder, Output, TextFile, Unread
+from gleaner.control.setup.facts import (
+    HANGS,
+    MISNAMED,
+    UNTRUSTED,
+    Certificate,
+    Folder,
+    FolderOnTheWay,
+    Output,
+    TextFile,
+    Unread,
+)
 
 Value = TypeVar("Value")
 
@@ -111,12 +121,19 @@ def text_file(path: Path) -> TextFile | Unread:
             if not stat.S_ISREG(facts.st_mode):
                 return Unread(f"{path} is no plain file")
             text, mode = text_of(file.read(_LARGEST_FILE)), stat.S_IMODE(facts.st_mode)
-            return TextFile(text, facts.st_uid, mode, facts.st_gid, facts.st_mtime)
+            return TextFile(text, facts.st_uid, mode, facts.st_gid, facts.st_mtime, tuple(_folders_to(path)))
     except FileNotFoundError:
         return Unread(f"there is no {path}", is_missing=True)
     except OSError as error:
         whose = owner_and_mode(path) if isinstance(error, PermissionError) else ""
         return Unread(f"{path} cannot be read: {error.strerror}{whose}")
+
+
+def _folders_to(path: Path) -> Iterator[FolderOnTheWay]:
+    """Yield the folders to a file, and to the file that it is a symbolic link to."""
+    for one in dict.fromkeys((*reversed(path.absolute().parents), *reversed(path.resolve().parents))):
+        facts = one.stat()
+        yield FolderOnTheWay(str(one), facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode))
 
 
 def owner_and_mode(path: Path) -> str:
