@@ -7,9 +7,11 @@ import asyncio
 import itertools
 import math
 import random
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,7 +61,9 @@ class ControlInMemory:
         return [body for _, heard, body in self.heard if heard == verb][-1]
 
 
-def an_agent(place: Path, clock: FakeClock, control: ControlInMemory, *, seed: int = 1, lives_s: float = 3600) -> Agent:
+def an_agent(
+    place: Path, clock: FakeClock, control: ControlInMemory, *, seed: int = 1, lives_s: float = 3600, **settings: Any
+) -> Agent:
     runtime = PretendedRuntime(clock)
     (place / "work").mkdir(parents=True)
     storage = FolderStorage(place / "storage")
@@ -68,7 +72,7 @@ def an_agent(place: Path, clock: FakeClock, control: ControlInMemory, *, seed: i
         name="a1",
         end_s=clock.now_s() + lives_s,
         slurm_job=None,
-        settings=AgentSettings(storage=place / "storage", work=place / "work", idle_s=60),
+        settings=AgentSettings(storage=place / "storage", work=place / "work", idle_s=60, **settings),
         client=ControlClient(
             url="http://control",
             name="a1",
@@ -103,6 +107,15 @@ def test_an_agent_that_has_no_time_for_a_slice_asks_for_no_job_and_says_so(tmp_p
     assert control.times_s("claim") == []
     reason = Deregistration.model_validate_json(control.last("farewell")).reason
     assert reason == "no time for a slice of 300 s (shortest_slice_s in the agents' settings)"
+
+
+def test_an_agent_whose_disk_is_full_from_the_beginning_asks_for_no_job_and_says_so(tmp_path: Path) -> None:
+    clock = FakeClock()
+    control = ControlInMemory(clock)
+    clock.run(an_agent(tmp_path, clock, control, disk_reserve_mib=10**11).live())
+    assert control.times_s("claim") == []
+    reason = Deregistration.model_validate_json(control.last("farewell")).reason
+    assert re.fullmatch(rf"no room for a job: {tmp_path}\S* has \d+ MiB free.*\(disk_reserve_mib: {10**11}\)", reason)
 
 
 def test_an_agent_says_in_each_claim_for_how_long_a_job_may_compute_there(tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ class Agent:
             await asyncio.to_thread(remove_agents_sockets)
         if not await self._register():
             return 1
+        await asyncio.to_thread(self._disk.measure)  # before the first claim: no job begins on a full disk
         parts = (self._send_heartbeats, self._deliver_reports, self._claim_jobs, self._measure_memory, self._watch_disk)
         background = [asyncio.create_task(part()) for part in (*parts, self.deliveries.run)]
         for part in background:
@@ -272,6 +273,8 @@ class Agent:
 
     def _why_idle(self) -> str:
         """Return why this agent ends although its time is not over."""
+        if self._disk.is_short:
+            return f"no room for a job: {self._disk.room} (disk_reserve_mib: {self.settings.disk_reserve_mib})"
         if self._had_time:
             return "no work"
         return f"no time for a slice of {self.settings.shortest_slice_s:g} s (shortest_slice_s in the agents' settings)"

@@ -153,7 +153,7 @@ class DiskWatch:
     images_limit_bytes: int = 200 * 2**30
     clock: Clock = field(default_factory=SystemClock)
     room: Room | None = None
-    """The room at the last look."""
+    """The room at the last measurement."""
     _next_s: float = 0.0
     _urgent_s: float = 0.0
     _free_bytes: int = 0
@@ -168,6 +168,10 @@ class DiskWatch:
         """True if no new job may begin here."""
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
+    def measure(self) -> None:
+        """Measure the room. Blocks for a limited time."""
+        self.room = room([self.work, *self._places()])
+
     def look(
         self, jobs: Mapping[ContainerId, Path], own_mib: Mapping[ContainerId, int] = MappingProxyType({})
     ) -> dict[ContainerId, Verdict]:
@@ -175,9 +179,9 @@ class DiskWatch:
 
         `jobs` has their folders, and `own_mib` the limits of those that have their own.
         """
-        self.room = room([self.work, *self._places()])
+        self.measure()
         if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
-            self.room = room([self.work, *self._places()])
+            self.measure()
         if self._last_prune_s is None:
             self._prune(images.FRESH_S, enough=lambda left_bytes: left_bytes <= self.images_limit_bytes)
             self._prune(self.images_keep_s, enough=lambda _: False)
