@@ -80,6 +80,26 @@ def until_it_says(user: str, job: str, words: str) -> None:
     cluster.until(f"job {job} to say {words!r}", lambda: words in cluster.run("node1", *read), timeout_s=60)
 
 
+def until_they_complete(user: str, *jobs: str, timeout_s: float) -> None:
+    """Wait until all of the user's jobs have ended well; say what they printed if one ends otherwise, or too late."""
+
+    def all_ended() -> bool:
+        return not {state(job) for job in jobs} & {"PENDING", "RUNNING", "COMPLETING", "SUSPENDED"}
+
+    try:
+        cluster.until("the jobs to end", all_ended, timeout_s=timeout_s)
+    except TimeoutError as error:
+        raise AssertionError(f"{error}: {told_of(user, *jobs)}") from None
+    assert {state(job) for job in jobs} == {"COMPLETED"}, told_of(user, *jobs)
+
+
+def told_of(user: str, *jobs: str) -> str:
+    """Return what Slurm says of these jobs, and the last that they printed."""
+    shown = [cluster.run("head", "scontrol", "show", "job", job) for job in jobs]
+    shown += [cluster.run("node1", "sh", "-c", f"tail -n 30 {USERS_FOLDER}/{user}/{job}.out") for job in jobs]
+    return "\n".join((*shown, cluster.run("head", "squeue"), str(status())))
+
+
 def result_of(user: str, job: str) -> str:
     """Return the job's result."""
     return cluster.run("node1", "cat", f"{USERS_FOLDER}/{user}/result-{job}/pi.txt")

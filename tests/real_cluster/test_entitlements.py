@@ -60,9 +60,7 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
     for one in decided.values():
         assert REPLAYS[one["policy"]](one["given"]) == one["answer"], "a decision replays to the same"
     cluster.run("head", "scancel", *claims)
-    cluster.until(
-        "chemistry's jobs to end", lambda: {owners_harness.state(job) for job in own} == {"COMPLETED"}, timeout_s=240
-    )
+    owners_harness.until_they_complete("bob", *own, timeout_s=240)
     assert sorted(owners_harness.restarts(own).values()) == [0, 1], "one of chemistry's is preempted, and no more"
     for seed, job in enumerate(own, start=1):
         assert owners_harness.result_of("bob", job) == pi(seed)
@@ -105,7 +103,7 @@ def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved
     owners_harness.wait_until_they_run(claim)
     assert owners_harness.restarts([large]) == {large: 1}
     cluster.run("head", "scancel", claim)
-    cluster.until("the large job to end", lambda: owners_harness.state(large) == "COMPLETED", timeout_s=180)
+    owners_harness.until_they_complete("carol", large, timeout_s=180)
     assert owners_harness.result_of("carol", large) == pi(3)
 
 

@@ -3,6 +3,8 @@
 import json
 import queue
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -526,11 +528,42 @@ def test_files_are_delivered_whole_or_not_at_all(tmp_path: Path) -> None:
 # ── the command line ──
 
 
-def test_in_a_batch_script_it_makes_itself_a_step_that_no_early_signal_kills() -> None:
-    words = main.step_words({"SLURM_CPUS_ON_NODE": "4"}, "/usr/bin/srun", ["pi", "--seed", "1"])
-    assert words[0] == "/usr/bin/srun"
+STEP = """#!/bin/sh
+# Pretends to be srun. The first steps are killed before their shell ignores the signal.
+echo step >>{folder}/steps
+[ $(wc -l <{folder}/steps) -gt {killed} ] || exit 138
+while [ "$1" != sh ]; do shift; done
+exec "$@"
+"""
+
+
+def run_in_steps(folder: Path, *, killed: int, code: int, has_file: bool = True) -> tuple[int, int]:
+    """Return the exit status of a batch script whose first steps are killed, and the number of its steps."""
+    (folder / "srun").write_text(STEP.format(folder=folder, killed=killed))
+    (folder / "srun").chmod(0o755)
+    if has_file:
+        (folder / "starting").touch()
+    *words, _ = main.step_words({}, f"{folder}/srun", f"{folder}/starting", ["pi"])
+    words[words.index(sys.executable) :] = ["sh", "-c", f"kill -USR1 $$; exit {code}"]
+    done = subprocess.run(words, check=False, timeout=60)
+    assert not (folder / "starting").exists()
+    return done.returncode, len((folder / "steps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("killed", [0, 1, 3])
+def test_a_step_that_the_signal_kills_before_it_can_listen_is_run_again(tmp_path: Path, killed: int) -> None:
+    assert run_in_steps(tmp_path, killed=killed, code=5) == (5, killed + 1)
+
+
+def test_a_workload_that_ends_as_if_by_the_signal_is_not_run_again(tmp_path: Path) -> None:
+    assert run_in_steps(tmp_path, killed=0, code=138) == (138, 1)
+    (tmp_path / "other").mkdir()
+    assert run_in_steps(tmp_path / "other", killed=1, code=0, has_file=False) == (138, 1)
+
+
+def test_in_a_batch_script_it_makes_itself_a_step_with_the_cores_of_the_job() -> None:
+    words = main.step_words({"SLURM_CPUS_ON_NODE": "4"}, "/usr/bin/srun", "/starting", ["pi", "--seed", "1"])
     assert "--cpus-per-task=4" in words
-    assert words[words.index("sh") + 2].startswith('trap "" USR1 TERM; exec')
     assert words[-3:] == ["pi", "--seed", "1"]
 
 

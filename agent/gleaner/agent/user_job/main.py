@@ -3,8 +3,10 @@
 import fcntl
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -34,6 +36,16 @@ _RESERVE_MIB = 150
 _LEAST_MIB = 6
 _LOOK_WITHIN_S = 5.0
 """The longest wait for Slurm's answer: there may be only Slurm's kill wait left."""
+
+_IGNORE_SIGNALS = 'trap "" USR1 TERM; rm -f -- "$1"; shift; exec "$@"'
+_RUN_STEP = f"""\
+starting=$1
+shift
+trap : USR1 TERM
+while "$@"; status=$?; [ $status -eq {128 + signal.SIGUSR1} ] && [ -e "$starting" ]; do :; done
+rm -f -- "$starting"
+exit $status
+"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -103,7 +115,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
         )
         job = job_of(os.environ)
         if "SLURM_STEP_ID" not in os.environ:
-            become_step(os.environ, sys.argv[1:])
+            become_step(os.environ, job, options, sys.argv[1:])
         sys.exit(user_job(options, job, listen_for_signals()).run())
     except (Unfit, Unknown, RuntimeFault, StorageError, config.Misconfigured, OSError) as error:
         say(" ".join(str(error).split()))
@@ -147,16 +159,19 @@ def job_of(environment: Mapping[str, str]) -> str:
     return number
 
 
-def step_words(environment: Mapping[str, str], srun: str, words: Sequence[str]) -> list[str]:
-    """Return the command that runs this program as a job step.
+def step_words(environment: Mapping[str, str], srun: str, starting: str, words: Sequence[str]) -> list[str]:
+    """Return the command that runs this program as a job step. Only steps hear the signal to vacate.
 
-    Only steps hear the signal to vacate. Until we listen, the signal must not kill us: the shell has it ignored.
+    Until we listen, the signal must not kill us: a shell has it ignored, and removes the file `starting` then. A signal
+    that comes in the milliseconds before that does kill the step. Then the file is still there, and the step is run
+    again: it finds the signal in the job's comment.
     """
     us = [
         "sh",
         "-c",
-        'trap "" USR1 TERM; exec "$@"',
+        _IGNORE_SIGNALS,
         "sh",
+        starting,
         sys.executable,
         "-P",
         "-m",
@@ -165,15 +180,22 @@ def step_words(environment: Mapping[str, str], srun: str, words: Sequence[str]) 
     ]
     cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
     options = ["--ntasks=1", "--nodes=1", f"--cpus-per-task={cpus}", "--overlap", "--cpu-bind=none", "--input=none"]
-    return [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", *us]
+    step = [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", *us]
+    return ["/bin/sh", "-c", _RUN_STEP, "sh", starting, *step]
 
 
-def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoReturn:
+def become_step(environment: Mapping[str, str], number: str, options: RunOptions, words: Sequence[str]) -> NoReturn:
     """Replace this process by a job step that runs the same command. Raises `Unfit`."""
     srun = shutil.which("srun")
     if srun is None:
         raise Unfit("there is no srun on the PATH of the job")
-    os.execv(srun, step_words(environment, srun, words))  # noqa: S606 - without a shell, as it should be
+    root = root_of(options.storage)
+    starting = root.with_name(f".{root.name}-{number}-starting")  # the step sees it: all nodes share this folder
+    with suppress(OSError):  # without the file the step is not run again, and if the folder is to blame, it says so
+        starting.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        starting.touch()
+    again = step_words(environment, srun, str(starting), words)
+    os.execv(again[0], again)  # noqa: S606 - a shell of ours, with fixed text
 
 
 def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
