@@ -39,6 +39,7 @@ _LEAST_MIB = 512
 MEND_CONFIG = "mend slurm.conf, then scontrol reconfigure"
 _RESTART = "mend slurm.conf, then restart slurmctld"
 _USUAL_REASONS = frozenset({"None", "Priority", "Resources", "BeginTime", ""})
+_ABOUT_REASONS = "Slurm's page of squeue says what that is; sacctmgr, sinfo -R"
 _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})")
 
 
@@ -414,9 +415,9 @@ def agents(facts: Facts) -> Judgement:
         return ok(f"{running} run")
     if odd := Counter(reason for _, reason in found if reason not in _USUAL_REASONS):
         reason, count = odd.most_common(1)[0]
-        return warning(
-            f"none runs, and {count} wait for {reason}", "Slurm's page of squeue says what that is; sacctmgr, sinfo -R"
-        )
+        is_limit = reason.startswith(("Assoc", "QOS", "MaxCpuPer", "MaxNodePer"))
+        to_do = "sacctmgr show assoc, sacctmgr show qos: a limit of Slurm's" if is_limit else _ABOUT_REASONS
+        return warning(f"none runs; of those that wait, {count} {'has' if count == 1 else 'have'} {reason}", to_do)
     return ok(f"{len(found)} wait for free nodes" if found else "none is needed now")
 
 
