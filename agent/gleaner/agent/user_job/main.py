@@ -38,6 +38,7 @@ _LOOK_WITHIN_S = 5.0
 """The longest wait for Slurm's answer: there may be only Slurm's kill wait left."""
 
 _IGNORE_SIGNALS = 'trap "" USR1 TERM; rm -f -- "$1"; shift; exec "$@"'
+"""Run in the step: ignore the signals until the program listens."""
 _RUN_STEP = f"""\
 starting=$1
 shift
@@ -46,6 +47,7 @@ while "$@"; status=$?; [ $status -eq {128 + signal.SIGUSR1} ] && [ -e "$starting
 rm -f -- "$starting"
 exit $status
 """
+"""Run in the script: run the step, and once more where the signal has killed it before it could ignore it."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
