@@ -143,6 +143,6 @@ comm -13 before after >since
 cat since
 ls -d /opt/gleaner 2>/dev/null || true
 [ ! -s since ]
-[ -z "$(getent passwd gleaner)$(getent group gleaner)" ]
+[ -z "$(getent passwd gleaner || getent group gleaner || true)" ]
 [ ! -e /opt/gleaner ]
 end "ALL IS AS IT SHOULD BE"
