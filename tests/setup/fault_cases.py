@@ -165,6 +165,7 @@ FAULTS: list[tuple[str, Facts]] = [
     ("partition", h.slurm("State=UP GraceTime=120", "State=DOWN GraceTime=120", "scontrol partitions")),
     ("database's disk", h.control(folders={"/var/lib/gleaner": Folder(h.UID, 0o750, 2**20)})),
     ("token", h.control(token=Output(401, "the token has expired"))),
+    ("token", h.client(token=Output(403, "a token of role metrics reads /metrics and nothing else"))),
     ("token", h.file(h.client(), "/token", TextFile("secret", mode=0o644))),
     ("token", h.file(h.client(munge=Unread("munge does not answer")), "/token", MISSING)),
     ("munge", h.control(munge=Unread("munge failed: Failed to access the socket"))),

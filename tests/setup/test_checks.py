@@ -206,6 +206,8 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
             "/token cannot be read: Permission denied (root's, mode 600)")),
          "no token: /token cannot be read: Permission denied (root's, mode 600) as root: chown alice /token"),
         ("token", h.file(h.client(), "/token", TextFile("Bearer t0", mode=0o600)), "/token begins with 'Bearer ' put"),
+        ("token", h.client(token=Output(403, "a token of role metrics reads /metrics and nothing else")),
+         "reads /metrics and nothing else: so says control of the token in /token ask an admin for a user's"),
         ("certificate's key", CLOSED, "/etc/tls (root's, mode 700): control cannot start again chmod o+x /etc/tls"),
         ("control", replace(ELSEWHERE, control=Unread("head port 8642: Connection refused")),
          f"(GLEANER_CLIENT__URL in the environment counts; {SETTINGS} names https://other:8642)"),

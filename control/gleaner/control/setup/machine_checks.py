@@ -422,7 +422,9 @@ def token(facts: Facts) -> Judgement:
                 "ask an admin for a new one",
             )
         return fault(f"control does not take the token in {path}: {facts.token.stdout}", "ask an admin for a new one")
-    if facts.token.status in {200, 403}:
+    if facts.token.status == 403:
+        return fault(f"{facts.token.stdout}: so says control of the token in {path}", "ask an admin for a user's token")
+    if facts.token.status == 200:
         return ok(f"control knows the token in {path}")
     return not_checked(f"control answered with status {facts.token.status}")
 
