@@ -387,14 +387,12 @@ def test_agents_that_end_at_once_wherever_they_begin_are_not_submitted_at_each_l
     harness.round()
     harness.round()
     assert len(faked.calls("sbatch")) == 3
-    problem = "agents end before they register, next try in 20 s: do the nodes have glean-agent? The log is /var/lib/"
+    problem = "agents end before they register, next try in 20 s: have the nodes glean-agent (agent_command)? "
     assert harness.state.problem.startswith(problem)
     harness.ahead_s = 21
     harness.round()
     assert len(faked.calls("sbatch")) == 4
-    assert harness.state.problem.startswith(
-        "agents ended before they registered, and none has since: do the nodes have"
-    )
+    assert harness.state.problem.startswith("agents ended before they registered, and none has since: have the nodes")
     end_jobs(faked.folder)
     harness.round()
     assert "next try in 40 s" in harness.state.problem

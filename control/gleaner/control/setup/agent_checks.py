@@ -5,7 +5,7 @@ from typing import Any
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, parse_kill_wait_s
 from gleaner.agent.timing.deadlines import SHUTDOWN_GRACE_S, exit_by_s, save_point_s
 from gleaner.control.setup import machine_facts, readers
-from gleaner.control.setup.facts import Facts, Output, Unread, needed
+from gleaner.control.setup.facts import NOT_INSTALLED, Facts, Output, Unread, needed
 from gleaner.control.setup.finding import Judgement, fault, not_checked, ok, warning
 
 _NO_VERSION = "No such option"
@@ -17,6 +17,8 @@ def settings(facts: Facts) -> Judgement:
     if isinstance(facts.agent, Unread) and facts.agent.is_denied:
         return fault(facts.agent.why, f"chmod 644 {path}")
     if isinstance(facts.agent, Unread):
+        if NOT_INSTALLED in facts.agent.why:
+            return fault(facts.agent.why, "install the package gleaner-node again, or with pip: gleaner-hpc[agent]")
         return fault(facts.agent.why, f"mend it; docs/admin/agent-settings.md has all keys ({path})")
     file = facts.file(path)
     if not isinstance(file, Unread) and file.is_writable_by_others:

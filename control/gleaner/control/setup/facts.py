@@ -57,6 +57,8 @@ class NotRead(Exception):
 
 UNTRUSTED, MISNAMED = "is not trusted", "is not for that name"
 """Words about a certificate that no authority of ours vouches for, and about one that has other names."""
+NOT_INSTALLED = "is not installed here"
+"""Words about a library of Python's."""
 HANGS = "accepts connections"
 """Words about a server that then does not answer."""
 NOT_ASKED = Unread("this was not read")

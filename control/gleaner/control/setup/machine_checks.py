@@ -215,7 +215,8 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return f"control listens at {needed(facts.settings).api.host} alone: mend [api] host, then {_RESTART}"
     if is_control:
         return f"systemctl status gleaner-control; is {where} right?"
-    return f"is control running, {where} right, and its port not blocked by a firewall?"
+    address = ", the address (/etc/hosts, DNS)" if " here) port" in why else ""
+    return f"is control running, {where}{address} right, and its port not blocked by a firewall?"
 
 
 def _url(facts: Facts) -> str:

@@ -25,6 +25,7 @@ from gleaner.control.input_errors import InputError, complaint, one_line, read_t
 from gleaner.control.settings import Settings
 from gleaner.control.setup import reading
 from gleaner.control.setup.facts import (
+    NOT_INSTALLED,
     Account,
     Certificate,
     ControlFacts,
@@ -68,7 +69,7 @@ def read_agent_settings() -> "AgentSettings | Unread":
     try:
         from gleaner.agent.settings import AgentSettings
     except ModuleNotFoundError as error:
-        return Unread(f"{error.name} is not installed here: pip install 'gleaner-hpc[agent]'")
+        return Unread(f"{error.name}, which agents need, {NOT_INSTALLED}")
     path = Path(agent_file())
     try:
         file = read_toml(path, missing="no such file")
@@ -281,7 +282,7 @@ def schema(url: str, patience_s: float) -> str | Unread:
         from gleaner.control.queue.database import check_revision, check_schema, connect
         from gleaner.control.queue.errors import QueueError, SchemaMismatch
     except ModuleNotFoundError as error:
-        return Unread(f"{error.name} is not installed here: pip install 'gleaner-hpc[control]'")
+        return Unread(f"{error.name} {NOT_INSTALLED}: pip install 'gleaner-hpc[control]'")
     try:
         if url.startswith("sqlite"):
             check_revision(_sqlite_revision(sqlite_file(url), patience_s))

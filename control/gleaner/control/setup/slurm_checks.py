@@ -122,7 +122,7 @@ def programs(facts: Facts) -> Judgement:
     for name in asked:
         said = facts.programs[name]
         if isinstance(said, Unread):
-            return fault(said.why, "install Slurm's programs here; does slurmctld answer?")
+            return fault(said.why, "install Slurm's programs here" if said.is_missing else "does slurmctld answer?")
         if said.status != 0 and name != "scontrol json":
             return fault(f"{name}: {said.complaint}", "does slurmctld answer? Look at its log, and at munge")
         lines = said.stdout.strip().splitlines()
@@ -308,8 +308,11 @@ def tiers(facts: Facts) -> Judgement:
     own = ours(facts)
     others = [one for one in partitions(facts).values() if one.name != own.name and one.nodes & own.nodes]
     if low := [one.name for one in others if one.tier <= own.tier]:
-        return fault(f"partition {', '.join(low)} does not have a higher tier than {own.name} ({own.tier})",
-                     f"PriorityTier={own.tier + 9} for them; {MEND_CONFIG}")  # fmt: skip
+        tier = f"PartitionName={low[0]} PriorityTier={own.tier + 9}"
+        return fault(
+            f"partition {', '.join(low)} does not have a higher tier than {own.name} ({own.tier})",
+            f"scontrol update {tier}, and the same in slurm.conf",
+        )
     if on := [one.name for one in others if one.values.get("PreemptMode", "").upper() != "OFF"]:
         return fault(
             f"partition {', '.join(on)} may be preempted itself", f"PreemptMode=OFF in its line; {MEND_CONFIG}"
@@ -427,6 +430,8 @@ def _to_do_about(problem: str, facts: Facts) -> str:
     if "authentication" in said or "munge" in said:
         name = "gleaner" if isinstance(facts.account, Unread) else facts.account.name
         return f"as control's account: `runuser -u {name} -- munge -n | unmunge`; is munge's key slurmctld's, too?"
+    if "(agent_command)" in problem:
+        return "glean doctor node, on one of the nodes, says what the program lacks"
     if not problem.startswith(NO_ANSWER):
         return "control's log has more: journalctl -u gleaner-control"
     if "took more than" in said or "timed out" in said:
