@@ -114,8 +114,13 @@ def test_an_agent_whose_disk_is_full_from_the_beginning_asks_for_no_job_and_says
     control = ControlInMemory(clock)
     clock.run(an_agent(tmp_path, clock, control, disk_reserve_mib=10**11).live())
     assert control.times_s("claim") == []
-    reason = Deregistration.model_validate_json(control.last("farewell")).reason
-    assert re.fullmatch(rf"no room for a job: {tmp_path}\S* has \d+ MiB free.*\(disk_reserve_mib: {10**11}\)", reason)
+    told = Deregistration.model_validate_json(control.last("farewell"))
+    assert told.fault, "or this node would be given one agent after another"
+    assert told.ended_s < clock.began_s + 10, "control counts on its processors"
+    said = (
+        rf"no room for a job: {re.escape(str(tmp_path))}\S* has \d+ MiB free.*, less than disk_reserve_mib \({10**11}\)"
+    )
+    assert re.fullmatch(said, told.reason)
 
 
 def test_an_agent_says_in_each_claim_for_how_long_a_job_may_compute_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`glean run`: when a job of one's own is saved, what is kept of it, and what becomes of it."""
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -531,40 +532,83 @@ def test_files_are_delivered_whole_or_not_at_all(tmp_path: Path) -> None:
 STEP = """#!/bin/sh
 # Pretends to be srun. The first steps are killed before their shell ignores the signal.
 echo step >>{folder}/steps
-[ $(wc -l <{folder}/steps) -gt {killed} ] || exit 138
+[ $(wc -l <{folder}/steps) -gt {killed} ] || exit {by}
 while [ "$1" != sh ]; do shift; done
 exec "$@"
 """
 
 
-def run_in_steps(folder: Path, *, killed: int, code: int, has_file: bool = True) -> tuple[int, int]:
-    """Return the exit status of a batch script whose first steps are killed, and the number of its steps."""
-    (folder / "srun").write_text(STEP.format(folder=folder, killed=killed))
+LISTENER = """
+import os, signal
+signal.signal(signal.SIGUSR1, print)  # the shell around it has ignored it
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getppid(), signal.SIGTERM)
+while [line for line in open(f'/proc/{os.getppid()}/status') if line.startswith('ShdPnd') and int(line.split()[1], 16)]:
+    pass
+os.kill(os.getppid(), signal.SIGUSR1)
+signal.sigwait({signal.SIGUSR1})
+os._exit(7)
+"""
+"""A program that sends a signal to the script's shell, lets it be taken, and sends one that it is to hear itself."""
+
+
+def run_in_steps(
+    folder: Path, program: str, *, killed: int = 0, by: int = 138, has_file: bool = True
+) -> tuple[int, int]:
+    """Return the exit status of a batch script, of whose steps the first are killed, and the number of its steps."""
+    folder.mkdir()
+    (folder / "srun").write_text(STEP.format(folder=folder, killed=killed, by=by))
     (folder / "srun").chmod(0o755)
     if has_file:
-        (folder / "starting").touch()
-    *words, _ = main.step_words({}, f"{folder}/srun", f"{folder}/starting", ["pi"])
-    words[words.index(sys.executable) :] = ["sh", "-c", f"kill -USR1 $$; exit {code}"]
-    done = subprocess.run(words, check=False, timeout=60)
-    assert not (folder / "starting").exists()
+        (folder / "deaf").touch()
+    words = main.step_words({}, f"{folder}/srun", folder / "deaf", ["pi"])
+    words[words.index(sys.executable) :] = ["sh", "-c", program]
+    done = subprocess.run(words, check=False, timeout=60, start_new_session=True)
+    assert not (folder / "deaf").exists()
     return done.returncode, len((folder / "steps").read_text().splitlines())
 
 
-@pytest.mark.parametrize("killed", [0, 1, 3])
-def test_a_step_that_the_signal_kills_before_it_can_listen_is_run_again(tmp_path: Path, killed: int) -> None:
-    assert run_in_steps(tmp_path, killed=killed, code=5) == (5, killed + 1)
+@pytest.mark.parametrize("killed", [1, 3])
+@pytest.mark.parametrize("by", [138, 143])
+def test_a_step_that_a_signal_kills_before_it_can_listen_is_run_again_and_knows_of_it(
+    tmp_path: Path, killed: int, by: int
+) -> None:
+    ended = run_in_steps(tmp_path / "a", f"[ ${main._MISSED} = yes ] && exit 5", killed=killed, by=by)
+    assert ended == (5, killed + 1)
 
 
 def test_a_workload_that_ends_as_if_by_the_signal_is_not_run_again(tmp_path: Path) -> None:
-    assert run_in_steps(tmp_path, killed=0, code=138) == (138, 1)
-    (tmp_path / "other").mkdir()
-    assert run_in_steps(tmp_path / "other", killed=1, code=0, has_file=False) == (138, 1)
+    assert run_in_steps(tmp_path / "a", f"kill -USR1 $$; exit ${{{main._MISSED}:-138}}") == (138, 1)
+    assert run_in_steps(tmp_path / "b", "exit 0", killed=1, has_file=False) == (138, 1)
 
 
-def test_in_a_batch_script_it_makes_itself_a_step_with_the_cores_of_the_job() -> None:
-    words = main.step_words({"SLURM_CPUS_ON_NODE": "4"}, "/usr/bin/srun", "/starting", ["pi", "--seed", "1"])
-    assert "--cpus-per-task=4" in words
-    assert words[-3:] == ["pi", "--seed", "1"]
+def test_the_scripts_shell_passes_the_signal_on_and_outlives_it(tmp_path: Path) -> None:
+    assert run_in_steps(tmp_path / "a", f'exec "{sys.executable}" -c "{LISTENER}"') == (7, 1)
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_batch_script_becomes_a_step_beside_whose_folder_a_file_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: str
+) -> None:
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    begun: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, words: begun.append(words))
+    options = main.RunOptions("pi", (), tmp_path / "new" / "own", None, None, None, None, None, {})
+    environment = {"SLURM_CPUS_ON_NODE": "4", "SLURM_RESTART_COUNT": restarts}
+    main.become_step(environment, "66", options, ["pi", "--seed", "1"])
+    ((*words, last),) = begun
+    assert (words[-2:], last) == (["pi", "--seed"], "1")
+    assert {str(tmp_path / "srun"), "--cpus-per-task=4"} <= set(words)
+    # At a later start a folder that is not there is not made: this node does not see the shared one.
+    assert (tmp_path / "new").exists() == (restarts == "0")
+    if restarts == "0":
+        (left,) = (tmp_path / "new" / "own").iterdir()
+        assert str(left) in words
+        Catalog(main.root_of(options.storage), 67, "q").remove_forgotten(frozenset({"66"}))
+        assert left.exists()
+        Catalog(main.root_of(options.storage), 67, "q").remove_forgotten(frozenset())
+        assert not left.exists()
 
 
 WRONG: dict[str, dict[str, str]] = {

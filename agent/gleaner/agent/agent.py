@@ -137,6 +137,8 @@ class Agent:
     """True while control has a claim to answer, perhaps with work."""
     _had_time: bool = False
     """True once there was time for a slice."""
+    _has_measured_disk: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the free room is known. No job is asked for before."""
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
     """The newest heartbeats and control's answers; they show how far the two clocks differ."""
     _context: AgentContext = field(init=False)
@@ -214,7 +216,6 @@ class Agent:
             await asyncio.to_thread(remove_agents_sockets)
         if not await self._register():
             return 1
-        await asyncio.to_thread(self._disk.measure)  # before the first claim: no job begins on a full disk
         parts = (self._send_heartbeats, self._deliver_reports, self._claim_jobs, self._measure_memory, self._watch_disk)
         background = [asyncio.create_task(part()) for part in (*parts, self.deliveries.run)]
         for part in background:
@@ -258,8 +259,11 @@ class Agent:
             self._jobs = [job for job in self._jobs if not job.is_reported]
             if any(not job.done.is_set() for job in self._jobs):
                 idle_since_s = now_s
-            elif self._vacating or (now_s - idle_since_s >= self.settings.idle_s and not self._is_occupied):
-                self._ending_because = self._ending_because or self._why_idle()
+            elif self._vacating:
+                return
+            elif now_s - idle_since_s >= self.settings.idle_s and not self._is_occupied:
+                self._ending_because = self._ending_because or self._disk.why_short() or self._why_idle()
+                self._fault = self._fault or self._disk.is_short  # the next agent would find no room here, either
                 return
             if not self._vacating and not self._make_early_saves(now_s) and now_s >= self._save_point_s():
                 self._vacate("the end is near")
@@ -273,8 +277,6 @@ class Agent:
 
     def _why_idle(self) -> str:
         """Return why this agent ends although its time is not over."""
-        if self._disk.is_short:
-            return f"no room for a job: {self._disk.room} (disk_reserve_mib: {self.settings.disk_reserve_mib})"
         if self._had_time:
             return "no work"
         return f"no time for a slice of {self.settings.shortest_slice_s:g} s (shortest_slice_s in the agents' settings)"
@@ -282,7 +284,7 @@ class Agent:
     @property
     def _is_occupied(self) -> bool:
         """True if an agent without jobs must not end yet."""
-        return self._is_asking or self.deliveries.is_busy
+        return self._is_asking or self.deliveries.is_busy or not self._has_measured_disk.is_set()
 
     def _is_over(self, now_s: float) -> bool:
         """Return True if the agent must wait for nothing more.
@@ -414,6 +416,7 @@ class Agent:
     # ── work ──
 
     async def _claim_jobs(self) -> None:
+        await self._has_measured_disk.wait()
         while True:
             free = self._free_resources()
             self._had_time = self._had_time or self._has_time()
@@ -553,6 +556,11 @@ class Agent:
     async def _watch_disk(self) -> None:
         """End jobs that take more of the node's disk than they may, or that write nothing for too long."""
         guard = DiskGuard(self._disk, self.runtime)
+        await asyncio.to_thread(self._disk.make_room)
+        if self._disk.is_short:
+            self._fault = True
+            self._vacate(self._disk.why_short())
+        self._has_measured_disk.set()
         while True:
             await guard.look(self._jobs)
             await end_silent_jobs(self._jobs, self.count_writes)

@@ -168,9 +168,19 @@ class DiskWatch:
         """True if no new job may begin here."""
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
-    def measure(self) -> None:
-        """Measure the room. Blocks for a limited time."""
+    def make_room(self) -> None:
+        """Measure the free room on the file systems of jobs; remove unused images if it is short. Blocks."""
         self.room = room([self.work, *self._places()])
+        if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
+            self.room = room([self.work, *self._places()])
+
+    def why_short(self) -> str:
+        """Return one line that says what is short; empty if nothing is."""
+        if self.room is None or not self.is_short:
+            return ""
+        is_bytes = self.room.free_bytes < self.limits.reserve_mib * _MIB
+        reserve = f", less than disk_reserve_mib ({self.limits.reserve_mib})" if is_bytes else ""
+        return f"no room for a job: {self.room}{reserve}"
 
     def look(
         self, jobs: Mapping[ContainerId, Path], own_mib: Mapping[ContainerId, int] = MappingProxyType({})
@@ -179,9 +189,7 @@ class DiskWatch:
 
         `jobs` has their folders, and `own_mib` the limits of those that have their own.
         """
-        self.measure()
-        if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
-            self.measure()
+        self.make_room()
         if self._last_prune_s is None:
             self._prune(images.FRESH_S, enough=lambda left_bytes: left_bytes <= self.images_limit_bytes)
             self._prune(self.images_keep_s, enough=lambda _: False)

@@ -8,6 +8,7 @@ A checkpoint that is not named there does not count. `checkpoints_to_keep` says 
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,11 @@ class _Record(BaseModel):
 def program_of(image: str, command: Sequence[str]) -> str:
     """Return a digest of the image and the command: a checkpoint of another program must not be restored."""
     return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
+
+
+def deaf_file(root: Path, job: str) -> Path:
+    """Return the file that stands beside ROOT while a step of the job starts that does not listen to signals yet."""
+    return root.with_name(f".{root.name}-{job}-{os.getpid()}-deaf")
 
 
 @dataclass(slots=True)
@@ -75,6 +81,10 @@ class Catalog:
         for number in {key.split("/")[1] for key in keys} - jobs - {str(self.job)}:
             if _NUMBER.fullmatch(number):  # the folder is the user's, who may have put other things there
                 replace(self, job=int(number)).clear()
+        for left in self.root.parent.glob(f".{self.root.name}-*-deaf"):
+            if left.name.split("-")[-3] not in jobs:
+                with suppress(OSError):
+                    left.unlink()
 
     def latest(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that count, the newest first; empty if they are of another program.

@@ -24,7 +24,7 @@ from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unkno
 from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
-from gleaner.agent.user_job.catalog import Catalog, program_of
+from gleaner.agent.user_job.catalog import Catalog, deaf_file, program_of
 from gleaner.agent.user_job.program import Signals, UserJob, listen_for_signals
 from gleaner.agent.user_job.slurm_reporter import say
 from gleaner.agent.user_job.when_to_save import Plan
@@ -37,17 +37,44 @@ _LEAST_MIB = 6
 _LOOK_WITHIN_S = 5.0
 """The longest wait for Slurm's answer: there may be only Slurm's kill wait left."""
 
-_IGNORE_SIGNALS = 'trap "" USR1 TERM; rm -f -- "$1"; shift; exec "$@"'
-"""Run in the step: ignore the signals until the program listens."""
-_RUN_STEP = f"""\
-starting=$1
+_MISSED = "GLEANER_MISSED_SIGNAL"
+"""Set in a step that is run again, since the signal to vacate has killed the one before."""
+_IN_STEP = f"""\
+trap "" USR1 TERM
+[ ! -s "$1" ] || export {_MISSED}=yes
+rm -f -- "$1"
 shift
-trap : USR1 TERM
-while "$@"; status=$?; [ $status -eq {128 + signal.SIGUSR1} ] && [ -e "$starting" ]; do :; done
-rm -f -- "$starting"
+exec "$@"
+"""
+"""The step's shell ignores signals until the program listens, and removes the file `deaf` then."""
+_IN_SCRIPT = f"""\
+deaf=$1
+step=
+shift
+trap 'if [ -n "$step" ]; then kill -USR1 "$step" 2>/dev/null; else echo missed >"$deaf"; fi' USR1
+trap : TERM
+ended() {{
+    wait "$step"
+    now=$?
+    [ $now -eq 127 ] || status=$now  # 127 also says that the status was told before
+}}
+while :; do
+    "$@" &
+    step=$!
+    status=127
+    ended
+    while kill -0 "$step" 2>/dev/null; do ended; done  # a signal to this shell ends a wait, too
+    ended
+    case $status in
+    {128 + signal.SIGUSR1} | {128 + signal.SIGTERM}) [ -e "$deaf" ] || break ;;
+    *) break ;;
+    esac
+    echo missed >"$deaf"
+done
+rm -f -- "$deaf"
 exit $status
 """
-"""Run in the script: run the step, and once more where the signal has killed it before it could ignore it."""
+"""The script's shell passes USR1 on to the step, and runs the step again if a signal has killed it too early."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -118,7 +145,10 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
         job = job_of(os.environ)
         if "SLURM_STEP_ID" not in os.environ:
             become_step(os.environ, job, options, sys.argv[1:])
-        sys.exit(user_job(options, job, listen_for_signals()).run())
+        signals = listen_for_signals()
+        if _MISSED in os.environ:
+            signals.put(signal.SIGUSR1)
+        sys.exit(user_job(options, job, signals).run())
     except (Unfit, Unknown, RuntimeFault, StorageError, config.Misconfigured, OSError) as error:
         say(" ".join(str(error).split()))
         sys.exit(WRONG)
@@ -161,29 +191,17 @@ def job_of(environment: Mapping[str, str]) -> str:
     return number
 
 
-def step_words(environment: Mapping[str, str], srun: str, starting: str, words: Sequence[str]) -> list[str]:
-    """Return the command that runs this program as a job step. Only steps hear the signal to vacate.
+def step_words(environment: Mapping[str, str], srun: str, deaf: Path, words: Sequence[str]) -> list[str]:
+    """Return the command that runs this program as a job step, by a shell. Only steps hear the signal to vacate.
 
-    Until we listen, the signal must not kill us: a shell has it ignored, and removes the file `starting` then. A signal
-    that comes in the milliseconds before that does kill the step. Then the file is still there, and the step is run
-    again: it finds the signal in the job's comment.
+    Until we listen, the signal must not kill us: a shell in the step ignores it. In the milliseconds before that it
+    does kill the step. Then the file `deaf` is still there, and the step is run again: it knows of the signal.
     """
-    us = [
-        "sh",
-        "-c",
-        _IGNORE_SIGNALS,
-        "sh",
-        starting,
-        sys.executable,
-        "-P",
-        "-m",
-        "gleaner.agent.user_job.main",
-        *words,
-    ]
+    program = [sys.executable, "-P", "-m", "gleaner.agent.user_job.main", *words]
     cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
     options = ["--ntasks=1", "--nodes=1", f"--cpus-per-task={cpus}", "--overlap", "--cpu-bind=none", "--input=none"]
-    step = [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", *us]
-    return ["/bin/sh", "-c", _RUN_STEP, "sh", starting, *step]
+    step = [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", "sh", "-c", _IN_STEP, "sh", str(deaf)]
+    return ["/bin/sh", "-c", _IN_SCRIPT, "sh", str(deaf), *step, *program]
 
 
 def become_step(environment: Mapping[str, str], number: str, options: RunOptions, words: Sequence[str]) -> NoReturn:
@@ -191,12 +209,12 @@ def become_step(environment: Mapping[str, str], number: str, options: RunOptions
     srun = shutil.which("srun")
     if srun is None:
         raise Unfit("there is no srun on the PATH of the job")
-    root = root_of(options.storage)
-    starting = root.with_name(f".{root.name}-{number}-starting")  # the step sees it: all nodes share this folder
-    with suppress(OSError):  # without the file the step is not run again, and if the folder is to blame, it says so
-        starting.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        starting.touch()
-    again = step_words(environment, srun, str(starting), words)
+    deaf = deaf_file(root_of(options.storage), number)  # all nodes share this folder: the step sees the file
+    with suppress(OSError):  # without the file the step is not run again; what is wrong with the folder, the step says
+        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # later, a missing folder means that it is not shared
+            deaf.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        deaf.touch()
+    again = step_words(environment, srun, deaf, words)
     os.execv(again[0], again)  # noqa: S606 - a shell of ours, with fixed text
 
 
