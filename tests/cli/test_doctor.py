@@ -13,6 +13,7 @@ from tests.cli.test_services import SERVER, without
 from gleaner.agent.checkpoints.storage_root import StorageNumber, storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.setup import bundle
+from gleaner.control.setup.facts import NOT_INSTALLED
 from gleaner.control.slurm.snapshot import Snapshot
 
 PATIENT = ("--patience", "120")
@@ -143,5 +144,5 @@ def test_a_node_needs_the_agents_libraries_alone(harness: CliHarness) -> None:
     missing = tuple(set(SERVER) - set(OF_NODES))
     done = without(missing, harness, "doctor", "node", *PATIENT, "--json")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "is not installed here: pip" not in done.stdout
+    assert NOT_INSTALLED not in done.stdout
     assert "itself failed" not in done.stdout

@@ -84,7 +84,14 @@ def until_they_complete(user: str, *jobs: str, timeout_s: float) -> None:
     """Wait until all of the user's jobs have ended well; say what they printed if one ends otherwise, or too late."""
 
     def all_ended() -> bool:
-        return not {state(job) for job in jobs} & {"PENDING", "RUNNING", "COMPLETING", "SUSPENDED"}
+        return {state(job) for job in jobs} <= {
+            "COMPLETED",
+            "FAILED",
+            "TIMEOUT",
+            "CANCELLED",
+            "NODE_FAIL",
+            "OUT_OF_MEMORY",
+        }
 
     try:
         cluster.until("the jobs to end", all_ended, timeout_s=timeout_s)
@@ -96,7 +103,7 @@ def until_they_complete(user: str, *jobs: str, timeout_s: float) -> None:
 def told_of(user: str, *jobs: str) -> str:
     """Return what Slurm says of these jobs, and the last that they printed."""
     shown = [cluster.run("head", "scontrol", "show", "job", job) for job in jobs]
-    shown += [cluster.run("node1", "sh", "-c", f"tail -n 30 {USERS_FOLDER}/{user}/{job}.out") for job in jobs]
+    shown += [cluster.run("node1", "sh", "-c", f"tail -n 30 {USERS_FOLDER}/{user}/{job}.out || true") for job in jobs]
     return "\n".join((*shown, cluster.run("head", "squeue"), str(status())))
 
 

@@ -63,11 +63,15 @@ def switched(facts: Facts = ON, /, **changes: Any) -> Facts:
     return h.program(facts, "systemctl deadman", Output(0, h.switch(**changes)))
 
 
+def in_folder(folder: FolderOnTheWay) -> Facts:
+    """Return control's facts where its certificate is in this folder."""
+    return h.file(h.control(), "/etc/cert.pem", TextFile("", folders=(folder,)))
+
+
+CLOSED = in_folder(FolderOnTheWay("/etc/tls", 0, 0, 0o700))
 CHANGED = h.file(h.control(), SETTINGS, TextFile("", changed_s=h.NOW_S - 60))
 """Control was started a day ago."""
 AUDITED = h.settings(audit=AuditSettings(file=Path("/var/log/gleaner/audit")))
-CLOSED = h.file(h.control(), "/etc/cert.pem",
-                TextFile("", folders=(FolderOnTheWay("/etc/tls", 0, 0, 0o700),)))  # fmt: skip
 LOGS = h.program(h.control(settings=AUDITED), "systemctl places", Output(0, f"{h.PLACES}LogsDirectory=gleaner\n"))
 NO_BEAT = replace(h.HEARTBEAT, age_s=None)
 ELSEWHERE = h.file(h.client(overrides=frozenset({"gleaner_client__url"})), SETTINGS,

@@ -32,6 +32,7 @@ from tests.setup.fault_cases import (
     UNREADABLE,
     WARNINGS,
     WITHOUT_DOCKER,
+    in_folder,
     noted,
     state_of,
     storage,
@@ -207,7 +208,7 @@ def test_what_cannot_be_known_here_is_no_fault(name: str, facts: Facts) -> None:
          "no token: /token cannot be read: Permission denied (root's, mode 600) as root: chown alice /token"),
         ("token", h.file(h.client(), "/token", TextFile("Bearer t0", mode=0o600)), "/token begins with 'Bearer ' put"),
         ("token", h.client(token=Output(403, "a token of role metrics reads /metrics and nothing else")),
-         "reads /metrics and nothing else: so says control of the token in /token ask an admin for a user's"),
+         "control refuses the token in /token: a token of role metrics reads /metrics and nothing else ask an admin"),
         ("certificate's key", CLOSED, "/etc/tls (root's, mode 700): control cannot start again chmod o+x /etc/tls"),
         ("control", replace(ELSEWHERE, control=Unread("head port 8642: Connection refused")),
          f"(GLEANER_CLIENT__URL in the environment counts; {SETTINGS} names https://other:8642)"),
@@ -315,6 +316,30 @@ def test_a_busy_slurm_is_no_false_alarm() -> None:
         assert state_of("looks at Slurm", facts) is CheckState.OK
 
 
+def test_a_refusal_without_a_reason_is_not_controls() -> None:
+    assert state_of("token", h.client(token=Output(403, ""))) is CheckState.NOT_CHECKED
+
+
+def test_a_token_that_is_not_used_is_not_judged() -> None:
+    facts = h.client(settings=h.settings(client=ClientSettings(url="https://head:8642", proof="munge")))
+    assert state_of("token", replace(facts, token=Output(401, "the token has expired"))) is CheckState.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "advice"),
+    [
+        ("certificate's key", in_folder(FolderOnTheWay("/t", 0, h.UID, 0)), "chmod g+x /t"),
+        ("agents' settings", h.node(agent=Unread("x, which agents need, is not installed here")), "gleaner-node again"),
+        ("control", h.node(control=Unread("head (10.0.0.9 here) port 8642: No route to host")), "/etc/hosts, DNS"),
+        ("agents", h.control(problem="agents end: have the nodes a (agent_command)?"), "glean doctor node"),
+    ],
+)  # fmt: skip
+def test_the_advice_is_about_the_cause(name: str, facts: Facts, advice: str) -> None:
+    (found,) = (finding for finding in findings(facts) if finding.name == name)
+    assert found.state is CheckState.FAULT
+    assert advice in found.to_do
+
+
 def test_settings_of_the_accounts_group_can_be_read() -> None:
     facts = h.file(h.control(), SETTINGS, TextFile("", mode=0o640, gid=h.UID))
     assert state_of("settings", facts) is CheckState.OK
@@ -322,9 +347,7 @@ def test_settings_of_the_accounts_group_can_be_read() -> None:
 
 @pytest.mark.parametrize(("uid", "gid", "mode"), [(0, 0, 0o711), (0, h.UID, 0o710), (h.UID, 0, 0o700)])
 def test_a_certificate_in_a_folder_that_the_account_may_enter_can_be_read(uid: int, gid: int, mode: int) -> None:
-    folder = FolderOnTheWay("/etc/tls", uid, gid, mode)
-    facts = h.file(h.control(), "/etc/cert.pem", TextFile("", folders=(folder,)))
-    assert state_of("certificate's key", facts) is CheckState.OK
+    assert state_of("certificate's key", in_folder(FolderOnTheWay("/etc/tls", uid, gid, mode))) is CheckState.OK
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,8 @@ class Provisioning:
             pause_s = back_off_s(more, settings.rounds.poll_s)
             self._submit_again_s = now_s + pause_s
             log, program = settings.cluster.agent_logs / f"{early[-1].name}.log", settings.cluster.agent_command[0]
-            kept = self._folder / log.name
-            self._advice = f"have the nodes {program} (agent_command)? {kept} says why they end, or {log} on the node"
+            copy = self._folder / log.name
+            self._advice = f"have the nodes {program} (agent_command)? The reason is in {copy}, or in {log} on the node"
             self._refusal = f"agents end before they register, next try in {pause_s:.0f} s: {self._advice}"
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gleaner.agent.privileged.common.config import Config
@@ -89,14 +89,14 @@ class FolderOnTheWay(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why an account cannot read a file, in one line, and the folder that it may not enter, if it is that."""
+    """Why an account cannot read a file, in one line, and the command that lets it enter a folder, if it is that."""
 
     why: str
-    folder: str = ""
+    enter: str = ""
 
     def remedy(self, usual: str) -> str:
         """Return what to do; `usual` if it is the file itself."""
-        return f"chmod o+x {self.folder}" if self.folder else usual
+        return self.enter or usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +266,13 @@ class Account:
     groups: tuple[str, ...]
     gids: tuple[int, ...] = ()
 
+    def class_of(self, uid: int, gid: int) -> Literal["u", "g", "o"]:
+        """Return the class, as chmod names it, whose bits of a mode count for the account: owner, group or others."""
+        return "u" if self.uid == uid else "g" if gid in self.gids else "o"
+
     def may(self, bits: int, *, uid: int, gid: int, mode: int) -> bool:
         """Return True if the account has these bits of a mode (4 to read, 1 to enter) on what has this owner."""
-        has = mode >> 6 if self.uid == uid else mode >> 3 if gid in self.gids else mode
+        has = mode >> {"u": 6, "g": 3, "o": 0}[self.class_of(uid, gid)]
         return self.uid == 0 or has & bits == bits
 
 
@@ -394,7 +398,8 @@ class Facts:
             if not account.may(0o1, uid=folder.uid, gid=folder.gid, mode=folder.mode):
                 said = _owner_and_mode(folder.uid, folder.mode)
                 return Refusal(
-                    f"{account.name} cannot read {path}, since it may not enter {folder.path} ({said})", folder.path
+                    f"{account.name} cannot read {path}, since it may not enter {folder.path} ({said})",
+                    f"chmod {account.class_of(folder.uid, folder.gid)}+x {folder.path}",
                 )
         if file.is_readable_by(account):
             return None

@@ -215,8 +215,8 @@ def _to_do_about_connection(facts: Facts, why: str) -> str:
         return f"control listens at {needed(facts.settings).api.host} alone: mend [api] host, then {_RESTART}"
     if is_control:
         return f"systemctl status gleaner-control; is {where} right?"
-    address = ", the address (/etc/hosts, DNS)" if " here) port" in why else ""
-    return f"is control running, {where}{address} right, and its port not blocked by a firewall?"
+    name = ", does the name lead to its address (/etc/hosts, DNS)" if " here) port" in why else ""
+    return f"is {where} right{name}, is control running, and is its port not blocked by a firewall?"
 
 
 def _url(facts: Facts) -> str:
@@ -401,6 +401,8 @@ def token(facts: Facts) -> Judgement:
     """Judge the token of whoever runs the doctor."""
     client = needed(facts.settings).client
     path = client.token_file.expanduser()
+    if client.proof == "munge":
+        return not_checked("munge says who you are ([client] proof): no token is used")
     file = facts.file(str(path))
     if isinstance(file, Unread):
         uses_munge = client.proof != "token" and not isinstance(facts.munge, Unread)
@@ -423,8 +425,8 @@ def token(facts: Facts) -> Judgement:
                 "ask an admin for a new one",
             )
         return fault(f"control does not take the token in {path}: {facts.token.stdout}", "ask an admin for a new one")
-    if facts.token.status == 403:
-        return fault(f"{facts.token.stdout}: so says control of the token in {path}", "ask an admin for a user's token")
+    if facts.token.status == 403 and facts.token.stdout:  # without a text it is a proxy's
+        return fault(f"control refuses the token in {path}: {facts.token.stdout}", "ask an admin for one of role user")
     if facts.token.status == 200:
         return ok(f"control knows the token in {path}")
     return not_checked(f"control answered with status {facts.token.status}")

@@ -40,6 +40,7 @@ _LARGEST_FILE = 2**20
 _LARGEST_ANSWER = 2**20
 _PASSED = ("SLURM_CONF", "PYTHONPATH")
 _LONGEST_WHY = 200
+_ACL = "system.posix_acl_access"
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's `ssl` has no name for."""
 _OTHER_NAME = frozenset({62, 64})
@@ -130,9 +131,14 @@ def text_file(path: Path) -> TextFile | Unread:
 
 
 def _folders_to(path: Path) -> Iterator[FolderOnTheWay]:
-    """Yield the folders to a file, and to the file that it is a symbolic link to."""
+    """Yield the folders to a file, and to the file that it is a symbolic link to.
+
+    Those with an access control list are left out: their mode does not say who may enter them.
+    """
     for one in dict.fromkeys((*reversed(path.absolute().parents), *reversed(path.resolve().parents))):
         facts = one.stat()
+        if _ACL in os.listxattr(one):
+            continue
         yield FolderOnTheWay(str(one), facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode))
 
 

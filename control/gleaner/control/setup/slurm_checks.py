@@ -418,9 +418,9 @@ def agents(facts: Facts) -> Judgement:
         return ok(f"{running} run")
     if odd := Counter(reason for _, reason in found if reason not in _USUAL_REASONS):
         reason, count = odd.most_common(1)[0]
-        is_limit = reason.startswith(("Assoc", "QOS", "MaxCpuPer", "MaxNodePer"))
+        is_limit = reason.startswith(("Assoc", "QOS", "Max")) and reason != "QOSNotAllowed"
         to_do = "sacctmgr show assoc, sacctmgr show qos: a limit of Slurm's" if is_limit else _ABOUT_REASONS
-        return warning(f"none runs; of those that wait, {count} {'has' if count == 1 else 'have'} {reason}", to_do)
+        return warning(f"none runs; Slurm's reason for {count} of {len(found)} is {reason}", to_do)
     return ok(f"{len(found)} wait for free nodes" if found else "none is needed now")
 
 

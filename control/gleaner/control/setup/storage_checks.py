@@ -147,7 +147,7 @@ def work_folder(facts: Facts) -> Judgement:
         return fault(f"others may write into {settings.work} (mode {found.mode:o})", f"chmod 750 {settings.work}")
     if short := _shortage(found, settings.disk_reserve_mib):
         is_small = found.all_bytes < settings.disk_reserve_mib * _MIB
-        to_do = "its file system is too small for that" if is_small else "remove some files there"
+        to_do = "its file system is too small; or lower disk_reserve_mib" if is_small else "remove some files there"
         return fault(f"{short} in {settings.work}", f"no job starts: {to_do}")
     if (settings.disk_mib_per_job + settings.disk_reserve_mib) * _MIB > found.all_bytes:
         return warning(

@@ -179,7 +179,7 @@ def private_data(facts: Facts) -> Judgement:
     is_needed = hidden != {"jobs"} or needed(facts.settings).entitlements.mode != "off"
     judge = fault if is_needed else warning
     return judge(f"PrivateData={found} hides {' and '.join(sorted(hidden))} from {name}",
-                 f"leave {' and '.join(sorted(hidden))} out of it; or sacctmgr modify user {name} set "
+                 f"leave {' and '.join(sorted(hidden))} out of PrivateData; or sacctmgr modify user {name} set "
                  "AdminLevel=Operator: it may then change everybody's jobs, too")  # fmt: skip
 
 
