@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from gleaner.control.settings import ClientSettings, EntitlementSettings
 from gleaner.control.setup import machine_checks, machine_facts, readers, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
     Certificate,
+    ControlFacts,
     EpochFacts,
     Folder,
     HeartbeatFacts,
@@ -138,24 +141,39 @@ def test_a_nodes_folder_for_agents_output_is_the_one_that_control_names(tmp_path
     assert named("") == Unread("control does not say where the agents' output goes")
 
 
-def test_a_large_request_needs_several_packets() -> None:
+@contextmanager
+def answering(*bodies: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield the address of a server that gives these answers, one after another, and the questions that it was asked."""
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def answer_one() -> None:
-            with listening.accept()[0] as connection:
-                request = b""
-                while b"\r\n\r\n" not in request:
-                    request += connection.recv(2**16)
-                asked.append(request)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        def answer() -> None:
+            for body in bodies:
+                with listening.accept()[0] as connection:
+                    request = b""
+                    while b"\r\n\r\n" not in request:
+                        request += connection.recv(2**16)
+                    asked.append(request)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
-        server = threading.Thread(target=answer_one, daemon=True)
+        server = threading.Thread(target=answer, daemon=True)
         server.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        assert machine_facts.large_request(url, None, PATIENCE_S) == ""
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
         server.join()
+
+
+def test_a_large_request_is_longer_than_two_packets() -> None:
+    with answering(b"{}") as (url, asked):
+        assert machine_facts.large_request(url, None, PATIENCE_S) == ""
     assert len(asked[0]) > 2 * 1500
+
+
+def test_control_is_asked_again_while_its_database_is_slow() -> None:
+    slow, well = (json.dumps({"leader": True, "queue": queue}).encode() for queue in ("not answered for 2 s", "ok"))
+    with answering(slow, well) as (url, asked):
+        found = machine_facts.control(url, None, PATIENCE_S)
+    assert isinstance(found, ControlFacts)
+    assert (found.health["queue"], len(asked)) == ("ok", 2)
 
 
 @pytest.mark.parametrize(
