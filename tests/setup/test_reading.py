@@ -143,7 +143,7 @@ def test_a_nodes_folder_for_agents_output_is_the_one_that_control_names(tmp_path
 
 @contextmanager
 def answering(*bodies: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield the address of a server that gives these answers, one after another, and the questions that it was asked."""
+    """Yield the address of a server that gives these answers in turn, and the questions that it was asked."""
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
