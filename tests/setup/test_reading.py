@@ -1,5 +1,6 @@
 """One clear line says what cannot be read: programs that are missing, hang, or print anything; files of any kind."""
 
+import errno
 import json
 import os
 import pwd
@@ -320,6 +321,19 @@ def test_a_file_names_the_folders_to_it_and_to_what_it_links_to(tmp_path: Path) 
     modes = {folder.path: folder.mode for folder in found.folders}
     assert (modes[str(tmp_path / "links")], modes[str(tmp_path / "closed")]) == (0o711, 0o700)
     assert found.folders[0].path == "/"
+
+
+def test_a_file_can_be_read_on_a_file_system_without_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> list[str]:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "listxattr", refuse)
+    (tmp_path / "file").touch()
+    found = reading.text_file(tmp_path / "file")
+    assert isinstance(found, TextFile)
+    assert found.folders
 
 
 def test_a_file_says_when_it_was_changed(tmp_path: Path) -> None:

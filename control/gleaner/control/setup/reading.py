@@ -137,9 +137,15 @@ def _folders_to(path: Path) -> Iterator[FolderOnTheWay]:
     """
     for one in dict.fromkeys((*reversed(path.absolute().parents), *reversed(path.resolve().parents))):
         facts = one.stat()
-        if _ACL in os.listxattr(one):
-            continue
-        yield FolderOnTheWay(str(one), facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode))
+        if not _has_access_list(one):
+            yield FolderOnTheWay(str(one), facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode))
+
+
+def _has_access_list(path: Path) -> bool:
+    try:
+        return _ACL in os.listxattr(path)
+    except OSError:  # a file system without such attributes has no lists
+        return False
 
 
 def owner_and_mode(path: Path) -> str:
