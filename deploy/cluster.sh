@@ -60,7 +60,12 @@ bridge_rule_present() { iptables -C FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>
 
 all_up() { [ "$(in_container head sinfo -h -N -p regular -o '%N %T' | grep -cE ' (idle|mixed|allocated|planned|completing)$')" = 3 ]; }
 
-all_run() { [ "$(docker ps -q --filter "label=$cluster_label" --filter label=com.docker.compose.project | wc -l)" = 4 ]; }
+# A container is dead when it exists and has exited, seen twice. A look that fails or is slow shows nothing.
+exited() { docker ps -aq --filter "label=$cluster_label" --filter label=com.docker.compose.project --filter status=exited; }
+one_is_dead() {
+    local before
+    before=$(exited) && [ -n "$before" ] && sleep 1 && [ "$(exited)" = "$before" ]
+}
 
 control_leads() {
     in_container head /opt/gleaner/bin/python -c '
@@ -79,15 +84,16 @@ HelperClient("/run/gleaner-helper.sock").ask("list")'
 
 # await COMPLAINT COMMAND...: until the command succeeds; ends this script when it does not, or when a container is dead.
 await() {
-    local complaint=$1
+    local complaint=$1 answered="" dead="" began_s=$SECONDS
     shift
-    wait_for "${GLEANER_UP_WITHIN_S:-300}" or_dead "$@" && "$@" >/dev/null 2>&1 && return
-    status >&2
+    wait_for "${GLEANER_UP_WITHIN_S:-300}" or_dead "$@" || true
+    [ -z "$answered" ] || return 0
+    complaint="$complaint, after $((SECONDS - began_s)) s"
+    status >&2 || true
     logs_of_dead >&2
-    all_run || die "a container of the cluster has ended ($complaint)"
-    die "$complaint, after ${GLEANER_UP_WITHIN_S:-300} s"
+    die "${dead:+a container of the cluster has ended: }$complaint"
 }
-or_dead() { "$@" || ! all_run; }
+or_dead() { if "$@"; then answered=yes; else one_is_dead && dead=yes; fi; }
 
 up() {
     local image node missing=
