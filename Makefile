@@ -53,7 +53,7 @@ unit: venv
 	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q --numprocesses 3 --dist worksteal -p no:schemathesis \
 	    -m "not cluster and not nodes and not postgres and not slow and not extended" --ignore tests/api/test_schema.py
 
-measure:  ## lines, files, names that mean two things, what is too long
+measure:  ## code lines of each room beside its limit, classes and functions, what is too long
 	@$(PYTHON) -m tests.suite.measure
 
 static: venv

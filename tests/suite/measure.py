@@ -1,119 +1,131 @@
-"""Prints the size of the code: lines, files, names that mean two things, and what is too long to read at once.
+"""Prints the size of the code: the code lines of each room beside its limit in `budget.toml`, and what is long.
 
     python3 -m tests.suite.measure
 
-Lines are those of the files, with docstrings, comments and blank lines. A class or a function is public if no part of
-its name begins with an underscore.
+A code line holds a token that is not a part of a comment or of a docstring. A string below a field is a docstring.
+A room is one or more folders. A file belongs to the room with the longest of the folders that hold the file.
 """
 
 import ast
+import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cache
 
 from tests.suite.cleaner import ROOT
 
-AREAS = {
-    "agent": ("agent",),
-    "control": ("control/gleaner/control", "-control/gleaner/control/simulation"),
-    "simulation": ("control/gleaner/control/simulation",),
-    "lab": ("lab",),
-    "tests": ("tests",),
+BUDGET = ROOT / "tests" / "suite" / "budget.toml"
+FOLDERS = {
+    "agent": "agent/gleaner/agent",
+    "simulation": "control/gleaner/control/simulation",
+    "control": "control/gleaner/control",
+    "lab": "lab/gleaner/lab",
+    "tests": "tests",
 }
-"""The folders of each column; without those after a minus sign."""
-BODIES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-QUESTION_WORDS = ("What", "Whether", "How", "Which", "Where")
+"""By the first part of a room's name, the folder that it stands for."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+STRINGS = (ast.Constant, ast.JoinedStr)
 LONGEST_MODULE = 600
 MOST_PARAMETERS = 8
+SLACK_SHARE, SLACK_LINES = 0.03, 40
+"""A room that is below its limit by more than both of these needs a lower limit."""
 
 
 @dataclass(slots=True)
 class Size:
-    """The figures of one column."""
+    """The figures of some files."""
 
-    files: int = 0
-    lines: int = 0
-    functions: int = 0
-    docstrings: int = 0
+    code_lines: Counter[str] = field(default_factory=Counter[str])
+    """By room."""
     classes: Counter[str] = field(default_factory=Counter[str])
-    question_docstrings: list[str] = field(default_factory=list[str])
-    long_modules: list[str] = field(default_factory=list[str])
-    wide_functions: list[str] = field(default_factory=list[str])
+    """By name."""
+    functions: int = 0
+    too_long: list[str] = field(default_factory=list[str])
 
-    def add(self, name: str, text: str) -> None:
-        """Count one file."""
-        tree = ast.parse(text)
-        lines = text.count("\n")
-        self.files += 1
-        self.lines += lines
-        if lines > LONGEST_MODULE:
-            self.long_modules.append(f"{name} ({lines})")
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+    def add(self, name: str, room: str, text: str) -> None:
+        """Count one file. Classes, functions and what is too long are of the product alone."""
+        nodes = list(ast.walk(ast.parse(text)))
+        self.code_lines[room] += code_lines(nodes, text)
+        if room == "tests":
+            return
+        if text.count("\n") > LONGEST_MODULE:
+            self.too_long.append(f"{name}: {text.count(chr(10))} lines")
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
                 self.classes[node.name] += 1
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, FUNCTIONS):
                 self.functions += 1
                 count = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
                 if count > MOST_PARAMETERS:
-                    self.wide_functions.append(f"{name}: {node.name} ({count})")
-        for docstring in docstrings(tree):
-            self.docstrings += 1
-            if docstring.split(maxsplit=1)[:1] and docstring.split(maxsplit=1)[0] in QUESTION_WORDS:
-                self.question_docstrings.append(f"{name}: {docstring.splitlines()[0]}")
-
-    @property
-    def ambiguous(self) -> list[str]:
-        """Return the public class names that are given more than once."""
-        return sorted(name for name, count in self.classes.items() if count > 1)
+                    self.too_long.append(f"{name}: {node.name} has {count} parameters")
 
 
-def docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yield all docstrings of a file, those below a field among them."""
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, BODIES)]
-    for value in (statement.value for body in bodies for statement in body if isinstance(statement, ast.Expr)):
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield value.value.strip()
+def code_lines(nodes: list[ast.AST], text: str) -> int:
+    """Return the number of code lines of a file, given all nodes of its tree."""
+    lines = text.splitlines()
+    code = {number for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and _is_text(node.value)}
+    for node in nodes:
+        if not isinstance(node, STRINGS):
+            continue
+        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if id(node) not in docstrings:
+            code.update(span)  # what looks like a comment or is empty in a string of several lines is code
+        elif not lines[node.lineno - 1].encode()[: node.col_offset].strip():
+            code.difference_update(span)
+    return len(code)
 
 
-def python_files(folders: Iterable[str]) -> list[Path]:
-    """Return the files of these folders; a folder that begins with a minus sign is left out."""
-    left_out = [ROOT / folder[1:] for folder in folders if folder.startswith("-")]
-    files = {file for folder in folders if not folder.startswith("-") for file in (ROOT / folder).rglob("*.py")}
-    return sorted(file for file in files if not any(file.is_relative_to(folder) for folder in left_out))
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def measured(folders: Iterable[str]) -> Size:
-    """Return the figures of these folders."""
+def limits() -> dict[str, int]:
+    """Return the limit of each room, in code lines."""
+    rooms: dict[str, int] = tomllib.loads(BUDGET.read_text(encoding="utf-8"))["rooms"]
+    return rooms
+
+
+def faults(code_lines: Counter[str], limits: dict[str, int]) -> list[str]:
+    """Return a line for each room that is above its limit, or so far below that the limit has to be lowered."""
+    found = [
+        f"{room}: {code_lines[room]} code lines, and its limit is {limit}: delete, merge, or use a library"
+        for room, limit in limits.items()
+        if code_lines[room] > limit
+    ]
+    return found + [
+        f"{room}: {code_lines[room]} code lines: lower its limit of {limit} in {BUDGET.name} to that"
+        for room, limit in limits.items()
+        if limit - code_lines[room] > max(SLACK_SHARE * limit, SLACK_LINES)
+    ]
+
+
+@cache
+def measured() -> Size:
+    """Return the figures of the product and of the tests."""
+    folders = {
+        ROOT / FOLDERS[first] / rest: room
+        for room in limits()
+        for first, _, rest in (folder.partition("/") for folder in room.split(", "))
+    }
+    files = {file for folder in FOLDERS.values() for file in (ROOT / folder).rglob("*.py")}
     size = Size()
-    for file in python_files(folders):
-        size.add(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    for file in sorted(files):
+        room = folders[next(folder for folder in file.parents if folder in folders)]
+        size.add(str(file.relative_to(ROOT)), room, file.read_text(encoding="utf-8"))
     return size
 
 
 def main() -> None:
-    """Print the table, then the names behind its smaller figures."""
-    sizes = {name: measured(folders) for name, folders in AREAS.items()}
-    rows: dict[str, list[object]] = {
-        "lines": [size.lines for size in sizes.values()],
-        "files": [size.files for size in sizes.values()],
-        "classes": [size.classes.total() for size in sizes.values()],
-        "functions": [size.functions for size in sizes.values()],
-        f"modules over {LONGEST_MODULE} lines": [len(size.long_modules) for size in sizes.values()],
-        f"functions with more than {MOST_PARAMETERS} parameters": [len(one.wide_functions) for one in sizes.values()],
-        "class names given twice": [len(size.ambiguous) for size in sizes.values()],
-        "docstrings that open with a question word": [len(size.question_docstrings) for size in sizes.values()],
-    }
-    print(f"{'':44}" + "".join(f"{name:>12}" for name in sizes))
-    for title, figures in rows.items():
-        print(f"{title:44}" + "".join(f"{figure:>12,}" for figure in figures))
-    for name, size in sizes.items():
-        if name == "tests":
-            continue
-        for one in (*size.long_modules, *size.wide_functions, *size.question_docstrings):
-            print(f"{name}: {one}")
-        if size.ambiguous:
-            print(f"{name}: given twice: {', '.join(size.ambiguous)}")
+    """Print a table of the rooms, then what is too long."""
+    size, budget = measured(), limits()
+    for room, limit in budget.items():
+        print(f"{room:44}{size.code_lines[room]:>8,} of {limit:>6,} code lines")
+    product = sum(lines for room, lines in size.code_lines.items() if room != "tests")
+    print(f"{'product':44}{product:>8,} code lines, {size.classes.total():,} classes, {size.functions:,} functions")
+    twice = sorted(name for name, count in size.classes.items() if count > 1 and not name.startswith("_"))
+    print(f"public class names given twice: {', '.join(twice)}")
+    print(*size.too_long, *faults(size.code_lines, budget), sep="\n")
 
 
 if __name__ == "__main__":
