@@ -1,5 +1,7 @@
 """The users' requests on jobs, over HTTP."""
 
+from dataclasses import replace
+
 import pytest
 from tests.api.api_harness import START_S, ApiHarness, detail
 from tests.slurm.records import agent, node, seen
@@ -193,13 +195,17 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
     _cluster(harness, node("n1", 4, 2048))
     assert says().startswith("no agent is running: ")
     _cluster(harness, node("n1", 4, 2048, "IDLE", "PLANNED"))
-    assert says() == "no node is idle"
-    _cluster(harness, node("n1", 4, 2048))
+    assert says().startswith("no agent is running: ")
     with transaction(harness.state.engine) as db:
         node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1, excluded_s=600)
     assert "left alone" in says()
     harness.agent(registered=False)
-    assert "not started yet: 1" in says()
+    assert says() == (
+        "waiting for agents that were submitted, which Slurm has not started yet: 1"
+        " (1 of 1 idle nodes are planned for other jobs)"
+    )
+    harness.state.cluster = replace(harness.state.cluster or seen(0), closed={"gleaner": "down"})
+    assert says().startswith("the partition gleaner is DOWN, so no agent starts: `scontrol update PartitionName=")
     harness.user.post(f"/v1/jobs/{job}/hold")
     assert says().startswith("held: by alice")
 

@@ -116,3 +116,12 @@ def end_jobs(bin_folder: Path, *names: str) -> None:
         if not names or job["name"] in names:
             job["state"] = "COMPLETED"
     path.write_text(json.dumps(jobs))
+
+
+def start_jobs(bin_folder: Path) -> None:
+    """Let all agents that pend start on the first nodes of the faked Slurm."""
+    path = bin_folder / "jobs.json"
+    jobs = json.loads(path.read_text())
+    for number, job in enumerate([job for job in jobs if job["state"] == "PENDING"], 1):
+        job |= {"state": "RUNNING", "node": f"n{number}", "start": int(time.time()), "end": int(time.time()) + 3600}
+    path.write_text(json.dumps(jobs))

@@ -76,6 +76,6 @@ def test_a_registered_agent_that_slurm_no_longer_names_is_closed_only_once_it_is
     assert together(replace(LIVE, phase=Phase.SILENT), view=WITHOUT) == replace(NOTHING, vanished=("a",))
 
 
-def test_idle_nodes_keep_the_mark_that_they_are_kept_for_somebody() -> None:
+def test_nodes_that_slurm_has_planned_for_somebody_are_idle_nodes() -> None:
     view = seen(1000, USED, IDLE, node("n3", 6, 4000, "IDLE", "PLANNED"))
-    assert idle_nodes(view) == (IdleNode("n2", Resources(6, 4000)), IdleNode("n3", Resources(6, 4000), planned=True))
+    assert idle_nodes(view) == (IdleNode("n2", Resources(6, 4000)), IdleNode("n3", Resources(6, 4000)))

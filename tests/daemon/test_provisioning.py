@@ -1,13 +1,15 @@
 """The live loop's round against a real database and faked Slurm programs."""
 
+import json
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs
+from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs, start_jobs
 from tests.slurm.slurm_harness import FakedSlurm
+from tests.slurm_admin.facts import shown
 
 from gleaner.agent.messages import Checkpoint, Completed, Output, Saved, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
@@ -219,7 +221,7 @@ def test_a_term_that_ends_during_a_round_cancels_nothing(
     harness: DaemonHarness, faked: FakedSlurm, checks: int
 ) -> None:
     faked.switch("stuck")
-    harness.submit_jobs(1)
+    harness.submit_jobs(2)
     harness.round()
     harness.ahead_s = 310  # pending for longer than the limit
     asked = len(faked.calls("squeue"))
@@ -294,7 +296,8 @@ def test_a_refused_submission_is_reported_leaves_nothing_behind_and_backs_off(
     assert agent.phase == "ended"
     assert "Invalid qos specification" in agent.reason
     assert not token_of(harness, agent.name).exists()
-    assert harness.state.problem.startswith("no agent could be submitted, next try in 20 s: Slurm refuses: sbatch")
+    assert harness.state.problem.startswith("no agent could be submitted: Slurm refuses: sbatch")
+    assert harness.state.problem.endswith("(next try after 20 s)")
     harness.ahead_s = 19
     harness.round()
     assert len(faked.calls("sbatch")) == 1
@@ -326,17 +329,54 @@ def test_a_storage_folder_that_is_gone_is_a_problem_and_submits_nothing(
     assert (len(faked.calls("sbatch")), harness.state.problem) == (1, "")
 
 
-def test_a_pending_agent_that_does_not_start_soon_is_withdrawn_and_its_row_closed(
+def test_agents_that_slurm_does_not_start_are_withdrawn_but_for_one_and_the_pause_doubles_until_it_starts(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    faked.switch("stuck")
+    harness.submit_jobs(3)
+
+    def until(s: float) -> tuple[int, int]:
+        """Look every 20 s. Return the number of agents that were submitted, and of those that were withdrawn."""
+        while harness.ahead_s < s:
+            harness.ahead_s += 20
+            plan = {"n1": "idle", "n2": "idle", "n3": "planned" if harness.ahead_s % 40 else "idle"}
+            faked.switch("states.json", json.dumps(plan))  # another one at each look
+            faked.switch("ahead", f"{harness.ahead_s:.0f}")
+            harness.round()
+        return len(faked.calls("sbatch")), sum(len(call["words"]) for call in faked.calls("scancel"))
+
+    harness.round()
+    harness.ahead_s = 10
+    assert until(290) == (3, 0)
+    assert until(330) == (5, 2)
+    assert [agent.reason for agent in harness.agents() if agent.reason] == ["withdrawn: it did not start soon"] * 2
+    assert until(610) == (5, 2)
+    assert until(630) == (5, 4)
+    assert harness.state.problem.startswith("Slurm has started no agent for 5 min (")
+    assert harness.state.problem.endswith("(next try after 40 s)")
+    assert until(650) == (5, 4)
+    start_jobs(faked.folder)
+    assert until(670) == (7, 4)
+    assert harness.state.problem == ""
+
+
+def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_cancelled_are_called_so(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
     faked.switch("stuck")
     harness.submit_jobs(1)
     harness.round()
-    harness.ahead_s = 310
+    faked.switch("closed", "down")
+    end_jobs(faked.folder)
+    faked.switch("job.json", json.dumps({"jobs": [shown(job_id=100, job_state=["CANCELLED"])]}))
     harness.round()
-    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
     harness.round()
-    assert harness.agents()[0].phase == "ended"
+    assert len(faked.calls("sbatch")) == 1
+    assert harness.agents()[0].reason == "it was cancelled"
+    assert harness.state.problem.startswith("the partition gleaner is DOWN, so no agent starts")
+    faked.heal("closed")
+    harness.round()
+    assert (len(faked.calls("sbatch")), harness.state.problem) == (2, "")
 
 
 def test_pending_agents_are_withdrawn_when_nothing_waits_any_more(harness: DaemonHarness, faked: FakedSlurm) -> None:
@@ -387,15 +427,16 @@ def test_agents_that_end_at_once_wherever_they_begin_are_not_submitted_at_each_l
     harness.round()
     harness.round()
     assert len(faked.calls("sbatch")) == 3
-    problem = "agents end before they register, next try in 20 s: have the nodes glean-agent (agent_command)? "
+    problem = "agents end before they register, and none has since: have the nodes glean-agent (agent_command)? "
     assert harness.state.problem.startswith(problem)
+    assert harness.state.problem.endswith("(next try after 20 s)")
     harness.ahead_s = 21
     harness.round()
     assert len(faked.calls("sbatch")) == 4
-    assert harness.state.problem.startswith("agents ended before they registered, and none has since: have the nodes")
+    assert harness.state.problem.startswith(problem)
     end_jobs(faked.folder)
     harness.round()
-    assert "next try in 40 s" in harness.state.problem
+    assert "next try after 40 s" in harness.state.problem
     harness.ahead_s += 41
     harness.round()
     harness.register(harness.agents()[-1].name, "n1")

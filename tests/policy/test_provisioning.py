@@ -143,11 +143,6 @@ def test_unsynchronised_agents_have_the_full_length_from_now() -> None:
     assert {agent.end_s for agent in answer.submit} == {12 * HOUR - 5}
 
 
-def test_a_node_kept_for_a_regular_job_is_left_alone() -> None:
-    idle = (*nodes(2), IdleNode("kept", NODE, planned=True))
-    assert len(plan(view(idle=idle)).submit) == 2
-
-
 def test_a_node_on_which_agents_keep_failing_is_left_alone_and_named_to_the_scheduler() -> None:
     answer = plan(view(excluded=frozenset({"n2", "n1"})))
     assert [agent.exclude for agent in answer.submit] == [("n1", "n2")] * 2
@@ -195,7 +190,7 @@ def test_the_cap_counts_pending_and_running_agents() -> None:
     ("now_s", "waiting", "expected"),
     [
         (10 * HOUR + 330, (WaitingJobs(1, 1, 1),), ()),
-        (10 * HOUR + 331, (WaitingJobs(1, 1, 1),), (Withdrawal("a0", Why.PENDED_TOO_LONG),)),
+        (10 * HOUR + 331, (WaitingJobs(1, 1, 1),), ()),
         (11 * HOUR - 599, (WaitingJobs(1, 1, 1),), (Withdrawal("a0", Why.TOO_LATE),)),
         (10 * HOUR + 60, (), (Withdrawal("a0", Why.NO_WORK),)),
     ],
@@ -206,9 +201,14 @@ def test_a_pending_agent_that_is_of_no_use_is_withdrawn(
     assert plan(view(now_s=now_s, pending=pending(1), waiting=waiting)).withdraw == expected
 
 
+def test_of_agents_that_slurm_does_not_start_soon_the_oldest_stays_to_show_when_it_does() -> None:
+    answer = plan(view(now_s=10 * HOUR + 331, pending=pending(3), waiting=(WaitingJobs(1, 1, 100),)))
+    assert answer.withdraw == (Withdrawal("a1", Why.PENDED_TOO_LONG), Withdrawal("a2", Why.PENDED_TOO_LONG))
+
+
 rooms = st.builds(Resources, cpus=st.integers(1, 64), memory_mib=st.integers(1, 4000))
-some_nodes = st.lists(st.tuples(rooms, st.booleans()), max_size=12).map(
-    lambda made: tuple(IdleNode(f"n{i}", room, planned) for i, (room, planned) in enumerate(made))
+some_nodes = st.lists(rooms, max_size=12).map(
+    lambda made: tuple(IdleNode(f"n{i}", room) for i, room in enumerate(made))
 )
 rules = st.builds(
     ProvisioningRules,
@@ -245,7 +245,7 @@ views = st.builds(
 
 
 def usable(a_view: ProvisioningView) -> list[IdleNode]:
-    return [node for node in a_view.nodes if not node.planned and node.name not in a_view.excluded]
+    return [node for node in a_view.nodes if node.name not in a_view.excluded]
 
 
 @given(views)

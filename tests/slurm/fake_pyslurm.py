@@ -56,6 +56,7 @@ def _job(job: dict[str, Any]) -> Any:
     start, end = (None if at == "N/A" else at for at in (job["start"], job["end"]))
     return SimpleNamespace(
         id=job["id"], name=job["name"], user_id=os.getuid(), partition="gleaner", state=job["state"],
+        state_reason="None",
         allocated_nodes=job["node"] or None, submit_time=job["submitted"], start_time=start, end_time=end,
     )  # fmt: skip
 
@@ -68,6 +69,12 @@ class Nodes:
         facts: dict[str, Any] = {"total_cpus": 6, "real_memory": 4000, "partitions": ["gleaner"]}
         states = {name: "ALLOCATED" if name in busy else "IDLE" for name in NODES}
         return {name: SimpleNamespace(name=name, state=state, **facts) for name, state in states.items()}
+
+
+class Partitions:
+    @staticmethod
+    def load() -> dict[str, Any]:
+        return {"gleaner": SimpleNamespace(name="gleaner", state="UP")}
 
 
 class _Config:

@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 NODES = ("n1", "n2", "n3")
 ALIKE: dict[str, object] = {
     "Account": "gleaner", "Partition": "gleaner", "NumCPUs": 6, "NumTasks": 1, "OverSubscribe": "NO", "ReqNodes": "",
-    "ExcNodes": "", "tres-alloc": "cpu=6,mem=4000M,node=1,billing=6", "EligibleTime": "N/A", "PriorityLong": 1,
-    "Reason": "None", "Dependency": "(null)", "Feature": "(null)", "restartcnt": 0, "admin_comment": "(null)",
-    "Comment": "(null)",
+    "ExcNodes": "", "tres-alloc": "cpu=6,mem=4000M,node=1,billing=6", "EligibleTime": "N/A", "PreemptTime": "N/A",
+    "PriorityLong": 1, "Reason": "None", "Dependency": "(null)", "Feature": "(null)", "restartcnt": 0,
+    "admin_comment": "(null)", "Comment": "(null)",
 }  # fmt: skip
 """Fields that are the same of all jobs."""
 AWAY = "Unable to contact slurm controller (connect failure)"
@@ -89,6 +89,8 @@ def save(jobs: list[dict[str, object]]) -> None:
 def scontrol(words: list[str]) -> int:
     if words[1] == "config":
         return show_file("config")
+    if words[1] == "job":
+        return show_file("job.json") if (HERE / "job.json").exists() else failed("Invalid job id specified")
     strict = HERE / "strict"
     unknown = strict.read_text() if strict.exists() else ","
     return failed(f"Node {unknown} not found") if unknown in words[2].split(",") else show_file("nodes.json")
@@ -116,7 +118,9 @@ def sinfo(words: list[str]) -> int:
                 "Memory": "4000",
                 "AllocMem": allocated,
             }
-            show(words, told | {"Features": "(null)", "PartitionName": "gleaner"})
+            closed = HERE / "closed"
+            up = closed.read_text() if closed.exists() else "up"
+            show(words, told | {"Features": "(null)", "Available": up, "PartitionName": "gleaner"})
     return 0
 
 
@@ -158,7 +162,8 @@ def sbatch(words: list[str]) -> int:
     if not set(excluded) <= set(nodes()):
         return failed("sbatch: error: Batch job submission failed: Invalid node name specified")
     free = [node for node in nodes() if node not in busy and node not in excluded]
-    now, id_ = int(time.time()), 100 + len(jobs)
+    ahead = HERE / "ahead"
+    now, id_ = int(time.time()) + int(ahead.read_text() if ahead.exists() else 0), 100 + len(jobs)
     job = {"id": id_, "name": option(words, "job-name"), "submitted": now}
     if free and not (HERE / "stuck").exists():
         end = now + 60 * int(option(words, "time"))

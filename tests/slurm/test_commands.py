@@ -34,7 +34,7 @@ AGENTS = (
 
 def nodes_text(partition: str = "gleaner", **states: str) -> str:
     """Return what sinfo prints of nodes in these states."""
-    rows = [(name, state, "0/6/0/6", "4000", "0", "(null)", partition) for name, state in states.items()]
+    rows = [(name, state, "0/6/0/6", "4000", "0", "(null)", "up", partition) for name, state in states.items()]
     return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
 
 
@@ -43,7 +43,7 @@ def jobs_text(*agents: tuple[str, ...], user: str = "1000") -> str:
     rows = [
         (
             id_, state, "gleaner", "gleaner", "6", "1", "NO", "", "", node, "cpu=6,mem=4000M,node=1,billing=6",
-            submitted, start, end, "N/A", "1", "None", "(null)", "(null)", "0", user, "(null)", "(null)", name,
+            submitted, start, end, "N/A", "N/A", "1", "None", "(null)", "(null)", "0", user, "(null)", "(null)", name,
         )
         for id_, state, node, submitted, start, end, name in agents
     ]  # fmt: skip

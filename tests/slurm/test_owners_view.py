@@ -14,22 +14,22 @@ from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 WORD = "x832a19f6"
 READ_S = 1795275200.0
 NODES = (
-    ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast", "shared"),
-    ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast", "gleaner"),
-    ("node2", "idle", "0/6/0/6", "4000", "0", "amd", "shared"),
-    ("node3", "draining", "2/0/4/6", "4000", "500", "intel", "shared"),
-    ("node4", "planned", "0/6/0/6", "4000", "0", "(null)", "shared"),
-    ("other", "idle", "0/6/0/6", "4000", "0", "(null)", "gleaner"),
+    ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast", "up", "shared"),
+    ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast", "up", "gleaner"),
+    ("node2", "idle", "0/6/0/6", "4000", "0", "amd", "up", "shared"),
+    ("node3", "draining", "2/0/4/6", "4000", "500", "intel", "up", "shared"),
+    ("node4", "planned", "0/6/0/6", "4000", "0", "(null)", "up", "shared"),
+    ("other", "idle", "0/6/0/6", "4000", "0", "(null)", "up", "gleaner"),
 )
 RUNNING = (
     "82", "RUNNING", "physics", "shared", "4", "4", "OK", "", "", "node[1-2]", "cpu=4,mem=2000M,node=2,billing=4",
-    "1795275127", "1795275130", "1795278730", "1795275127", "3500", "None", "(null)", "(null)", "0", "1001",
+    "1795275127", "1795275130", "1795278730", "1795275127", "N/A", "3500", "None", "(null)", "(null)", "0", "1001",
     "gleaner: released", "gleaner:checkpointable", "a name",
 )  # fmt: skip
 FIELDS = (
     "id", "state", "account", "partition", "cpus", "tasks", "shared", "wanted", "unwanted", "hosts", "tres",
-    "submitted", "start", "end", "begins", "priority", "reason", "dependency", "constraint", "restarts", "user",
-    "admin", "comment", "name",
+    "submitted", "start", "end", "begins", "preempted", "priority", "reason", "dependency", "constraint", "restarts",
+    "user", "admin", "comment", "name",
 )  # fmt: skip
 PENDING = {
     "state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldUser", "begins": "N/A",
@@ -69,7 +69,7 @@ def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
 
 
 def test_a_node_that_sleeps_to_save_energy_can_be_used() -> None:
-    asleep = ("node5", "idle~", "0/6/0/6", "4000", "0", "", "shared")
+    asleep = ("node5", "idle~", "0/6/0/6", "4000", "0", "", "up", "shared")
     assert "node5" in parse(text(*NODES, asleep), "").nodes
 
 
@@ -184,7 +184,7 @@ def test_a_job_whose_begin_time_has_not_come_begins_later_but_for_what_slurm_add
 
 
 def test_whole_nodes_are_as_large_as_those_that_the_job_may_use() -> None:
-    large = ("node5", "idle", "0/24/0/24", "9000", "0", "large", "shared")
+    large = ("node5", "idle", "0/24/0/24", "9000", "0", "large", "up", "shared")
     found = wish(large, shared="NO", tasks="1", cpus="24", constraint="large")
     assert found == Wish(1, Resources(24, 9000), whole=True, nodes=("node5",))
 

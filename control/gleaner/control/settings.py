@@ -103,7 +103,8 @@ class RoundSettings(_Table):
     poll_s: float = Field(default=20, ge=1)
     """One `sinfo` and one `squeue` this often. Not below 10 on a busy controller."""
     pending_limit_s: float = Field(default=300, gt=0)
-    """A pending agent that has not started after this long is withdrawn."""
+    """Agents that Slurm has not started after this long are withdrawn, but for one. Then none is submitted for a while,
+    twice as long each time and 10 minutes at most, until Slurm starts an agent."""
     agents_at_most: int = Field(default=1000, ge=0)
     """The most agents at one time. Begin with a few."""
     failures_until_excluded: int = Field(default=3, ge=1)

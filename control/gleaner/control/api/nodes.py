@@ -14,8 +14,8 @@ from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import drains, node_health
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.slurm.agents_view import regular_nodes
-from gleaner.control.slurm.snapshot import SlurmNode
+from gleaner.control.slurm.agents_view import agent_phase, regular_nodes, waits_for
+from gleaner.control.slurm.snapshot import JobPhase, SlurmNode, Snapshot
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -32,6 +32,11 @@ def is_stale(state: ControlState, now_s: float) -> bool:
 def _wrong(node: SlurmNode, clock_ahead_s: float | None) -> tuple[str, ...]:
     memory = (NO_REAL_MEMORY,) if lacks_real_memory(node.memory_mib) else ()
     return memory if clock_ahead_s is None else (*memory, wrong_clock(clock_ahead_s))
+
+
+def _waiting(view: Snapshot) -> str:
+    count = sum(agent_phase(agent) is JobPhase.PENDING for agent in view.jobs)
+    return f"agents that wait for Slurm: {count}{waits_for(view)}" if count else ""
 
 
 def _drained(drain: StoredDrain) -> str:
@@ -78,6 +83,7 @@ def cluster(caller: User) -> ClusterStatus:
         stale=is_stale(state, now_s),
         problem=state.problem,
         boundary_s=state.boundary_s,
+        waiting=_waiting(view) if view else "",
         nodes=tuple(rows),
     )
 

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.why_waiting import NodeOutlook, Surroundings
 from gleaner.control.queue import node_health, queries
+from gleaner.control.slurm.agents_view import kill_switch, waits_for
 
 
 def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
@@ -14,7 +15,7 @@ def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tu
     if state.cluster is None:
         return None
     nodes = state.cluster.nodes.values()
-    idle = {node.name for node in nodes if node.is_idle and not node.is_planned}
+    idle = {node.name for node in nodes if node.is_idle}
     return tuple(
         NodeOutlook(
             node.cpus,
@@ -36,6 +37,8 @@ def surroundings(db: Connection, state: ControlState) -> Surroundings:
         now_s=now_s,
         nodes=places(state, excluded=frozenset(node_health.excluded(db, now_s))),
         problem=state.problem,
+        closed=kill_switch(state.cluster, state.settings.cluster.partition) if state.cluster else "",
+        slurm_says=waits_for(state.cluster) if state.cluster else "",
         agents_live=phases.get("live", 0),
         agents_pending=phases.get("submitted", 0),
         agents_at_most=rounds.agents_at_most,

@@ -398,13 +398,15 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
     read = "the scheduler has not been asked yet" if value.read_s is None else f"as of {moment(value.read_s)}"
     ends = f"; the round ends at {moment(value.boundary_s)}" if value.boundary_s else ""
     yield f"{read}{', stale' if value.stale and value.read_s is not None else ''}{ends}"
+    if value.waiting:
+        yield one_line(value.waiting)
     if value.problem:
         yield one_line(f"problem: {value.problem}")
 
 
 def _used_by(node: NodeRow) -> str:
     users = (node.agent, "regular work" if node.regular else None)
-    return ", ".join(filter(None, users)) or ("idle" if node.idle else "")
+    return ", ".join(filter(None, users)) or node.unused
 
 
 def _lost_in_day(node: NodeRow) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from gleaner.agent.common.quantities import in_words
 from gleaner.agent.system import atomic
 from gleaner.control.control_state import ControlState, provisioning_rules
 from gleaner.control.daemon.snapshots import SnapshotCache
@@ -30,6 +31,7 @@ from gleaner.control.policy.provisioning import (
     ProvisioningView,
     RunningAgent,
     WaitingJobs,
+    Why,
     Withdrawal,
     plan,
     round_end,
@@ -40,7 +42,7 @@ from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
 from gleaner.control.queue.schema import Phase
-from gleaner.control.slurm.agents_view import agent_phase, agents_view, regular_nodes
+from gleaner.control.slurm.agents_view import agent_phase, agents_view, kill_switch, regular_nodes, waits_for
 from gleaner.control.slurm.interface import (
     AGENT_PREFIX,
     AgentRequest,
@@ -72,6 +74,34 @@ def back_off_s(failures: int, poll_s: float) -> float:
     return min(poll_s * (1 << min(failures - 1, 20)), LONGEST_BACK_OFF_S)
 
 
+@dataclass(slots=True)
+class Pause:
+    """A pause between submissions that is twice as long each time its cause comes back."""
+
+    free: int = 0
+    """The cause is let pass so many times."""
+    times: int = 0
+    until_s: float = 0.0
+    cause: str = ""
+
+    def lasts(self, now_s: float) -> bool:
+        """Return True until the pause is over. A clock that was set back far ends it as well."""
+        return 0 < self.until_s - now_s <= LONGEST_BACK_OFF_S
+
+    def begin(self, cause: str, *, now_s: float, poll_s: float) -> None:
+        """Begin the next pause, unless one lasts."""
+        if self.lasts(now_s):
+            return
+        self.times += 1
+        if self.times > self.free:
+            pause_s = back_off_s(self.times - self.free, poll_s)
+            self.until_s, self.cause = now_s + pause_s, f"{cause} (next try after {in_words(pause_s)})"
+
+    def end(self) -> None:
+        """Forget the cause."""
+        self.times, self.until_s, self.cause = 0, 0.0, ""
+
+
 @dataclass(frozen=True, slots=True)
 class Unstarted:
     """An agent that is gone and never registered. `node`: the node on which it died, if the node may be to blame.
@@ -83,6 +113,7 @@ class Unstarted:
     reason: str
     node: str | None
     is_early: bool = False
+    id: SchedulerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +132,7 @@ class Fleet:
 
 
 class Provisioning:
-    """The state that outlives one round: the failures of submissions, and the nodes on which agents were seen."""
+    """The state that outlives one round: the pauses between submissions, and the nodes on which agents were seen."""
 
     def __init__(self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache) -> None:
         self._state = state
@@ -109,16 +140,13 @@ class Provisioning:
         self._snapshots = snapshots
         self._used: Snapshot | None = None
         self._folder = state.settings.storage.folder / "agents"
-        self._failures = 0
-        self._submit_again_s = 0.0
-        self._refusal = ""
-        """The reason why the last round's submissions failed; empty if they did not fail."""
+        self._refused = Pause()
+        self._early_ends = Pause(free=state.settings.rounds.failures_until_excluded - 1)
+        self._waiting = Pause()
+        """Slurm keeps agents waiting."""
+        self._pauses = (self._refused, self._early_ends, self._waiting)
         self._ran_on: dict[str, str] = {}
-        self._early_ends = 0
-        """The looks in a row, since an agent was last there, that found agents that had ended early."""
-        self._advice = ""
-        """The advice to whoever reads of them."""
-        self._withdrawn: set[str] = set()
+        self._withdrawn: dict[str, Why] = {}
 
     def step(self, now_s: float) -> None:
         """Look once, and do what the policy plans. A failure of Slurm or the queue becomes a `problem` and no error."""
@@ -127,7 +155,8 @@ class Provisioning:
         try:
             at_most_s = state.settings.rounds.poll_s * SHARED_PART
             self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
-            view = agents_view(self._used, state.settings.cluster.partition)
+            partition = state.settings.cluster.partition
+            view = agents_view(self._used, partition)
             state.cluster = view
             state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in view.nodes}
             if not state.is_leader:  # the look may have taken longer than the term
@@ -136,7 +165,8 @@ class Provisioning:
             actions = self._plan(now_s, rules, view, seen)
             self._withdraw(actions.withdraw, seen.useless, view)
             self._submit_all(actions, now_s)
-            self._report("; ".join(filter(None, (self._used.gaps, self._refusal))))
+            causes = (view.gaps, kill_switch(view, partition), *(pause.cause for pause in self._pauses))
+            self._report("; ".join(filter(None, causes)))
         except NotLeading:  # no problem of this loop
             raise
         except (ClusterError, QueueError) as error:
@@ -151,8 +181,8 @@ class Provisioning:
         rounds, queue = self._state.settings.rounds, self._state.settings.queue
         seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=rounds.least_slice_s)
         if any(agent.phase is Phase.LIVE for agent in here):
-            self._early_ends, self._advice = 0, ""
-        self._withdrawn &= {agent.name for agent in here}
+            self._early_ends.end()
+        seen = replace(seen, unstarted=self._explained(seen.unstarted))
         rates_rules = self._state.settings.rates.rules
         if seen.found or seen.unstarted or seen.vanished:
             with self._state.writing() as db:
@@ -178,27 +208,44 @@ class Provisioning:
         for gone in seen.unstarted:
             _log.info("agent closed", agent=gone.name, reason=gone.reason)
             self._remove_token(gone.name)
-        self._ran_on = {name: node for name, node in self._ran_on.items() if name in {agent.name for agent in here}}
+        names = {agent.name for agent in here}
+        self._withdrawn = {name: why for name, why in self._withdrawn.items() if name in names}
+        self._ran_on = {name: node for name, node in self._ran_on.items() if name in names}
         for agent in view.jobs:
             if agent_phase(agent) is JobPhase.RUNNING and agent.node is not None:
+                if agent.name not in self._ran_on:
+                    self._waiting.end()
                 self._ran_on[agent.name] = agent.node
         return seen
 
+    def _explained(self, unstarted: tuple[Unstarted, ...]) -> tuple[Unstarted, ...]:
+        """Return these agents, with the reason of those that control withdrew or that somebody cancelled.
+
+        Slurm is asked about one of them, whose answer stands for all that ended at this look.
+        """
+        job, asked = None, [gone.id for gone in unstarted if gone.is_early and gone.name not in self._withdrawn]
+        with suppress(ClusterError):
+            job = self._cluster.read_job(asked[0]) if asked and asked[0] else None
+        is_cancelled = job is not None and "CANCELLED" in job.states
+
+        def explained(gone: Unstarted) -> Unstarted:
+            if why := self._withdrawn.get(gone.name):
+                return replace(gone, reason=f"withdrawn: {why}", is_early=False)
+            return replace(gone, reason="it was cancelled", is_early=False) if gone.is_early and is_cancelled else gone
+
+        return tuple(map(explained, unstarted))
+
     def _pause_after_early_ends(self, unstarted: tuple[Unstarted, ...], now_s: float) -> None:
         """Submit nothing for a while if agents end at once, look after look: the next ones would, too."""
-        early = [gone for gone in unstarted if gone.is_early and gone.name not in self._withdrawn]
-        if not early:
-            return
-        self._early_ends += 1
-        settings = self._state.settings
-        more = self._early_ends - settings.rounds.failures_until_excluded + 1
-        if more > 0:
-            pause_s = back_off_s(more, settings.rounds.poll_s)
-            self._submit_again_s = now_s + pause_s
+        early = [gone for gone in unstarted if gone.is_early]
+        if early:
+            settings = self._state.settings
             log, program = settings.cluster.agent_logs / f"{early[-1].name}.log", settings.cluster.agent_command[0]
-            copy = self._folder / log.name
-            self._advice = f"have the nodes {program} (agent_command)? The reason is in {copy}, or in {log} on the node"
-            self._refusal = f"agents end before they register, next try in {pause_s:.0f} s: {self._advice}"
+            advice = (
+                f"have the nodes {program} (agent_command)? The reason is in {self._folder / log.name}, or in {log}"
+            )
+            cause = f"agents end before they register, and none has since: {advice} on the node"
+            self._early_ends.begin(cause, now_s=now_s, poll_s=settings.rounds.poll_s)
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:
         with snapshot(self._state.engine) as db:
@@ -222,7 +269,7 @@ class Provisioning:
                 now_s=now_s,
                 rules=rules,
                 known=frozenset(view.nodes),
-                nodes=idle_nodes(view),
+                nodes=() if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
                 excluded=frozenset(excluded),
                 pending=seen.pending,
                 # An agent on a suspect node takes one job at a time, so its free cores are no room for waiting jobs.
@@ -250,6 +297,10 @@ class Provisioning:
 
     def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
         """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""
+        settings = self._state.settings.rounds
+        if any(each.why is Why.PENDED_TOO_LONG for each in withdrawals):
+            cause = f"Slurm has started no agent for {in_words(settings.pending_limit_s)}{waits_for(view)}"
+            self._waiting.begin(cause, now_s=view.read_s, poll_s=settings.poll_s)
         ids = {agent.name: SchedulerId(agent.id) for agent in view.jobs}
         wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
         if not wanted:
@@ -261,16 +312,14 @@ class Provisioning:
             self._snapshots.outdate()
         for each in withdrawals:
             self._ran_on.pop(each.name, None)
-            self._withdrawn.add(each.name)
+            self._withdrawn[each.name] = each.why
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
     def _submit_all(self, actions: Plan, now_s: float) -> None:
         """Submit the planned agents, as many as a poll's time allows. A failure ends the submissions of this round."""
         settings = self._state.settings
-        if now_s < self._submit_again_s:
+        if any(pause.lasts(now_s) for pause in self._pauses):
             return
-        # Until an agent registers, nobody knows whether the next try goes better.
-        self._refusal = self._advice and f"agents ended before they registered, and none has since: {self._advice}"
         at_most = max(1, int(settings.cluster.submits_per_s * settings.rounds.poll_s))
         for new in actions.submit[:at_most]:
             if not self._state.is_leader:
@@ -278,12 +327,10 @@ class Provisioning:
             try:
                 self._submit(new, now_s)
             except (ClusterError, OSError) as error:
-                self._failures += 1
-                pause_s = back_off_s(self._failures, settings.rounds.poll_s)
-                self._submit_again_s = now_s + pause_s
-                self._refusal = f"no agent could be submitted, next try in {pause_s:.0f} s: {error}"
+                cause = f"no agent could be submitted: {error}"
+                self._refused.begin(cause, now_s=now_s, poll_s=settings.rounds.poll_s)
                 return
-            self._failures = 0
+            self._refused.end()
 
     def _submit(self, new: NewAgent, now_s: float) -> None:
         """Submit one agent. Raises `ClusterError`, or `OSError` if the agent's token cannot be written."""
@@ -376,9 +423,7 @@ def fleet(
 def idle_nodes(view: Snapshot) -> tuple[IdleNode, ...]:
     """Return the view's idle nodes, as the policy takes them."""
     return tuple(
-        IdleNode(node.name, Resources(node.cpus, node.memory_mib), node.is_planned)
-        for node in view.nodes.values()
-        if node.is_idle
+        IdleNode(node.name, Resources(node.cpus, node.memory_mib)) for node in view.nodes.values() if node.is_idle
     )
 
 
@@ -386,9 +431,8 @@ def _unstarted(agent: AgentHere, node: str | None, view: Snapshot, needs_s: floa
     if agent.scheduler_id is None:
         return Unstarted(agent.name, "the scheduler never took it", None)
     if node is None:
-        return Unstarted(
-            agent.name, "it ended before it registered", None, is_early=view.read_s < agent.end_s - needs_s
-        )
+        is_early = view.read_s < agent.end_s - needs_s
+        return Unstarted(agent.name, "it ended before it registered", None, is_early, SchedulerId(agent.scheduler_id))
     if node in regular_nodes(view) or view.read_s >= agent.end_s:
         return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
     return Unstarted(agent.name, f"it died on {node} before it registered", node)

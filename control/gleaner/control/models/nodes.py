@@ -27,6 +27,11 @@ class NodeRow(Reply):
     lost_in_day: int = 0
     """Those of them that had computed something in vain, not by their user's will."""
 
+    @property
+    def unused(self) -> str:
+        """The word for a node on which an agent could start; empty for others."""
+        return "" if not self.idle else "planned for another job" if "planned" in self.state else "idle"
+
 
 class ClusterStatus(Reply):
     """The cluster at the last poll."""
@@ -37,4 +42,6 @@ class ClusterStatus(Reply):
     problem: str
     """The reason why the last poll failed; empty if it did not."""
     boundary_s: float
+    waiting: str = ""
+    """A line on the agents that Slurm has not started yet; empty if there are none."""
     nodes: tuple[NodeRow, ...]

@@ -9,6 +9,9 @@ rules of a plan:
   regular job as wide as the cluster can start. For the same reason nothing is submitted past the boundary
   when the time left before it is too short: such an agent would hold its node when the others end.
 - Agents are not tied to nodes, since Slurm places them. So the plan has a number of agents.
+- A node that Slurm has planned for a waiting job is idle until that job starts, and Slurm decides whether an agent fits
+  before that start. Agents that Slurm does not start soon are withdrawn. The oldest of them stays in Slurm's queue,
+  because its start shows that Slurm starts agents again.
 """
 
 import math
@@ -39,11 +42,10 @@ class ProvisioningRules:
 
 @dataclass(frozen=True, slots=True)
 class IdleNode:
-    """A whole node that the scheduler calls idle and usable. `planned`: the node is kept for a waiting regular job."""
+    """A whole node that the scheduler calls idle and usable, also one that it has planned for a waiting job later."""
 
     name: str
     room: Resources
-    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ def plan(view: ProvisioningView) -> Plan:
     """Return the agents to submit and to withdraw, given this view."""
     rules = view.rules
     end_s = round_end(view.now_s, rules)
-    usable = (node for node in view.nodes if not node.planned and node.name not in view.excluded)
+    usable = (node for node in view.nodes if node.name not in view.excluded)
     idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
     lasting = [agent for agent in view.running if agent.end_s - view.now_s >= rules.shortest_slice_s]
     held = _alike([(agent.free, agent.node) for agent in lasting], view.waiting)
@@ -287,10 +289,11 @@ def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
 def _withdrawals(view: ProvisioningView, *, is_work_left: bool) -> tuple[Withdrawal, ...]:
     """Return the pending agents to withdraw. They count as pending in this plan: their nodes may be taken already."""
     withdrawals: list[Withdrawal] = []
+    oldest = min(view.pending, key=lambda agent: (agent.submitted_s, agent.name), default=None)
     for agent in view.pending:
         if view.now_s > agent.end_s - view.rules.shortest_slice_s:
             withdrawals.append(Withdrawal(agent.name, Why.TOO_LATE))
-        elif view.now_s - agent.submitted_s > view.rules.pending_limit_s:
+        elif view.now_s - agent.submitted_s > view.rules.pending_limit_s and agent is not oldest:
             withdrawals.append(Withdrawal(agent.name, Why.PENDED_TOO_LONG))
         elif not is_work_left:
             withdrawals.append(Withdrawal(agent.name, Why.NO_WORK))

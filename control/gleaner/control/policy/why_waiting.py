@@ -69,6 +69,10 @@ class Surroundings:
     shortest_slice_s: float
     agent_needs_s: float = 0.0
     """The part of an agent's time that no job has."""
+    closed: str = ""
+    """The line that Slurm starts no agent, because an admin has closed the agents' partition; empty if it is open."""
+    slurm_says: str = ""
+    """The reasons why Slurm keeps agents waiting, in brackets."""
     zone: tzinfo = UTC
     """The time zone of the times in the answer."""
     shares: Shares = field(default_factory=Shares)
@@ -200,8 +204,11 @@ def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook])
     usable = [node for node in nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
     turn = its_turn(wish.before)
+    if around.closed:
+        return around.closed
     if around.agents_pending:
-        return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}{turn}"
+        waiting = "waiting for agents that were submitted, which Slurm has not started yet"
+        return f"{waiting}: {around.agents_pending}{around.slurm_says}{turn}"
     if agents >= around.agents_at_most:
         return f"the site's cap of {around.agents_at_most} agents is reached{turn}"
     if not fits_somewhere(wish, usable):

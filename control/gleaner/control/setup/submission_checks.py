@@ -200,7 +200,9 @@ def scheduling(facts: Facts) -> Judgement:
         if 0 < numbers.get(key, 0) < least:
             return warning(f"{key}={numbers[key]}: backfill looks at no more jobs, and agents are the last ones",
                            f"{least} or more; {MEND_CONFIG}")  # fmt: skip
-    return ok("nothing in SchedulerParameters lets agents wait")
+    shown = ("bf_interval", "bf_max_job_test", "bf_max_job_user", "bf_max_job_part")
+    limits = ", ".join(f"{key} {numbers.get(key, 'default')}" for key in shown)
+    return ok(f"backfill looks at agents last, and its limits leave room for them: {limits}")
 
 
 def request_rate(facts: Facts) -> Judgement:

@@ -42,6 +42,22 @@ def regular_nodes(view: Snapshot) -> frozenset[str]:
     return frozenset(node.name for node in view.nodes.values() if node.is_used and not node.is_drained) - ours
 
 
+def kill_switch(view: Snapshot, partition: str) -> str:
+    """Return a line if the agents' partition is closed, so that Slurm starts nothing there; empty if it is up."""
+    state = view.closed.get(partition)
+    cure = f"`scontrol update PartitionName={partition} State=UP` opens it"
+    return f"the partition {partition} is {state.upper()}, so no agent starts: {cure}" if state else ""
+
+
+def waits_for(view: Snapshot) -> str:
+    """Return the reasons why agents wait, and the number of nodes planned for others, in brackets; empty if unknown."""
+    reasons = sorted({agent.reason for agent in view.jobs if agent_phase(agent) is JobPhase.PENDING} - {"", "None"})
+    idle = [node for node in view.nodes.values() if node.is_idle]
+    planned = sum(node.is_planned for node in idle)
+    plan = [f"{planned} of {len(idle)} idle nodes are planned for other jobs"] if planned else []
+    return f" ({'; '.join([*reasons, *plan])})" if reasons or plan else ""
+
+
 def node_uses(view: Snapshot, *, with_jobs: Collection[str]) -> dict[str, Use]:
     """Return the use of each node in an `agents_view`. `with_jobs`: the nodes whose agents have jobs."""
     agents = {node for agent in view.jobs for node in agent.nodes}

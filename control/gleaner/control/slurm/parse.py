@@ -18,12 +18,12 @@ from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 UNSET = frozenset({"", "(null)", "N/A"})
 """The words by which Slurm says that a field has no value."""
 
-NODE_FIELDS = ("NodeList", "StateLong", "CPUsState", "Memory", "AllocMem", "Features", "PartitionName")
+NODE_FIELDS = ("NodeList", "StateLong", "CPUsState", "Memory", "AllocMem", "Features", "Available", "PartitionName")
 """The fields for `sinfo --Node --Format`, which prints one row for each partition that a node is in."""
 JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
-    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EndTime", "EligibleTime", "PriorityLong", "Reason",
-    "Dependency", "Feature", "restartcnt", "UserID", "admin_comment", "Comment", "Name",
+    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EndTime", "EligibleTime", "PreemptTime", "PriorityLong",
+    "Reason", "Dependency", "Feature", "restartcnt", "UserID", "admin_comment", "Comment", "Name",
 )  # fmt: skip
 """The fields for `squeue --array --Format`."""
 
@@ -51,9 +51,12 @@ def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: f
     """
     partitions: dict[str, set[str]] = {}
     once: dict[str, list[str]] = {}
+    closed: dict[str, str] = {}
     for fields in _rows(nodes, word, len(NODE_FIELDS), "sinfo"):
         partitions.setdefault(fields[0], set()).add(fields[-1])
         once.setdefault(fields[0], fields)
+        if fields[-2] != "up":
+            closed[fields[-1]] = fields[-2]
     read, gaps = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
     there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
     rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
@@ -65,7 +68,7 @@ def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: f
         return f"agent {fields[-1]}" if is_agent(fields) else f"job {fields[0]}"
 
     found, job_gaps = parse_json.read_each(rows, partial(_job_of, own=own), name, is_needed=is_agent)
-    return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))))
+    return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))), closed)
 
 
 def state_words(shown: str) -> frozenset[str]:
@@ -120,7 +123,7 @@ def _rows(answer: str, word: str, count: int, program: str) -> list[list[str]]:
 
 
 def _node_of(fields: list[str]) -> SlurmNode:
-    name, state, cpus, memory, allocated, features, _ = fields
+    name, state, cpus, memory, allocated, features, *_ = fields
     parts = cpus.split("/")
     if len(parts) != 4:
         raise ValueError(f"{cpus[:40]!r}, where allocated/idle/other/total CPUs were expected")
@@ -143,7 +146,7 @@ def _is_own(fields: list[str], own: int | None) -> bool:
 
 def _job_of(fields: list[str], own: int | None) -> SlurmJob:
     (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, end, begins,
-     priority, reason, dependency, constraint, restarts, _, admin, comment, name) = fields  # fmt: skip
+     preempted, priority, reason, dependency, constraint, restarts, _, admin, comment, name) = fields  # fmt: skip
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
     return SlurmJob(
         id=id_,
@@ -169,6 +172,7 @@ def _job_of(fields: list[str], own: int | None) -> SlurmJob:
         restarts=_whole(restarts),
         submitted_s=_whole(submitted),
         begins_s=_instant(begins),
+        preempted_s=_instant(preempted),
         start_s=_instant(start),
         end_s=_instant(end),
     )

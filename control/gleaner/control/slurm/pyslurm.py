@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+from gleaner.agent.system import untrusted
 from gleaner.control.slurm import commands, parse_json, run
 from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterUnavailable
 from gleaner.control.slurm.program_cluster import SlurmCluster
@@ -61,8 +62,13 @@ def parse_look(answer: str, partition: str, *, read_s: float) -> Snapshot:
         parse_json.listed(answer, "jobs", "PySlurm"), lambda one: _job(one, partition), _name, is_needed=_is_agent
     )
     there = tuple(job for job in jobs if not job.has_ended)
+    state = parse_json.text(untrusted.json_of(answer)["state"]).lower()
     return Snapshot(
-        read_s, {node.name: node for node in nodes}, there, "; ".join(line for line in (gaps, job_gaps) if line)
+        read_s,
+        {node.name: node for node in nodes},
+        there,
+        "; ".join(line for line in (gaps, job_gaps) if line),
+        {partition: state} if state != "up" else {},
     )
 
 
@@ -94,6 +100,7 @@ def _job(one: dict[str, Any], partition: str) -> SlurmJob:
         is_own=True,
         partitions=(partition,),
         states=frozenset({parse_json.text(one["state"])}),
+        reason=parse_json.text(one.get("reason")),
         nodes=(node,) if node else (),
         submitted_s=parse_json.needed(one["submitted_s"]),
         start_s=parse_json.number(one["start_s"]),

@@ -27,11 +27,13 @@ def check(pyslurm: Any) -> str:
 
 
 def look(pyslurm: Any, partition: str) -> str:
-    """Return the partition's nodes and this user's jobs in it, as JSON."""
+    """Return the partition's state and nodes, and this user's jobs in it, as JSON."""
     nodes = pyslurm.Nodes.load().values()
     jobs = [job for job in pyslurm.Jobs.load().values() if job.user_id == os.getuid() and job.partition == partition]
+    states = {each.name: each.state for each in pyslurm.Partitions.load().values()}
     return json.dumps(
         {
+            "state": states[partition],
             "nodes": [
                 {"name": node.name, "cpus": node.total_cpus, "memory_mib": node.real_memory or 0, "state": node.state}
                 for node in nodes
@@ -42,6 +44,7 @@ def look(pyslurm: Any, partition: str) -> str:
                     "id": job.id,
                     "name": _name(job),
                     "state": job.state,
+                    "reason": job.state_reason,
                     "node": job.allocated_nodes,
                     "submitted_s": job.submit_time,
                     "start_s": job.start_time,

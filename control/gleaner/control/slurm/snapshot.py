@@ -117,6 +117,8 @@ class SlurmJob:
     """The time when the job was submitted, or put back into the queue. It tells the job from another of its number."""
     begins_s: float | None = None
     """The time before which the job is not to start."""
+    preempted_s: float | None = None
+    """The time at which Slurm told the job to leave its nodes to another; None if it has not."""
     start_s: float | None = None
     end_s: float | None = None
     """The time at which Slurm will end the job; None for never, or if nobody knows."""
@@ -187,3 +189,5 @@ class Snapshot:
     nodes: Mapping[str, SlurmNode] = field(default_factory=lambda: MappingProxyType({}))
     jobs: tuple[SlurmJob, ...] = ()
     gaps: str = ""
+    closed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """By partition, the state of those that are not up: `down`, `drain` or `inact`."""

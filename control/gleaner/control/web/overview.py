@@ -141,14 +141,14 @@ def use_of(node: NodeRow) -> str:
         return "agent"
     if node.regular:
         return "regular jobs"
-    return "idle" if node.idle else "not in use"
+    return node.unused or "not in use"
 
 
 def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
     """Return how many nodes have each use."""
     return tuple(
         NodeUse(use, len(cpus), sum(cpus))
-        for use in ("regular jobs", "agent", "idle", "not in use")
+        for use in ("regular jobs", "agent", "idle", "not in use", "planned for another job")
         for cpus in [[node.cpus for node in rows if use_of(node) == use]]
     )
 
