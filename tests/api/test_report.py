@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.api.api_harness import ApiHarness, Caller
 
+from gleaner.control.policy.harm import Delay
 from gleaner.control.policy.node_time import NodeTime
-from gleaner.control.queue import node_time
+from gleaner.control.queue import node_time, regular_delays
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import ClusterSettings, HistorySettings
 
@@ -33,9 +34,9 @@ def test_each_sees_the_nodes_and_the_rows_of_the_own_group(harness: ApiHarness) 
     _ran(harness, carol, 3)
     hour_s = int(harness.now_s // 3600 * 3600)
     with transaction(harness.state.engine) as db:
-        node_time.add(
-            db, 3600, {hour_s: NodeTime(seen_s=3600, idle_node_s=7200, agent_node_s=1800, regular_node_s=900)}
-        )
+        of_agents = {"agent_node_s": 1800, "agent_core_s": 14400, "harvested_core_s": 7200, "start_core_s": 3600}
+        node_time.add(db, 3600, {hour_s: NodeTime(seen_s=3600, idle_node_s=7200, regular_node_s=900, **of_agents)})
+        regular_delays.record(db, [Delay("7", harness.now_s - 60, 12.0, ("n1",))])
     found = harness.admin.get("/v1/report", month=_month(harness)).json()
     assert [(row["group"], row["user"], row["slices"]) for row in found["rows"]] == [
         ("atlas", "alice", 1), ("cms", "carol", 1),
@@ -43,6 +44,12 @@ def test_each_sees_the_nodes_and_the_rows_of_the_own_group(harness: ApiHarness) 
     assert found["harvested_core_h"] == pytest.approx((2 + 3) * 60 / 3600)
     assert found["saving_core_h"] == pytest.approx((2 + 3) * 4 / 3600)
     assert (found["seen_h"], found["idle_node_h"], found["idle_without_node_h"]) == (1, 2, 2.5)
+    assert (found["harvested_node_h"], found["starting_node_h"], found["unused_node_h"]) == (0.25, 0.125, 0.125)
+    assert found["harm_day"] == found["harm_month"] == {"jobs": 1, "sum_s": 12.0, "largest_s": 12.0, "late_s": 12.0}
+    assert found["summary"].endswith(
+        "10 % of the time in which nodes would have been idle, and 1 regular job waited for agents to leave,"
+        " at least 12 s in all, and 12 s for the longest."
+    )
     own = harness.user.get("/v1/report").json()
     assert (own["group"], own["idle_node_h"]) == ("atlas", 2)
     assert [row["group"] for row in own["rows"]] == ["atlas"]

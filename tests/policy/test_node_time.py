@@ -22,7 +22,7 @@ seconds = st.floats(0, 5000)
 attempts = st.builds(
     lambda claimed_s, lasted_s, **spent: AttemptTime(claimed_s=claimed_s, ended_s=claimed_s + lasted_s, **spent),
     claimed_s=instants, lasted_s=seconds, cores=st.integers(1, 128),
-    restore_s=seconds, harvested_s=seconds, lost_s=seconds, save_s=seconds,
+    start_s=seconds, restore_s=seconds, harvested_s=seconds, lost_s=seconds, save_s=seconds,
 )  # fmt: skip
 
 
@@ -30,6 +30,7 @@ attempts = st.builds(
 def test_no_second_of_an_attempt_is_lost_or_counted_twice(some: list[AttemptTime], step_s: int) -> None:
     made = of_attempts(some, step_s=step_s).values()
     for kind, of_one in (
+        ("start", "start_s"),
         ("restore", "restore_s"),
         ("harvested", "harvested_s"),
         ("lost", "lost_s"),
@@ -47,7 +48,8 @@ def test_the_time_of_an_attempt_lies_between_its_claim_and_its_end(one: AttemptT
 
 
 def test_a_save_lies_at_the_end_and_a_restore_at_the_beginning() -> None:
-    one = AttemptTime(claimed_s=0, ended_s=180, cores=2, restore_s=60, harvested_s=30, lost_s=0, save_s=60)
+    spent = {"start_s": 0, "restore_s": 60, "harvested_s": 30, "lost_s": 0, "save_s": 60}
+    one = AttemptTime(claimed_s=0, ended_s=180, cores=2, **spent)
     made = of_attempts([one], step_s=60)
     assert made[0].restore_core_s == 120
     assert made[60].harvested_core_s == 60

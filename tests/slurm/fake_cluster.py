@@ -193,6 +193,9 @@ class FakeCluster(SlurmAdminClient):
     def read_job(self, job: str) -> SlurmJob | None:
         return self.jobs.get(job)
 
+    def read_recent(self, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
+        return tuple(job for job in self.jobs.values() if set(job.nodes) & set(nodes))
+
     def check_owners(self, owners: Sequence[str]) -> None:
         if self.keeps_no_accounts or self.is_away:
             raise ClusterUnavailable("Slurm does not answer: sacctmgr says 'Connection refused'")

@@ -80,6 +80,16 @@ def test_withdrawing_what_has_ended_or_nothing_at_all_is_no_error(place: Place) 
     place.cluster.withdraw([])
 
 
+def test_an_agent_that_has_ended_is_still_among_the_recent_jobs_of_its_node_and_was_not_preempted(place: Place) -> None:
+    id_ = place.submit(place.request())
+    (node,) = place.eventually(lambda view: any(agent.nodes for agent in view.jobs)).jobs[0].nodes
+    place.cluster.withdraw([id_])
+    place.eventually(lambda view: not view.jobs)
+    recent = [(one.is_own, one.nodes, one.preempted_s) for one in place.cluster.read_recent([node]) if one.id == id_]
+    assert recent in ([(True, (node,), None)], [])  # a local cluster has none
+    assert recent or place.cluster.read_recent([node]) == ()
+
+
 def test_an_excluded_node_that_the_scheduler_does_not_know_refuses_no_agent(place: Place) -> None:
     first, *others = [node.name for node in place.look().nodes.values()]
     place.submit(place.request(exclude=("nodeX", *others)))

@@ -167,7 +167,7 @@ class MadeHistory:
     def _write_times(self, db: Any, step_s: int) -> None:
         ended = [
             AttemptTime(
-                row["claimed_s"], row["ended_s"], SLICE_CORES, row["restore_s"], row["counted_s"],
+                row["claimed_s"], row["ended_s"], SLICE_CORES, 0.0, row["restore_s"], row["counted_s"],
                 row["ended_s"] - row["claimed_s"] - row["restore_s"] if row["ending"] is Ending.LOST else 0.0,
                 row["save_s"],
             )

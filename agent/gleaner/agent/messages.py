@@ -470,7 +470,7 @@ class RestoreMeasurement(Message):
     stored_bytes: Count
     """The checkpoint's `size_bytes`."""
     took_s: Duration
-    """From the order to restore until the process ran."""
+    """From the beginning of the restore, when inputs and image were there, until the process ran."""
     at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
     """The number of restores on this node meanwhile, this one included."""
     way: Way
@@ -503,8 +503,10 @@ class Slice(Message):
 
     started_s: Seconds
     """The instant at which the agent began to prepare the job."""
+    start_s: Duration = 0.0
+    """From then until the process ran, or until its restore began: inputs and the image are brought in it."""
     restore_s: Duration = 0.0
-    """From then until the process ran."""
+    """From then until the process ran, of a job that had a checkpoint."""
     compute_s: Duration = 0.0
     save_s: Duration = 0.0
     """From the order to save until the checkpoint was published; all saves of the attempt together."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from gleaner.agent.messages import (
 from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.reporting.job_log import JobLog, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
-from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
+from gleaner.agent.timing.stopwatch import Activity, Stopwatch
 
 log = structlog.get_logger()
 
@@ -55,12 +56,13 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
             return settled
         whole = settled
         async with context.begins.slot() as slot:
-            event = await asyncio.to_thread(launch_job, context, whole, checkpoints)
+            restoring = partial(times.switch_to, Activity.RESTORING)
+            event = await asyncio.to_thread(launch_job, context, whole, checkpoints, restoring)
         way = way_to_restore(context, assignment)
         if isinstance(event, lifecycle.Started) and assignment.checkpoint is not None and way is not None:
             times.restore_cost = RestoreMeasurement(
                 stored_bytes=assignment.checkpoint.size_bytes,
-                took_s=elapsed_s(times.started_s, context.clock.now_s()),
+                took_s=times.slice().restore_s,
                 at_once=slot.at_once,
                 way=way,
             )

@@ -74,9 +74,12 @@ def refuse(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarte
 
 
 def launch_job(
-    context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints
+    context: AgentContext,
+    assignment: Assignment,
+    checkpoints: JobCheckpoints,
+    restoring: Callable[[], None] = lambda: None,
 ) -> lifecycle.Started | lifecycle.NotStarted:
-    """Start a job that control has assigned, or restore it from its checkpoint. Blocks."""
+    """Start a job that control has assigned, or restore it from its checkpoint. Blocks. See `start_or_restore`."""
     if refused := refuse(context, assignment):
         return refused
     anew = way_to_restore(context, assignment) is Way.SELF
@@ -95,6 +98,7 @@ def launch_job(
         spec_of(context, assignment, checkpoints),
         checkpoints,
         anew=anew,
+        restoring=restoring,
         stage=lambda: bring(lambda: inputs.stage(assignment, stop)),
         fill=lambda folder: bring(lambda: inputs.copy(assignment, folder, stop)),
     )
@@ -155,13 +159,14 @@ def start_or_restore(
     checkpoints: JobCheckpoints,
     *,
     anew: bool = False,
+    restoring: Callable[[], None] = lambda: None,
     stage: Callable[[], None] | None = None,
     fill: Callable[[Path], None] | None = None,
 ) -> lifecycle.Started | lifecycle.NotStarted:
     """Start or restore the container; return the event. `anew`: start the command again, even from a checkpoint.
 
     Nothing on the node is changed before it is clear that the job can run here. `stage` brings the job's inputs; `fill`
-    puts files into the folder of a new job.
+    puts files into the folder of a new job. `restoring` is called when all else is there and the restore begins.
     """
     try:
         archive = checkpoints.open()
@@ -175,6 +180,10 @@ def start_or_restore(
             if fill is not None:
                 fill(checkpoints.folder)
             return lifecycle.Started(runtime.start(spec))
+        image_id = archive.facts.get("image_id")
+        if not anew and isinstance(image_id, str) and not runtime.has_image(image_id):
+            runtime.pull_image(spec)
+        restoring()
         checkpoints.unpack(archive)
         return lifecycle.Started(runtime.start(spec) if anew else runtime.restore(spec, archive))
     except (ImageMissing, ImageRefused, MountMissing) as error:

@@ -169,6 +169,10 @@ class DockerRuntime:
             self._pulled_images.record_use(image_id, now_s=time.time())
         return True
 
+    def pull_image(self, spec: ContainerSpec) -> None:
+        with translate_errors(f"cannot pull the image {spec.image}"):
+            self._pull(spec.image)
+
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
         if self._pulled_images is not None:  # before it comes: an agent that is killed meanwhile leaves no other trace
             self._pulled_images.record_pull(image_id, image_id, now_s=time.time())

@@ -164,6 +164,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def pull_image(self, spec: ContainerSpec) -> None:
+        """Bring the spec's image from where the node has images from. Raises `ImageMissing`."""
+        ...
+
     def image_id(self, container: ContainerId) -> str:
         """Return the content id of the container's image, for the manifest."""
         ...

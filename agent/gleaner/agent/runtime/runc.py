@@ -98,6 +98,10 @@ class RuncRuntime:
         with translate_errors(f"cannot look for the image {image_id}"):
             return bool(self._helper.ask("image", image=image_id).fields["image_id"] == image_id)
 
+    def pull_image(self, spec: ContainerSpec) -> None:
+        with translate_errors(f"cannot import the image {spec.image}"):
+            self._import(spec, spec.image)
+
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
         with translate_errors(f"cannot load the image {image_id}"), tempfile.TemporaryFile() as file:
             file.writelines(archive)

@@ -1,4 +1,4 @@
-"""The time that one slice spends on restoring, computing and saving."""
+"""The time that one slice spends on starting, restoring, computing and saving."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,7 +19,9 @@ def elapsed_s(since_s: float, now_s: float) -> float:
 class Activity(Enum):
     """One of the activities of a slice."""
 
-    PREPARING = "preparing"
+    STARTING = "starting"
+    """Its inputs and its image are brought, and of a job without a checkpoint the container starts."""
+    RESTORING = "restoring"
     COMPUTING = "computing"
     SAVING = "saving"
     """The process stands still, or saves itself."""
@@ -28,13 +30,13 @@ class Activity(Enum):
 
 @dataclass(slots=True)
 class Stopwatch:
-    """The time spent so far on each activity. A slice begins with preparing."""
+    """The time spent so far on each activity. A slice begins with starting."""
 
     clock: Clock = field(default_factory=SystemClock)
     started_s: float = field(init=False)
     restore_cost: RestoreMeasurement | None = None
     has_run: bool = False
-    _activity: Activity = Activity.PREPARING
+    _activity: Activity = Activity.STARTING
     _since_s: float = 0.0
     _spent_s: dict[Activity, float] = field(default_factory=dict[Activity, float])
 
@@ -53,7 +55,8 @@ class Stopwatch:
         spent_s = self._spent(self.clock.now_s())
         return Slice(
             started_s=self.started_s,
-            restore_s=spent_s.get(Activity.PREPARING, 0.0),
+            start_s=spent_s.get(Activity.STARTING, 0.0),
+            restore_s=spent_s.get(Activity.RESTORING, 0.0),
             compute_s=spent_s.get(Activity.COMPUTING, 0.0),
             save_s=spent_s.get(Activity.SAVING, 0.0),
             restored=self.restore_cost,

@@ -49,7 +49,7 @@ class Instruments:
         )
         self.restores = Histogram(
             "gleaner_restore_seconds",
-            "From the claim of a saved job until its process ran",
+            "From the beginning of a restore until the process ran",
             buckets=_SECONDS,
             registry=self.registry,
         )

@@ -1,13 +1,20 @@
-"""`/metrics` for Prometheus. Names of jobs, groups and nodes are no labels: they would have no bound."""
+"""`/metrics` for Prometheus. Names of jobs, users and nodes are no labels: they would have no bound."""
+
+from dataclasses import asdict
+from datetime import datetime
 
 from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from sqlalchemy import Connection
 
 from gleaner.control.api.access import Caller, Metrics
 from gleaner.control.api.instruments import Family, Gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.queue import node_health, node_rates, queries
+from gleaner.control.api.report import month_span
+from gleaner.control.policy.harm import harm
+from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
+from gleaner.control.queue import node_health, node_rates, node_time, queries, regular_delays
 
 router = APIRouter(tags=["metrics"])
 
@@ -25,6 +32,13 @@ def metrics(caller: Metrics) -> Response:
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
+def _node_seconds(db: Connection, begin_s: float, end_s: float) -> dict[str, float]:
+    steps = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=RESOLUTIONS[-1].step_s)
+    nodes = sum(steps.values(), NodeTime())
+    others = {"regular": nodes.regular_node_s, "idle": nodes.idle_node_s, "unusable": nodes.unusable_node_s}
+    return others | shares_of_agents(nodes)
+
+
 def _gauges(caller: Caller) -> Gauges:
     state, now_s = caller.state, caller.now_s
     with caller.reading() as db:
@@ -32,6 +46,10 @@ def _gauges(caller: Caller) -> Gauges:
         phases = queries.agent_phases(db, now_s=now_s)
         excluded = node_health.excluded(db, now_s)
         suspect = node_health.suspect(db, now_s)
+        spans = {"day": now_s - DAY_S, "month": month_span(f"{datetime.fromtimestamp(now_s).astimezone():%Y-%m}")[0]}
+        used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
+        paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}
+        stored = state.stored.bytes_by_owner(db)
         mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
     states = {
         "new": jobs.new,
@@ -79,6 +97,19 @@ def _gauges(caller: Caller) -> Gauges:
         ),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
     }
+    families["gleaner_stored_bytes"] = (
+        "Checkpoints and results in the storage, by group",
+        "group",
+        {group: size for (group, user), size in stored.items() if not user},
+    )
+    for span in spans:
+        of_span = "in the last 24 hours" if span == "day" else "in this month"
+        families[f"gleaner_node_seconds_{span}"] = (f"Node seconds by use {of_span}", "use", used[span])
+        families[f"gleaner_regular_delay_{span}"] = (
+            f"Lower bound of the delays of regular jobs that took nodes from agents {of_span}: jobs, and seconds",
+            "figure",
+            asdict(paid[span]),
+        )
     if state.cluster is not None:
         age_s = now_s - state.cluster.read_s
         families["gleaner_last_poll_age_seconds"] = ("Since the last successful look at the cluster", "", {"": age_s})

@@ -1,16 +1,19 @@
 """The report of a month."""
 
 import os
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
 
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter, ReportRow
-from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
-from gleaner.control.queue import node_time
+from gleaner.control.models.report import MonthReport, RegularHarm, RegularWaits, ReportFilter, ReportRow
+from gleaner.control.policy.harm import Harm, harm
+from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
+from gleaner.control.queue import node_time, regular_delays
 from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.interface import ClusterError
 
@@ -19,7 +22,7 @@ router = APIRouter(prefix="/v1/report", tags=["report"])
 HOUR_S = 3600.0
 ACCOUNTING_S = 120.0
 """The time that Slurm's accounting has to answer. `glean report` waits for longer."""
-KINDS = ("harvested", "saving", "restoring", "lost")
+KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 
 
 @router.get("", responses=documented(422))
@@ -38,6 +41,9 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     with caller.reading() as db:
         seen = node_time.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
         spent = node_time.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
+        harm_day = harm(regular_delays.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
+        harm_month = harm(regular_delays.delays_s(db, begin_s=begin_s, end_s=month_end_s))
+        stored = caller.state.stored.bytes_by_owner(db)
     accounted = _accounted(caller, begin_s, month_end_s) if wanted.accounting else None
     rows = tuple(
         ReportRow(
@@ -47,6 +53,7 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
             harvested_core_h=row.harvested_core_s / HOUR_S,
             saving_core_h=row.save_core_s / HOUR_S,
             restoring_core_h=row.restore_core_s / HOUR_S,
+            starting_core_h=row.start_core_s / HOUR_S,
             lost_core_h=row.lost_core_s / HOUR_S,
         )
         for row in spent
@@ -55,7 +62,10 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     sums = {f"{kind}_core_h": sum(getattr(row, f"{kind}_core_h") for row in rows) for kind in KINDS}
     measured_kwh = None if accounted is None else accounted.agents_kwh
     watts = caller.state.settings.history.watts_per_core
+    agents = {f"{kind}_node_h": seconds / HOUR_S for kind, seconds in shares_of_agents(nodes).items()}
+    groups = {group: size for (group, user), size in stored.items() if not user and caller.group in {None, group}}
     return MonthReport(
+        summary=summary(month, nodes, harm_month),
         month=month,
         begin_s=begin_s,
         end_s=end_s,
@@ -70,7 +80,31 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
         regular=None if accounted is None else _waits(accounted),
         group=caller.group,
         rows=rows,
+        harm_day=RegularHarm(**asdict(harm_day)),
+        harm_month=RegularHarm(**asdict(harm_month)),
+        stored_bytes=groups,
+        **agents,
         **sums,
+    )
+
+
+def summary(month: str, nodes: NodeTime, paid: Harm) -> str:
+    """Return the sentence that opens a report.
+
+    >>> summary("2026-10", NodeTime(idle_node_s=3600, agent_node_s=7200, agent_core_s=8, harvested_core_s=8), Harm())
+    'In 2026-10 Gleaner harvested 2.0 node hours, 67 % of the time in which nodes would have been idle, and no regular \
+job was seen to wait for an agent to leave.'
+    """
+    harvested_s, idle_s = shares_of_agents(nodes)["harvested"], nodes.idle_node_s + nodes.agent_node_s
+    share = f"{harvested_s / idle_s:.0%}".replace("%", " %") if idle_s else "0 %"
+    price = "no regular job was seen to wait for an agent to leave"
+    if paid.jobs:
+        jobs = "1 regular job" if paid.jobs == 1 else f"{paid.jobs:,} regular jobs"
+        times = f"at least {in_words(paid.sum_s)} in all, and {in_words(paid.largest_s)} for the longest"
+        price = f"{jobs} waited for agents to leave, {times}"
+    return (
+        f"In {month} Gleaner harvested {harvested_s / HOUR_S:,.1f} node hours, {share} of the time in which nodes would"
+        f" have been idle, and {price}."
     )
 
 

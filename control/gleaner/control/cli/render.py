@@ -360,14 +360,17 @@ def _attempts(detail: JobDetail) -> Table:
         {
             "ATTEMPT": "attempt", "NODE": "node", "CLAIMED": lambda row: moment(row.claimed_s),
             "FROM": lambda row: row.restored_from or "the beginning",
-            "RESTORE S": lambda row: f"{row.restore_s:.1f}", "COMPUTE S": lambda row: f"{row.compute_s:.1f}",
+            "START S": lambda row: f"{row.start_s:.1f}", "RESTORE S": lambda row: f"{row.restore_s:.1f}",
+            "COMPUTE S": lambda row: f"{row.compute_s:.1f}",
             "SAVE S": lambda row: f"{row.save_s:.1f}", "ENDED": lambda row: row.ending or "runs",
             "DETAIL": "detail",
         },
-        right=("ATTEMPT", "RESTORE S", "COMPUTE S", "SAVE S"),
+        right=("ATTEMPT", "START S", "RESTORE S", "COMPUTE S", "SAVE S"),
     )  # fmt: skip
     if len(detail.attempts) > 1:
-        sums = (sum(getattr(row, key) for row in detail.attempts) for key in ("restore_s", "compute_s", "save_s"))
+        sums = (
+            sum(getattr(row, key) for row in detail.attempts) for key in ("start_s", "restore_s", "compute_s", "save_s")
+        )
         total = ("all", "", "", "", *(f"{seconds:.1f}" for seconds in sums), "", "")
         table = replace(table, rows=(*table.rows, total))
     return table

@@ -10,6 +10,8 @@ from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.report import MonthReport, RegularWaits
 from gleaner.control.simulation.metrics.tables import Table, number
 
+MIB = 2**20
+
 
 def report(
     month: Annotated[
@@ -33,7 +35,12 @@ def _shown(found: MonthReport) -> tuple[Table | str, ...]:
     """Return tables of the nodes' time and of the jobs' time, in hours."""
     nodes = (
         ("regular jobs", found.regular_node_h),
-        ("agents", found.agents_node_h),
+        ("harvested", found.harvested_node_h),
+        ("saving", found.saving_node_h),
+        ("restoring", found.restoring_node_h),
+        ("starting, inputs and images", found.starting_node_h),
+        ("lost", found.lost_node_h),
+        ("agents without a job", found.unused_node_h),
         ("idle", found.idle_node_h),
         ("idle, had there been no Gleaner", found.idle_without_node_h),
         ("not usable", found.unusable_node_h),
@@ -47,20 +54,39 @@ def _shown(found: MonthReport) -> tuple[Table | str, ...]:
         {
             "GROUP": "group", "USER": "user", "SLICES": "slices", "HARVESTED": lambda row: number(row.harvested_core_h),
             "SAVING": lambda row: number(row.saving_core_h), "RESTORING": lambda row: number(row.restoring_core_h),
-            "LOST": lambda row: number(row.lost_core_h),
+            "STARTING": lambda row: number(row.starting_core_h), "LOST": lambda row: number(row.lost_core_h),
         },
-        right=("SLICES", "HARVESTED", "SAVING", "RESTORING", "LOST"),
+        right=("SLICES", "HARVESTED", "SAVING", "RESTORING", "STARTING", "LOST"),
         title=f"core hours of the jobs of {whose}, of slices that ended in {found.month}",
     )  # fmt: skip
-    sums = (found.harvested_core_h, found.saving_core_h, found.restoring_core_h, found.lost_core_h)
+    kinds = ("harvested", "saving", "restoring", "starting", "lost")
+    sums = tuple(getattr(found, f"{kind}_core_h") for kind in kinds)
     total = ("all", "", f"{sum(row.slices for row in found.rows)}", *(number(value) for value in sums))
     title = f"node hours in {found.month}; control saw the nodes for {found.seen_h:,.1f} h of it"
     return (
+        found.summary,
         Table(("NODES", "HOURS"), tuple(rows), left=1, title=title),
         Table(who.columns, (*who.rows, total), left=2, title=who.title),
+        _harm(found),
+        Table(
+            ("GROUP", "STORED MIB"),
+            tuple((group, f"{size / MIB:,.1f}") for group, size in sorted(found.stored_bytes.items())),
+            left=1,
+            title="checkpoints and results in the storage now",
+        ),
         *power,
         *([] if found.regular is None else [_waits(found.regular)]),
     )
+
+
+def _harm(found: MonthReport) -> Table:
+    """Return what regular jobs paid, in a day and in the month."""
+    rows = tuple(
+        (when, f"{one.jobs}", *(f"{seconds:.1f}" for seconds in (one.sum_s, one.largest_s, one.late_s)))
+        for when, one in (("the last 24 hours", found.harm_day), (found.month, found.harm_month))
+    )
+    title = "regular jobs that waited for agents to leave their nodes: at least these seconds"
+    return Table(("STARTED IN", "JOBS", "SUM", "LARGEST", "95 %"), rows, left=1, title=title)
 
 
 def _waits(regular: RegularWaits) -> str:

@@ -19,6 +19,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.daemon import logs
 from gleaner.control.daemon.drains import Drains
 from gleaner.control.daemon.entitlements import Entitlements
+from gleaner.control.daemon.harm_meter import HarmMeter
 from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.loops import JOIN_S, Loop, LoopThreads
 from gleaner.control.daemon.node_history import NodeHistory
@@ -134,6 +135,8 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
         loop = Entitlements(state, cluster, snapshots, slurm_admin)
         loops.append(Loop("entitlements", settings.entitlements.poll_s, loop.step))
     if settings.cluster.backend != "local":
+        trouble = "the delays of regular jobs are not measured"
+        loops.append(Loop("harm meter", settings.rounds.poll_s, HarmMeter(state, cluster).step, trouble))
         loops.append(Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step, "drains wait for the queue"))
     if settings.groups.from_slurm:
         trouble = "the shares of Slurm's accounts could not be read, it will be tried again"

@@ -217,6 +217,8 @@ class AttemptRow(Reply):
     started_s: float | None
     restored_from: str | None
     """ATTEMPT/NUMBER of the checkpoint it went on from; None: from the beginning."""
+    start_s: float = 0.0
+    """For inputs, the image, and the start of a new job."""
     restore_s: float
     compute_s: float
     save_s: float

@@ -25,6 +25,16 @@ class RegularWaits(Reply):
     """One job in twenty has waited for longer."""
 
 
+class RegularHarm(Reply):
+    """The delays of regular jobs that waited for agents to leave their nodes: at least these, in seconds."""
+
+    jobs: int
+    sum_s: float
+    largest_s: float
+    late_s: float
+    """The 95th percentile."""
+
+
 class ReportRow(Reply):
     """The time of one user's jobs in one group: of their slices that ended in the month. Hours are hours of cores."""
 
@@ -36,6 +46,8 @@ class ReportRow(Reply):
     """Computed, and held by a checkpoint or a result."""
     saving_core_h: float
     restoring_core_h: float
+    starting_core_h: float
+    """For inputs, images, and the start of new jobs."""
     lost_core_h: float
     """Computed, and in no checkpoint and no result."""
 
@@ -43,6 +55,8 @@ class ReportRow(Reply):
 class MonthReport(Reply):
     """One month, or what has passed of it. Hours of nodes are those that control saw; the rest is unknown."""
 
+    summary: str
+    """One sentence: the harvest, its share of the idle time, and what regular jobs paid."""
     month: str
     """As in 2026-10."""
     begin_s: float
@@ -52,6 +66,14 @@ class MonthReport(Reply):
     """The hours of the month in which control saw the nodes."""
     regular_node_h: float
     agents_node_h: float
+    harvested_node_h: float
+    """Of the agents' node hours, the part of their cores' time, and so are the next ones."""
+    saving_node_h: float
+    restoring_node_h: float
+    starting_node_h: float
+    lost_node_h: float
+    unused_node_h: float
+    """Agents had no job, or one that has not reported yet."""
     idle_node_h: float
     idle_without_node_h: float
     """The idle hours of nodes, had there been no agents: those that were idle, and those that agents had."""
@@ -60,7 +82,13 @@ class MonthReport(Reply):
     harvested_core_h: float
     saving_core_h: float
     restoring_core_h: float
+    starting_core_h: float
     lost_core_h: float
+    harm_day: RegularHarm
+    """Of the jobs that started in the last 24 hours."""
+    harm_month: RegularHarm
+    stored_bytes: dict[str, int]
+    """By group, the bytes that its checkpoints and results have in the storage now."""
     energy_kwh: float | None
     """The energy of the agents; an estimate is hours of cores times `[history] watts_per_core`. None: it is not set."""
     energy_is_measured: bool = False

@@ -58,6 +58,8 @@ class NodeTime:
     unusable_core_s: float = 0.0
     harvested_core_s: float = 0.0
     """Computed by jobs and kept: a checkpoint or a result holds it. The program's own failures count, too."""
+    start_core_s: float = 0.0
+    """Inputs and images were brought, and containers of new jobs started."""
     restore_core_s: float = 0.0
     save_core_s: float = 0.0
     lost_core_s: float = 0.0
@@ -84,10 +86,24 @@ class AttemptTime:
     claimed_s: float
     ended_s: float
     cores: int
+    start_s: float
     restore_s: float
     harvested_s: float
     lost_s: float
     save_s: float
+
+
+def shares_of_agents(time: NodeTime) -> dict[str, float]:
+    """Return the seconds of nodes that agents had, by the use of their cores: a node counts as its cores' part.
+
+    >>> shares_of_agents(NodeTime(agent_node_s=10, agent_core_s=80, harvested_core_s=60, save_core_s=8))["harvested"]
+    7.5
+    """
+    kinds = {"harvested": time.harvested_core_s, "saving": time.save_core_s, "restoring": time.restore_core_s,
+             "starting": time.start_core_s, "lost": time.lost_core_s}  # fmt: skip
+    scale = time.agent_node_s / max(time.agent_core_s, sum(kinds.values()), 1.0)
+    shares = {kind: core_s * scale for kind, core_s in kinds.items()}
+    return shares | {"unused": max(0.0, time.agent_node_s - sum(shares.values()))}
 
 
 def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, step_s: int) -> dict[int, NodeTime]:
@@ -113,12 +129,12 @@ def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, s
 def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, NodeTime]:
     """Return the core seconds of attempts, by the beginning of each step.
 
-    An attempt restores first, then computes, and saves at its end. What its agent reports may be longer than the
-    attempt was by control's clock: then it is pressed into that time, and its sum stays.
+    An attempt starts or restores first, then computes, and saves at its end. What its agent reports may be longer than
+    the attempt was by control's clock: then it is pressed into that time, and its sum stays.
     """
-    sums = tuple(_Spread(step_s) for _ in range(4))
+    sums = tuple(_Spread(step_s) for _ in range(5))
     for attempt in attempts:
-        spent = (attempt.restore_s, attempt.harvested_s, attempt.lost_s, attempt.save_s)
+        spent = (attempt.start_s, attempt.restore_s, attempt.harvested_s, attempt.lost_s, attempt.save_s)
         lasted_s, all_s = max(0.0, attempt.ended_s - attempt.claimed_s), sum(spent)
         scale = min(1.0, lasted_s / all_s) if all_s else 1.0
         at_s = attempt.claimed_s
@@ -128,15 +144,16 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
                     at_s = attempt.ended_s - seconds * scale
                 spread.add(seconds * attempt.cores, begin_s=at_s, end_s=at_s + seconds * scale)
                 at_s += seconds * scale
-    restore, harvested, lost, save = (spread.by_step() for spread in sums)
+    start, restore, harvested, lost, save = (spread.by_step() for spread in sums)
     return {
         begin: NodeTime(
+            start_core_s=start.get(begin, 0.0),
             restore_core_s=restore.get(begin, 0.0),
             harvested_core_s=harvested.get(begin, 0.0),
             lost_core_s=lost.get(begin, 0.0),
             save_core_s=save.get(begin, 0.0),
         )
-        for begin in {*restore, *harvested, *lost, *save}
+        for begin in {*start, *restore, *harvested, *lost, *save}
     }
 
 
@@ -196,6 +213,7 @@ class BandStep:
     harvested: float
     saving: float
     restoring: float
+    """Starting, too."""
     lost: float
     unused: float
     """An agent had the cores, and no attempt that has ended accounts for them."""
@@ -228,14 +246,15 @@ def band(times: Mapping[int, NodeTime], *, begin_s: float, end_s: float, step_s:
 
 def band_step(time: NodeTime, *, begin_s: float, end_s: float) -> BandStep:
     """Return the step of a band that this time makes."""
-    used = time.harvested_core_s + time.save_core_s + time.restore_core_s + time.lost_core_s
+    begun = time.start_core_s + time.restore_core_s
+    used = time.harvested_core_s + time.save_core_s + begun + time.lost_core_s
     return BandStep(
         begin_s,
         end_s,
         time.regular_core_s,
         time.harvested_core_s,
         time.save_core_s,
-        time.restore_core_s,
+        begun,
         time.lost_core_s,
         max(0.0, time.agent_core_s - used),
         time.idle_core_s,

@@ -15,7 +15,8 @@ from gleaner.control.policy.node_time import DAY_S, FIELDS, RESOLUTIONS, Attempt
 from gleaner.control.queue.schema import ATTEMPT, JOB, LANE, NODE_TIME, NODE_TIME_MARK, NODE_USE
 
 _GIVEN_UP = ATTEMPT.c.ending.in_([Ending.LOST, Ending.FORGOTTEN, Ending.CANCELLED])
-_UNACCOUNTED_S = ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s - ATTEMPT.c.restore_s - ATTEMPT.c.save_s - ATTEMPT.c.counted_s
+_BEGUN_S = ATTEMPT.c.start_s + ATTEMPT.c.restore_s
+_UNACCOUNTED_S = ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s - _BEGUN_S - ATTEMPT.c.save_s - ATTEMPT.c.counted_s
 _REST_S = case((_GIVEN_UP, _UNACCOUNTED_S), else_=ATTEMPT.c.compute_s - ATTEMPT.c.counted_s)
 LOST_S = case((_REST_S > 0, _REST_S), else_=0.0)
 """The time that an attempt has computed in vain. One that was given up has not said how long it computed."""
@@ -40,6 +41,7 @@ class NodeSlice:
     claimed_s: float
     ended_s: float | None
     restore_s: float
+    """Starting, too."""
     save_s: float
     lost_s: float
 
@@ -110,6 +112,7 @@ def ended_attempts(db: Connection, *, after_s: float, until_s: float) -> list[At
             ATTEMPT.c.claimed_s,
             ATTEMPT.c.ended_s,
             LANE.c.cpus,
+            ATTEMPT.c.start_s,
             ATTEMPT.c.restore_s,
             ATTEMPT.c.counted_s,
             LOST_S,
@@ -129,6 +132,7 @@ def spent(db: Connection, *, begin_s: float, end_s: float, group: str | None) ->
     by = (JOB.c.group, JOB.c.submitter)
     sums = {
         "harvested": ATTEMPT.c.counted_s,
+        "start": ATTEMPT.c.start_s,
         "restore": ATTEMPT.c.restore_s,
         "save": ATTEMPT.c.save_s,
         "lost": LOST_S,
@@ -169,7 +173,7 @@ def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> lis
     if sum(db.execute(select(func.count()).select_from(rows)).scalar_one() for rows in some_more) > at_most:
         return None
     columns = (ATTEMPT.c.node, ATTEMPT.c.job, JOB.c.group, ATTEMPT.c.claimed_s, ATTEMPT.c.ended_s)
-    some = select(*columns, ATTEMPT.c.restore_s, ATTEMPT.c.save_s, LOST_S.label("lost_s")).join(
+    some = select(*columns, _BEGUN_S.label("restore_s"), ATTEMPT.c.save_s, LOST_S.label("lost_s")).join(
         JOB, JOB.c.id == ATTEMPT.c.job
     )
     found = [NodeSlice(*row[:-1], lost_s=row.lost_s) for row in db.execute(some.where(ended))]

@@ -215,6 +215,7 @@ ATTEMPT = _table(
     # The number of the first line that this attempt writes. Lines of earlier attempts from there on are superseded.
     not_null("log_from", BIG),
     Column("started_s", Float),
+    not_null("start_s", Float, server_default="0"),
     not_null("restore_s", Float),
     not_null("compute_s", Float),
     not_null("save_s", Float),
@@ -420,9 +421,18 @@ NODE_TIME = _table(
     "node_time",
     Column("step_s", Integer, primary_key=True, autoincrement=False),
     Column("begin_s", BIG, primary_key=True, autoincrement=False),
-    *(not_null(name, Float) for name in FIELDS),
+    *(not_null(name, Float, server_default="0" if name == "start_core_s" else None) for name in FIELDS),
 )
 """The sums of node time in one step; see `policy.node_time`."""
+
+REGULAR_DELAY = _table(
+    "regular_delay",
+    Column("job", String, primary_key=True),
+    Column("start_s", Float, primary_key=True),
+    not_null("delay_s", Float),
+    Index("regular_delay_start", "start_s"),
+)
+"""The delay of a regular job of Slurm's that took nodes from agents, once for each of its starts; see `policy.harm`."""
 
 NODE_USE = _table(
     "node_use",

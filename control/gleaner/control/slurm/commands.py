@@ -47,6 +47,12 @@ def ask_jobs(partitions: Sequence[str], word: str, *, only_own: bool) -> list[st
     return ["squeue", *whose, "--noheader", "--array", f"--partition={','.join(partitions)}", _format(JOB_FIELDS, word)]
 
 
+def ask_recent(nodes: Sequence[str], word: str) -> list[str]:
+    """Return the question for all jobs on these nodes, those that ended minutes ago (MinJobAge) included."""
+    among = ["--states=all", f"--nodelist={','.join(nodes)}"]
+    return ["squeue", *among, "--noheader", "--array", _format(JOB_FIELDS, word)]
+
+
 def ask_partitions(partitions: Sequence[str]) -> list[str]:
     """Return the question for the names of those of these partitions that exist."""
     return ["sinfo", "--noheader", f"--partition={','.join(partitions)}", "--format=%R"]

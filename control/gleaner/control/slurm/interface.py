@@ -62,6 +62,10 @@ class Cluster(Protocol):
         """Return anybody's job; None if the scheduler does not know it, or has forgotten it. Not cached."""
         ...
 
+    def read_recent(self, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
+        """Return everybody's jobs that have a part of these nodes, or had one minutes ago. Not cached."""
+        ...
+
     def check_owners(self, owners: Sequence[str]) -> None:
         """Check that these owners' entitlements can be enforced.
 

@@ -109,6 +109,10 @@ class LocalCluster:
         """See `Cluster.read_job`. This machine has no job but our agents."""
         return None
 
+    def read_recent(self, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
+        """Return no job: nobody takes this machine from agents."""
+        return ()
+
     def check_owners(self, owners: Sequence[str]) -> None:
         """See `Cluster.check_owners`. Raises `ClusterRefused`: this machine has no owners."""
         raise ClusterRefused("[cluster] backend is local: only a Slurm cluster can have entitlements")

@@ -60,7 +60,12 @@ def node_parts(found: MonthReport) -> tuple[NodePart, ...]:
     """Return the parts of the nodes' time that control saw, as they are drawn from left to right."""
     return (
         NodePart("regular", "regular jobs", found.regular_node_h),
-        NodePart("harvested", "agents", found.agents_node_h),
+        NodePart("harvested", "harvested", found.harvested_node_h),
+        NodePart("saving", "saving", found.saving_node_h),
+        NodePart("restoring", "restoring", found.restoring_node_h),
+        NodePart("starting", "starting, inputs and images", found.starting_node_h),
+        NodePart("lost", "lost", found.lost_node_h),
+        NodePart("unused", "agents without a job", found.unused_node_h),
         NodePart("idle", "idle", found.idle_node_h),
         NodePart("unusable", "not usable", found.unusable_node_h),
     )

@@ -52,7 +52,7 @@ def slice_chart(detail: JobDetail, *, now_s: float) -> SliceChart | None:
 def _bar(slice_: AttemptRow, begin_s: float, end_s: float, now_s: float) -> Bar:
     until_s = slice_.ended_s if slice_.ended_s is not None else now_s
     lasted_s = max(0.0, until_s - slice_.claimed_s)
-    spent = {"restore": slice_.restore_s, "compute": slice_.compute_s, "save": slice_.save_s}
+    spent = {"restore": slice_.start_s + slice_.restore_s, "compute": slice_.compute_s, "save": slice_.save_s}
     if slice_.ended_s is None:
         spent["compute"] = lasted_s - spent["restore"] - spent["save"]
     rest_s = max(0.0, lasted_s - sum(spent.values()))  # of it nobody has reported what it was spent on

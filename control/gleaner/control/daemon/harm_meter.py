@@ -1,0 +1,63 @@
+"""The loop of the harm meter: it finds agents that had to leave, and the regular jobs that took their nodes.
+
+Slurm is asked only after agents have gone or regular jobs have taken nodes that agents had to leave. Slurm forgets
+agents that have ended after MinJobAge, five minutes by default.
+"""
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.policy.harm import LONGEST_DELAY_S, RegularStart, delays
+from gleaner.control.queue import regular_delays
+from gleaner.control.slurm.agents_view import regular_nodes
+from gleaner.control.slurm.interface import Cluster
+from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
+
+
+class HarmMeter:
+    """The nodes that agents have left since the last look, and those that they had to leave."""
+
+    def __init__(self, state: ControlState, cluster: Cluster) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._last: Snapshot | None = None
+        self._left: set[str] = set()
+        """Nodes whose agents have gone, and Slurm was not asked yet why."""
+        self._preempted_s: dict[str, float] = {}
+
+    def step(self, now_s: float) -> None:
+        """Ask Slurm if agents have gone since the last step, and record the delays. Raises `ClusterError`."""
+        view = self._state.cluster
+        if view is None or view is self._last:
+            return
+        here = {agent.id for agent in view.jobs}
+        gone = [agent for agent in self._last.jobs if agent.id not in here] if self._last else []
+        self._left |= {node for agent in gone for node in agent.nodes if node in view.nodes}
+        self._last = view
+        used = {node for agent in view.jobs for node in agent.nodes}
+        self._preempted_s = {
+            node: at_s
+            for node, at_s in self._preempted_s.items()
+            if node not in used and abs(now_s - at_s) < LONGEST_DELAY_S
+        }
+        asked = self._left | (self._preempted_s.keys() & regular_nodes(view))
+        if asked:
+            self._record(self._cluster.read_recent(sorted(asked)))
+            self._left.clear()
+
+    def _record(self, jobs: tuple[SlurmJob, ...]) -> None:
+        for job in jobs:
+            if job.is_own and job.preempted_s is not None:
+                for node in job.nodes:
+                    self._preempted_s[node] = max(job.preempted_s, self._preempted_s.get(node, 0.0))
+        found = delays(
+            self._preempted_s,
+            (
+                RegularStart(job.id, job.nodes, max(job.submitted_s, job.begins_s or 0.0), job.start_s)
+                for job in jobs
+                if not job.is_own and not job.is_pending and job.start_s is not None
+            ),
+        )
+        if found:
+            with self._state.writing() as db:
+                regular_delays.record(db, found)
+        for node in {node for delay in found for node in delay.nodes}:
+            del self._preempted_s[node]
