@@ -158,7 +158,9 @@ def nodes_idle() -> bool:
 
 
 def set_preemption(*, on: bool) -> None:
-    """Let Slurm preempt agents for regular jobs, or not."""
+    """Let Slurm preempt agents for regular jobs, or not: then the QOS must not let them run into plans."""
+    sign = "+" if on else "-"
+    run("head", "sacctmgr", "--immediate", "modify", "qos", "gleaner", "set", f"Flags{sign}=NoReserve")
     run("head", "scontrol", "update", "PartitionName=gleaner", f"PreemptMode={'REQUEUE' if on else 'OFF'}")
 
 

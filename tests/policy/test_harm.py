@@ -1,4 +1,4 @@
-"""What regular jobs paid is never negative, never endless, and counted once."""
+"""The delays of regular jobs: never negative, never endless, and counted once."""
 
 from hypothesis import given
 from hypothesis import strategies as st

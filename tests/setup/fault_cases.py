@@ -290,6 +290,8 @@ FAULTS: list[tuple[str, Facts]] = [
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, ""))),
     ("account", h.program(h.control(), "sacctmgr assoc", Output(0, "physics|gleaner|normal|normal\n"))),
     ("QOS", h.program(h.control(), "sacctmgr qos", Output(0, "normal|1.000000||\n"))),
+    ("QOS", h.slurm("PriorityTier=1 PreemptMode=REQUEUE State=UP GraceTime=120",
+                    "PriorityTier=1 PreemptMode=OFF State=UP GraceTime=120", "scontrol partitions")),
     ("Slurm's limits", limited("|0||||||")),
     ("agents", h.control(problem="agents end before they register")),
     ("Slurm's limits", limited("|||||||", "gleaner||||0|||")),

@@ -190,9 +190,15 @@ def qos(facts: Facts) -> Judgement:
         return fault(f"there is no QOS {name}", f"sacctmgr add qos {name} UsageFactor=0 Flags=NoReserve")
     if version_in(found[1]) > (0, 0):
         return warning(f"QOS {name}: UsageFactor={found[1]}", f"sacctmgr modify qos {name} set UsageFactor=0")
-    if "noreserve" not in found[2].lower():
-        return warning(
-            f"QOS {name} lacks NoReserve: waiting agents keep nodes free",
-            f"sacctmgr modify qos {name} set Flags=NoReserve",
+    has_flag, is_preempted = "noreserve" in found[2].lower(), ours(facts).values.get("PreemptMode") != "OFF"
+    if has_flag and not is_preempted:
+        return fault(
+            f"QOS {name} has NoReserve, and agents are not preempted: they stay on nodes planned for others",
+            f"sacctmgr modify qos {name} set Flags-=NoReserve",
         )
-    return ok(f"{name}: UsageFactor=0, NoReserve")
+    if is_preempted and not has_flag:
+        return warning(
+            f"QOS {name} lacks NoReserve: waiting agents keep nodes free, and planned nodes stay idle",
+            f"sacctmgr modify qos {name} set Flags+=NoReserve",
+        )
+    return ok(f"{name}: UsageFactor=0" + (", NoReserve" if has_flag else ""))
