@@ -3,7 +3,7 @@ r"""Draw the pictures of the README: `make diagrams`. `tests/test_docs.py` compa
 `one-run.svg` follows one job through the demo; its times are those of `timeline.png`. `wait.svg` shows how long regular
 jobs wait with agents. Its figures are the answer of
 
-    glean simulate tune Theta-2022.swf.gz --preemption --synchronised --lengths 20m,30m,1h,2h,4h \
+    glean simulate tune Theta-2022.swf.gz --synchronised --lengths 20m,30m,1h,2h,4h \
         --margins 10s --shortest-slice 10m --save 60 --restore 30 --seeds 40
 """
 

@@ -99,6 +99,17 @@ def test_jobs_that_are_made_are_tuned_for_too(source: str, tmp_path: Path, capsy
     assert waits[0] != waits[1]
 
 
+def test_agents_are_preempted_as_shipped_unless_somebody_wants_otherwise_or_nodes_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = ("--nodes", "8", "--cores", "16", "--allocation", "cores")
+    for options, is_preempted in (((), True), (("--no-preemption",), False), (shared, False)):
+        asked(tmp_path, str(PATH), *options, "--json", str(tmp_path / "all.json"))
+        settings = json.loads((tmp_path / "all.json").read_text())["settings"]
+        assert {one["preemption"] for one in settings} == {is_preempted}
+        assert ("agents keep their nodes until their end" in capsys.readouterr().err) == (options is shared)
+
+
 @pytest.mark.slow
 def test_jobs_that_can_never_start_are_counted_and_the_others_tuned_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

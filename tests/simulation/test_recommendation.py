@@ -71,7 +71,9 @@ def test_without_one_within_the_limit_the_nearest_is_named_and_none_recommended(
     assert found.setting is None
     assert found.nearest == near.setting
     assert "None of 2 settings keeps the wait within the limit of 1 %" in found.reasons[0]
-    assert found.reasons[-1].endswith("--preemption tries them too.")
+    assert "--preemption" in found.reasons[-2]
+    assert found.reasons[-1] == "With --wait-limit 4% the nearest would be recommended."
+    assert recommend([far, near], WaitLimit(0.04)).setting == near.setting
 
 
 def test_agents_that_win_nothing_are_not_recommended() -> None:

@@ -598,13 +598,13 @@ class Agent:
         signal_s = self.clock.now_s()
         is_warning = number is signal.SIGUSR1
         if not is_warning:
-            self._vacate("terminated")
+            self._vacate("cancelled")
         job = await asyncio.to_thread(JobHandle(self.slurm_job).look) if self.slurm_job else None
         end_s = job.end_s if job is not None and job.is_running else None  # None: it was ended, or nobody knows
         if job is not None and end_s is not None and (job.is_preempted or end_s < self.end_s - 1):
             self.end_earlier(end_s, kill_wait_s=self.kill_wait_s)
             self._vacate("preempted")
-            if self._ending_because == "terminated":
+            if self._ending_because == "cancelled":
                 self._ending_because = "preempted"
         elif not is_warning:
             # Slurm's kill wait has begun: SIGKILL comes at its end.

@@ -89,8 +89,8 @@ class SweepOptions:
 
     wait_limit: Annotated[
         str,
-        typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 1%, or 90s."),
-    ] = "1%"
+        typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
+    ] = "3%"
     lengths: Annotated[
         str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 5m to 4h]")
     ] = None
@@ -102,8 +102,13 @@ class SweepOptions:
         typer.Option("--synchronised/--not-synchronised", help="Try only agents that end together, or only others."),
     ] = None
     preemption: Annotated[
-        bool, typer.Option("--preemption", help="Try also agents that leave at once for a regular job.")
-    ] = False
+        bool | None,
+        typer.Option(
+            "--preemption/--no-preemption",
+            help="Agents leave for a regular job once they have saved, as shipped.  [default: where nodes are alike]",
+            show_default=False,
+        ),
+    ] = None
     save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None
     restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None
     save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25
@@ -181,10 +186,19 @@ def tune(
         agents, remarks = _agents(
             told, {"save": _seconds("--save", sweep.save), "restore": _seconds("--restore", sweep.restore)}
         )
+        with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
+            ground = run.prepare(told)
+        run.check(told.scheduler, ground)
+        preemption = ground.machine.is_counted if sweep.preemption is None else sweep.preemption
+        if sweep.preemption is None and not preemption:
+            remarks = (
+                *remarks,
+                "agents keep their nodes until their end: preemption is simulated for nodes alike only",
+            )
         question = Question(
             limit=WaitLimit(*limit),
             agents=agents,
-            grid=_grid(sweep),
+            grid=_grid(sweep, preemption=preemption),
             shortest_slice_s=_slice(told)
             if sweep.shortest_slice is None
             else read("--shortest-slice", seconds, sweep.shortest_slice),
@@ -193,9 +207,6 @@ def tune(
             first_seed=sweep.seed,
             level=sweep.confidence,
         )
-        with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
-            ground = run.prepare(told)
-        run.check(told.scheduler, ground)
         effort = Effort(
             sweep.state or _default_state(),
             sweep.workers or default_workers(),
@@ -238,14 +249,14 @@ def _slice(told: "Scenario") -> float | None:
     return agents.shortest_slice_s if agents is not None and "shortest_slice_s" in agents.model_fields_set else None
 
 
-def _grid(sweep: SweepOptions) -> "Grid":
+def _grid(sweep: SweepOptions, *, preemption: bool) -> "Grid":
     from gleaner.control.simulation.tuning.tune import LENGTHS_S, MARGINS_S, Grid
 
     return Grid(
         lengths_s=LENGTHS_S if sweep.lengths is None else read("--lengths", times, sweep.lengths),
         synchronised=(True, False) if sweep.synchronised is None else (sweep.synchronised,),
         margins_s=MARGINS_S if sweep.margins is None else read("--margins", times, sweep.margins),
-        preemption=(False, True) if sweep.preemption else (False,),
+        preemption=(preemption,),
     )
 
 

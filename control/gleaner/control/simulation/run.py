@@ -180,10 +180,11 @@ def label(scenario: Scenario) -> str:
 def odd(outcome: Outcome) -> tuple[str, ...]:
     """Return remarks on settings that are no mistake and yet may not be what was meant."""
     agents, window = outcome.scenario.agents, outcome.measures.window
+    noise = "one replay is noise: a small change of the waits is chance; glean simulate tune compares many"
     if agents is not None and agents.length_s > window.length_s:
         length, whole = duration(agents.length_s), duration(window.length_s)
-        return (f"agents of {length} are longer than the {whole} that are measured: none is seen whole",)
-    return ()
+        return (f"agents of {length} are longer than the {whole} that are measured: none is seen whole", noise)
+    return () if agents is None else (noise,)
 
 
 def _replay(scenario: Scenario, ground: Ground, agents: AgentSettings | None) -> Schedule:

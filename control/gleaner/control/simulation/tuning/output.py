@@ -44,12 +44,11 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
 
     def mark(one: Tried) -> str:
         is_chosen = one.evidence.setting == chosen
-        return "*" if is_chosen else "" if limit.holds(one.evidence) else "past the limit"
+        return "recommended" if is_chosen else "within" if limit.holds(one.evidence) else "past"
 
     columns: dict[str, Callable[[Tried], str]] = {
         "length": lambda one: exact(one.evidence.setting.length_s),
         "end": lambda one: "together" if one.evidence.setting.synchronised else "apart",
-        "vacated": lambda one: "at once" if one.evidence.setting.preemption else "",
         "margin": lambda one: exact(one.evidence.setting.margin_s),
         "effective load": lambda one: percent(one.evidence.effective_load.mean),
         "more, points": lambda one: _points(one.evidence.gain),
@@ -58,10 +57,8 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
         "saves, restores": lambda one: percent(one.saving + one.restoring),
         "lost": lambda one: percent(one.lost),
         "seeds": lambda one: str(len(one.evidence.waits_s)),
-        "": mark,
+        "wait limit": mark,
     }
-    if not any(one.evidence.setting.preemption for one in shown):
-        del columns["vacated"]
     return Table.of(shown, columns, right=tuple(columns)[2:], title=_title(tuning))
 
 

@@ -261,8 +261,9 @@ def _none(tried: Sequence[Evidence], within: Sequence[Evidence], limit: WaitLimi
             f"is sure to give more effective load than no agents: the best is {best.setting.said} with "
             f"{_points(best.gain.mean)} ({_points(best.gain.low)} to {_points(best.gain.high)})."
         )
+        change = "Cheaper saves and restores (--save, --restore) or longer agents (--lengths) would change the answer."
         return Recommendation(
-            None, (reason, sure), nearest=best.setting, is_settled=race.is_settled, seeds_needed=needed
+            None, (reason, sure, change), nearest=best.setting, is_settled=race.is_settled, seeds_needed=needed
         )
     nearest = max(tried, key=lambda evidence: (-limit.growth(evidence).high, *rank(evidence)))
     growth = limit.growth(nearest)
@@ -275,7 +276,11 @@ def _none(tried: Sequence[Evidence], within: Sequence[Evidence], limit: WaitLimi
         reasons.append("Its mean is within the limit, its interval is not.")
     reasons.append(sure)
     if not any(evidence.setting.preemption for evidence in tried):
-        reasons.append("Agents that Slurm may vacate at once were not tried: --preemption tries them too.")
+        reasons.append(
+            "Agents that leave for regular jobs, as shipped, were not tried (--preemption, where nodes are alike)."
+        )
+    if nearest.gain.low > 0:
+        reasons.append(f"With --wait-limit {limit.option_for(nearest)} the nearest would be recommended.")
     return Recommendation(
         None, tuple(reasons), nearest=nearest.setting, is_settled=race.is_settled, seeds_needed=needed
     )
