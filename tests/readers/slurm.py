@@ -23,10 +23,10 @@ from gleaner.lab.real_slurm.record import ReplayFailed
 WORD = "x832a19f6"
 
 
-NODES = ("n1", "idle*", "0/6/0/6", "4000", "0", "amd,fast", "shared")
+NODES = ("n1", "idle*", "0/6/0/6", "4000", "0", "amd,fast", "up", "shared")
 JOB = (
     "11_3", "RUNNING", "physics", "shared", "6", "2", "NO", "n[1-2]", "n9", "n1", "cpu=6,mem=1.5G,node=1", "1795232710",
-    "1795232717", "1795232957", "N/A", "7", "None", "(null)", "amd&fast", "1", "1000", "gleaner: released",
+    "1795232717", "1795232957", "N/A", "N/A", "7", "None", "(null)", "amd&fast", "1", "1000", "gleaner: released",
     "mine gleaner:preemptible", "my|own\njob",
 )  # fmt: skip
 ON_NODE = facts.shown(
@@ -36,6 +36,7 @@ ON_NODE = facts.shown(
 SHARED = facts.shown(array_job_id={"set": True, "number": 7}, array_task_string="1,3-5%2")
 NODE = {"name": "n1", "partitions": ["shared"], "state": ["IDLE", "DRAIN"], "reason": "gleaner: drained by alice"}
 PYSLURM = {
+    "partitions": [{"name": "gleaner", "state": "UP"}],
     "nodes": [{"name": "n1", "cpus": 6, "memory_mib": 4000, "state": "IDLE+DRAIN"}],
     "jobs": [
         {

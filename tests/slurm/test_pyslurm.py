@@ -123,13 +123,13 @@ def test_where_owners_jobs_are_read_the_programs_are_asked(faked_pyslurm: FakedS
 def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents() -> None:
     job = {"id": 7, "name": None, "state": "RUNNING", "node": "n1", "submitted_s": 1, "start_s": 2, "end_s": None}
     nodes = [{"name": "n1", "cpus": 6, "memory_mib": 4000, "state": "IDLE+DRAIN"}, {"name": "n2", "cpus": "six"}]
-    answer = {"state": "UP", "nodes": nodes, "jobs": [job, job | {"id": "x"}, job | {"id": 8, "state": "CANCELLED"}]}
+    answer = {"partitions": [], "nodes": nodes, "jobs": [job, job | {"id": "x"}, job | {"id": 8, "state": "CANCELLED"}]}
     found = parse_look(json.dumps(answer), "gleaner", read_s=1.0)
     assert (set(found.nodes), [job.id for job in found.jobs]) == ({"n1"}, ["7"])
     assert (found.nodes["n1"].is_drained, found.gaps.count("what cannot be read")) == (True, 2)
     with pytest.raises(ClusterError, match="what cannot be read"):
         parse_look(
-            json.dumps({"state": "UP", "nodes": [], "jobs": [job | {"id": "x", "name": "gleaner-a"}]}),
+            json.dumps({"partitions": [], "nodes": [], "jobs": [job | {"id": "x", "name": "gleaner-a"}]}),
             "gleaner",
             read_s=1.0,
         )

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from gleaner.agent.system import untrusted
 from gleaner.control.slurm import commands, parse_json, run
 from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterUnavailable
 from gleaner.control.slurm.program_cluster import SlurmCluster
@@ -62,13 +61,17 @@ def parse_look(answer: str, partition: str, *, read_s: float) -> Snapshot:
         parse_json.listed(answer, "jobs", "PySlurm"), lambda one: _job(one, partition), _name, is_needed=_is_agent
     )
     there = tuple(job for job in jobs if not job.has_ended)
-    state = parse_json.text(untrusted.json_of(answer)["state"]).lower()
+    partitions, _ = parse_json.read_each(
+        parse_json.listed(answer, "partitions", "PySlurm"),
+        lambda one: (parse_json.text(one["name"]), parse_json.text(one["state"]).lower()),
+        _name,
+    )
     return Snapshot(
         read_s,
         {node.name: node for node in nodes},
         there,
         "; ".join(line for line in (gaps, job_gaps) if line),
-        {partition: state} if state != "up" else {},
+        {name: state for name, state in partitions if state != "up"},
     )
 
 

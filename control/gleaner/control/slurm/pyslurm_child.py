@@ -27,13 +27,13 @@ def check(pyslurm: Any) -> str:
 
 
 def look(pyslurm: Any, partition: str) -> str:
-    """Return the partition's state and nodes, and this user's jobs in it, as JSON."""
+    """Return the states of all partitions, the partition's nodes and this user's jobs in it, as JSON."""
     nodes = pyslurm.Nodes.load().values()
     jobs = [job for job in pyslurm.Jobs.load().values() if job.user_id == os.getuid() and job.partition == partition]
-    states = {each.name: each.state for each in pyslurm.Partitions.load().values()}
+    partitions = pyslurm.Partitions.load().values()
     return json.dumps(
         {
-            "state": states[partition],
+            "partitions": [{"name": each.name, "state": each.state} for each in partitions],
             "nodes": [
                 {"name": node.name, "cpus": node.total_cpus, "memory_mib": node.real_memory or 0, "state": node.state}
                 for node in nodes
