@@ -98,14 +98,22 @@ def test_slurm_that_does_not_answer_is_asked_again(harness: MeterHarness) -> Non
     assert harness.delays_s() == [9.0]
 
 
-def test_a_node_that_an_agent_has_again_owes_nothing(harness: MeterHarness) -> None:
+def test_only_the_last_agent_of_a_node_counts(harness: MeterHarness) -> None:
     harness.preempted("n1", 21)
     harness.look(agents=("n2",))
     harness.look(agents=NODES)
-    harness.cluster.jobs.clear()
+    second = agent("gleaner-n1", "n1", state="COMPLETED", id="second of n1", start_s=START_S + 50)
+    harness.cluster.jobs[second.id] = second
     harness.started(70, "n1")
     harness.look(agents=("n2",), regular=("n1",))
     assert harness.delays_s() == []
+
+
+def test_a_job_that_is_hidden_from_us_costs_one_question(harness: MeterHarness) -> None:
+    harness.preempted("n1", 21)
+    for _ in range(3):
+        harness.look(agents=("n2",), regular=("n1",))
+    assert harness.questions == [("n1",)]
 
 
 def test_an_agent_that_is_seen_to_have_left_later_shortens_the_delay(harness: MeterHarness) -> None:

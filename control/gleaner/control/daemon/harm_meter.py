@@ -38,16 +38,21 @@ class HarmMeter:
             for node, at_s in self._preempted_s.items()
             if node not in used and abs(now_s - at_s) < LONGEST_DELAY_S
         }
-        asked = self._left | (self._preempted_s.keys() & regular_nodes(view))
+        taken = regular_nodes(view)
+        asked = self._left | (self._preempted_s.keys() & taken)
         if asked:
             self._record(self._cluster.read_recent(sorted(asked)))
             self._left.clear()
+            for node in taken & self._preempted_s.keys():  # also where the job is hidden from us
+                del self._preempted_s[node]
 
     def _record(self, jobs: tuple[SlurmJob, ...]) -> None:
-        for job in jobs:
-            if job.is_own and job.preempted_s is not None:
-                for node in job.nodes:
-                    self._preempted_s[node] = max(job.preempted_s, self._preempted_s.get(node, 0.0))
+        """Record the delays that these jobs show. Only the last agent of a node counts."""
+        agents = sorted((job for job in jobs if job.is_own), key=lambda job: job.start_s or 0.0)
+        last = {node: agent for agent in agents for node in agent.nodes}
+        known_s = {node: at_s for node, at_s in self._preempted_s.items() if node not in last}
+        latest_s = {node: one.preempted_s for node, one in last.items() if one.preempted_s is not None}
+        self._preempted_s = known_s | latest_s
         found = delays(
             self._preempted_s,
             (
@@ -59,5 +64,3 @@ class HarmMeter:
         if found:
             with self._state.writing() as db:
                 regular_delays.record(db, found)
-        for node in {node for delay in found for node in delay.nodes}:
-            del self._preempted_s[node]

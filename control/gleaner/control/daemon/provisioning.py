@@ -208,6 +208,8 @@ class Provisioning:
         for gone in seen.unstarted:
             _log.info("agent closed", agent=gone.name, reason=gone.reason)
             self._remove_token(gone.name)
+        if not seen.pending:
+            self._waiting.end()
         names = {agent.name for agent in here}
         self._withdrawn = {name: why for name, why in self._withdrawn.items() if name in names}
         self._ran_on = {name: node for name, node in self._ran_on.items() if name in names}

@@ -30,8 +30,6 @@ class Delay:
     job: str
     start_s: float
     delay_s: float
-    nodes: tuple[str, ...]
-    """The nodes that it took from agents."""
 
 
 def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> list[Delay]:
@@ -41,7 +39,7 @@ def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> 
     node after that have taken it.
 
     >>> delays({"n1": 100.0, "n2": 104.0}, [RegularStart("7", ("n1", "n2"), 90.0, 110.0)])
-    [Delay(job='7', start_s=110.0, delay_s=6.0, nodes=('n1', 'n2'))]
+    [Delay(job='7', start_s=110.0, delay_s=6.0)]
     """
     some = list(starts)
     first_s: dict[str, float] = {}
@@ -51,10 +49,10 @@ def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> 
                 first_s[node] = min(first_s.get(node, math.inf), start.start_s)
     found: list[Delay] = []
     for start in some:
-        nodes = tuple(node for node in start.nodes if first_s.get(node) == start.start_s)
-        if nodes:
-            last_s = max(start.eligible_s, *(preempted_s[node] for node in nodes))
-            found.append(Delay(start.job, start.start_s, max(0.0, start.start_s - last_s), nodes))
+        taken_s = [preempted_s[node] for node in start.nodes if first_s.get(node) == start.start_s]
+        if taken_s:
+            delay_s = start.start_s - max(start.eligible_s, *taken_s)
+            found.append(Delay(start.job, start.start_s, max(0.0, delay_s)))
     return [delay for delay in found if delay.delay_s <= LONGEST_DELAY_S]
 
 
