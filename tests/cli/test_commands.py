@@ -176,6 +176,8 @@ def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
         (["--image", "a", "--array", "0-200000", "--", "run"], "--array holds at most 100,000 runs, found 200,001 in"),
         (["--image", "a", "--array", "1,1", "--", "run"], "--array names 1 twice"),
         (["--image", "a", "run", "--events", "3"], "No such option: --events"),
+        (["--image", "a", "--seed", "3"], "No such option: --seed; the options of what the job runs go after --"),
+        (["--image", "a", "--memory", "4G"], "No such option --memory: use --memory-mib;"),
         ([], "say what to submit: a campaign file, or --image IMAGE -- COMMAND"),
         (["none.yaml"], "none.yaml: no such file"),
         (["--", "run", "it"], "say what to submit"),
@@ -188,6 +190,18 @@ def test_a_submission_that_will_not_do_is_refused_with_one_line(
     harness: CliHarness, arguments: list[str], said: str
 ) -> None:
     assert said in harness.refused("submit", *arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["migrate", "--to"], "Option '--to' requires an argument. (see glean migrate --help)"),
+        (["image", "push", "pythia:8", "missing.sif"], "missing.sif: no such file"),
+        (["report", "--month", "2026-13"], "--month: expected a month as in 2026-10, found 2026-13"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_its_cure(harness: CliHarness, arguments: list[str], said: str) -> None:
+    assert said in harness.refused(*arguments, code=2)
     assert json.loads(harness.good("list", "--json"))["total"] == 0
 
 

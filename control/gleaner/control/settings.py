@@ -56,8 +56,8 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this often in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Jobs' output and events are removed this long after the jobs' end. Agents that never got a job are, too. Shorter
-    where the database grows too large."""
+    """Lines that jobs have printed, and events, are removed this long after the jobs' end. Results stay. Agents that
+    never got a job are also removed. Shorter where the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
     """The number of stored decisions that are kept. The oldest of more are removed, once an hour. Decisions older than
     `keep_days` are always removed."""

@@ -6,6 +6,13 @@ _MOUNTS = "use mounts, as in mounts: [/cvmfs/atlas.cern.ch], for folders that th
 _KEEP = 'use outputs, as in outputs: {keep: ["*.root", "hist/**"]}; without it all of /job is kept'
 _TIME = "a job takes as many slices as it needs; to end one that computes for too long, write compute_limit: 2h"
 
+OPTIONS = {
+    "command": "-- COMMAND", "compute_limit": "--compute-limit", "cpus": "--cpus", "disk": "--disk",
+    "environment": "--env", "indices": "--array", "memory_mib": "--memory-mib", "mounts": "--mount",
+    "outputs": "--keep", "retries": "--retries",
+}  # fmt: skip
+"""By key, the option of `glean submit` that does the same."""
+
 INSTEAD = {
     "after": "no job waits for another; submit the later ones with hold: true, and release them after `glean wait`",
     "args": "use command, as in command: [--seed, 7]",

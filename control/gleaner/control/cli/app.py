@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any
 
@@ -66,6 +67,9 @@ VERBS = (
 )
 """All verbs, each with the first sentence of its own help."""
 
+_CLOSE = 0.75
+"""An option that exists is named if it is so much like the wrong one (`difflib`): --disk for --disc, not --keep for
+--seed."""
 _LONGEST_NAME = 80
 """The most letters of a file's name in a message that is about nothing else."""
 
@@ -109,6 +113,25 @@ def _show(answer: Answer) -> None:
 def _plain(said: str) -> str:
     """Return the message without the words that only the library that checks options uses."""
     return said.replace(": Value error, ", ": ").replace(": Input should be ", ": must be ")
+
+
+def _usage(error: Exception, said: str, arguments: list[str]) -> str:
+    """Return a mistake in the options, what to write instead, and whose help tells more."""
+    path: str = getattr(getattr(error, "ctx", None), "command_path", "glean")
+    if path == "glean":  # the library does not tell for an option without its value
+        path = " ".join(["glean", *(word for word in arguments[:1] if word in command().commands)])
+    if path.endswith((" submit", " check")) and said.startswith("No such option"):
+        from gleaner.control.campaigns.wrong_keys import INSTEAD, OPTIONS
+
+        option = str(getattr(error, "option_name", ""))
+        instead = INSTEAD.get(option.lstrip("-").replace("-", "_"), "")
+        key = instead.removeprefix("use ").split(",")[0]
+        if instead:
+            said = f"No such option {option}: {f'use {OPTIONS[key]}' if key in OPTIONS else instead}"
+        elif not get_close_matches(option, getattr(error, "possibilities", None) or (), cutoff=_CLOSE):
+            said = f"No such option: {option}"
+        said += "; the options of what the job runs go after --"
+    return f"{said} (see {path} --help)"
 
 
 def _give_up_stdout() -> None:
@@ -162,18 +185,10 @@ def run(arguments: list[str] | None = None) -> int:
         return failure.exit_code
     except typer.TyperException as error:
         said = _plain(error.format_message())
-        if not said.startswith("Usage:"):
-            path: str = getattr(getattr(error, "ctx", None), "command_path", "glean")
-            if path.endswith((" submit", " check")) and said.startswith("No such option"):
-                from gleaner.control.campaigns.wrong_keys import INSTEAD
-
-                option = str(getattr(error, "option_name", ""))
-                instead = INSTEAD.get(option.lstrip("-").replace("-", "_"))
-                said = f"No such option {option}: {instead}" if instead else said
-                said += "; the options of what the job runs go after --"
-            _remark(f"{said} (see {path} --help)")
-        else:
+        if said.startswith("Usage:"):
             sys.stderr.write(said + "\n")
+        else:
+            _remark(_usage(error, said, sys.argv[1:] if arguments is None else arguments))
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

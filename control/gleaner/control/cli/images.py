@@ -187,6 +187,8 @@ def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
                 raise BadInput(one_line(f"{source}: {error}")) from error
             yield file
         return
+    if path.suffix in {".sif", ".tar", ".gz", ".xz", ".zst"} or path.is_absolute():
+        raise BadInput(one_line(f"{source}: no such file"))
     if source.startswith(_REGISTRY):
         with tempfile.TemporaryDirectory(prefix="gleaner-image-") as folder:
             made = Path(folder, "image.tar")
