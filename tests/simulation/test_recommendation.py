@@ -65,15 +65,15 @@ def test_a_higher_load_that_all_seeds_confirm_is_no_tie() -> None:
 
 
 def test_without_one_within_the_limit_the_nearest_is_named_and_none_recommended() -> None:
-    far = tried(60, (0.97, 0.97, 0.97), (0.08, 0.09, 0.10))
-    near = tried(10, (0.93, 0.93, 0.93), (0.02, 0.03, 0.02))
+    far = tried(60, (0.97, 0.97, 0.97), (0.035, 0.035, 0.035))
+    near = tried(10, (0.93, 0.93, 0.93), (0.031, 0.031, 0.031))
     found = recommend([far, near], LIMIT)
     assert found.setting is None
     assert found.nearest == near.setting
     assert "None of 2 settings keeps the wait within the limit of 1 %" in found.reasons[0]
     assert "--preemption" in found.reasons[-2]
-    assert found.reasons[-1] == "With --wait-limit 4% the nearest would be recommended."
-    assert recommend([far, near], WaitLimit(0.04)).setting == near.setting
+    assert found.reasons[-1] == "With --wait-limit 4%, agents of 60 min with one end, margin 30 s would be recommended."
+    assert recommend([far, near], WaitLimit(0.04)).setting == far.setting
 
 
 def test_agents_that_win_nothing_are_not_recommended() -> None:

@@ -256,7 +256,7 @@ def _grid(sweep: SweepOptions, *, preemption: bool) -> "Grid":
         lengths_s=LENGTHS_S if sweep.lengths is None else read("--lengths", times, sweep.lengths),
         synchronised=(True, False) if sweep.synchronised is None else (sweep.synchronised,),
         margins_s=MARGINS_S if sweep.margins is None else read("--margins", times, sweep.margins),
-        preemption=(preemption,),
+        preemption=preemption,
     )
 
 

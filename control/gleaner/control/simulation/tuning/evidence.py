@@ -173,11 +173,6 @@ class WaitLimit:
         """
         return f"{100 * self.most:g} %" if self.is_share else exact(self.most)
 
-    def option_for(self, evidence: Evidence) -> str:
-        """Return the lowest limit that this setting keeps, as the command line takes it: whole per cent, or seconds."""
-        high = self.growth(evidence).high
-        return f"{math.ceil(100 * high)}%" if self.is_share else f"{math.ceil(high)}s"
-
     def growth(self, evidence: Evidence) -> Interval:
         """Return one setting's growth of the wait in the limit's own terms: a share, or seconds."""
         return evidence.wait_share if self.is_share else evidence.wait_s

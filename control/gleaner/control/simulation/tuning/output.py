@@ -189,9 +189,8 @@ def _kinds(tuning: Tuning) -> dict[str, list[Tried]]:
     """Return the curves over the length of agents: one for each way in which agents end."""
     curves: dict[str, list[Tried]] = {}
     for one in sorted(best_margins(tuning), key=lambda one: one.evidence.setting.length_s):
-        setting = one.evidence.setting
-        label = "one end for all" if setting.synchronised else "each its own end"
-        curves.setdefault(label + (", vacated at once" if setting.preemption else ""), []).append(one)
+        label = "one end for all" if one.evidence.setting.synchronised else "each its own end"
+        curves.setdefault(label, []).append(one)
     return curves
 
 
@@ -238,15 +237,9 @@ def _waits(tuning: Tuning) -> Lines:
 
 
 def _margins(tuning: Tuning) -> Table:
-    """Return a table of the effective load by length and margin.
-
-    The table is for agents that are synchronised and not vacated, where such settings were tried.
-    """
-    first = min(tuning.tried, key=lambda one: (one.evidence.setting.preemption, not one.evidence.setting.synchronised))
-    kind = (first.evidence.setting.preemption, first.evidence.setting.synchronised)
-    shown = [
-        one for one in tuning.tried if (one.evidence.setting.preemption, one.evidence.setting.synchronised) == kind
-    ]
+    """Return a table of the effective load by length and margin, of synchronised agents where such were tried."""
+    synchronised = any(one.evidence.setting.synchronised for one in tuning.tried)
+    shown = [one for one in tuning.tried if one.evidence.setting.synchronised == synchronised]
     margins_s = sorted({one.evidence.setting.margin_s for one in shown})
     loads = {(one.evidence.setting.length_s, one.evidence.setting.margin_s): one for one in shown}
     rows = [
@@ -256,7 +249,7 @@ def _margins(tuning: Tuning) -> Table:
         )
         for length_s in sorted({length_s for length_s, _ in loads})
     ]
-    ends = "one end for all" if kind[1] else "each its own end"
+    ends = "one end for all" if synchronised else "each its own end"
     return Table(
         ("length", *(f"margin {exact(margin_s)}" for margin_s in margins_s)),
         tuple(rows),

@@ -255,35 +255,43 @@ def _none(tried: Sequence[Evidence], within: Sequence[Evidence], limit: WaitLimi
         number = "One setting" if len(race.contenders) == 1 else f"{len(race.contenders)} settings"
         sure = f"{number} may still prove good {level}{_would(needed)}."
     if within:
-        best = max(within, key=rank)
-        reason = (
+        nearest = max(within, key=rank)
+        reasons = [
             f"{len(within)} of {len(tried)} settings keep the wait within the limit of {limit.said}, but none of them "
-            f"is sure to give more effective load than no agents: the best is {best.setting.said} with "
-            f"{_points(best.gain.mean)} ({_points(best.gain.low)} to {_points(best.gain.high)})."
-        )
-        change = "Cheaper saves and restores (--save, --restore) or longer agents (--lengths) would change the answer."
-        return Recommendation(
-            None, (reason, sure, change), nearest=best.setting, is_settled=race.is_settled, seeds_needed=needed
-        )
-    nearest = max(tried, key=lambda evidence: (-limit.growth(evidence).high, *rank(evidence)))
-    growth = limit.growth(nearest)
-    reasons = [
-        f"None of {len(tried)} settings keeps the wait within the limit of {limit.said}. The nearest is "
-        f"{nearest.setting.said}, with {_spread(growth, limit)} wait, for "
-        f"{_points(nearest.gain.mean)} more effective load."
-    ]
-    if growth.mean <= limit.most:
-        reasons.append("Its mean is within the limit, its interval is not.")
+            f"is sure to give more effective load than no agents: the best is {nearest.setting.said} with "
+            f"{_points(nearest.gain.mean)} ({_points(nearest.gain.low)} to {_points(nearest.gain.high)})."
+        ]
+    else:
+        nearest = max(tried, key=lambda evidence: (-limit.growth(evidence).high, *rank(evidence)))
+        growth = limit.growth(nearest)
+        reasons = [
+            f"None of {len(tried)} settings keeps the wait within the limit of {limit.said}. The nearest is "
+            f"{nearest.setting.said}, with {_spread(growth, limit)} wait, for "
+            f"{_points(nearest.gain.mean)} more effective load."
+        ]
+        if growth.mean <= limit.most:
+            reasons.append("Its mean is within the limit, its interval is not.")
     reasons.append(sure)
-    if not any(evidence.setting.preemption for evidence in tried):
+    if not (within or any(evidence.setting.preemption for evidence in tried)):
         reasons.append(
             "Agents that leave for regular jobs, as shipped, were not tried (--preemption, where nodes are alike)."
         )
-    if nearest.gain.low > 0:
-        reasons.append(f"With --wait-limit {limit.option_for(nearest)} the nearest would be recommended.")
+    reasons.append(_cure(tried, limit))
     return Recommendation(
         None, tuple(reasons), nearest=nearest.setting, is_settled=race.is_settled, seeds_needed=needed
     )
+
+
+def _cure(tried: Sequence[Evidence], limit: WaitLimit) -> str:
+    """Return a sentence with the least limit, in whole per cent or seconds, under which these figures recommend one."""
+    useful = [one for one in tried if one.gain.low > 0]
+    if not useful:
+        return "No other --wait-limit changes this, since no setting is sure to win more than no agents."
+    nearest = min(useful, key=lambda one: limit.growth(one).high)
+    scale, unit = (100, "%") if limit.is_share else (1, "s")
+    least = math.floor(scale * limit.growth(nearest).high) + 1
+    setting = recommend(tried, replace(limit, most=least / scale)).setting or nearest.setting
+    return f"With --wait-limit {least}{unit}, {setting.said} would be recommended."
 
 
 def _spread(growth: Interval, limit: WaitLimit) -> str:

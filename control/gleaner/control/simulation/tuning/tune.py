@@ -29,15 +29,15 @@ LEAST_SLICE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The settings to try: all combinations."""
+    """The settings to try: all combinations. Agents are preempted in all of them or in none."""
 
     lengths_s: tuple[float, ...] = LENGTHS_S
     synchronised: tuple[bool, ...] = (True, False)
     margins_s: tuple[float, ...] = MARGINS_S
-    preemption: tuple[bool, ...] = (False,)
+    preemption: bool = False
 
     def __post_init__(self) -> None:
-        if not all((self.lengths_s, self.synchronised, self.margins_s, self.preemption)):
+        if not all((self.lengths_s, self.synchronised, self.margins_s)):
             raise BadScenario("nothing to try: the sweep needs at least one length and one margin")
         if min(self.lengths_s) < SHORTEST_LENGTH_S:
             raise BadScenario(
@@ -49,7 +49,7 @@ class Grid:
     @property
     def settings(self) -> tuple[Setting, ...]:
         """The settings, each once, from the simplest on."""
-        of = product(set(self.preemption), set(self.lengths_s), set(self.synchronised), set(self.margins_s))
+        of = product((self.preemption,), set(self.lengths_s), set(self.synchronised), set(self.margins_s))
         return tuple(sorted((Setting(*values) for values in of), key=lambda setting: setting.plainness))
 
 
