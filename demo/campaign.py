@@ -44,11 +44,13 @@ def stage(name: str, usual: str) -> None:
 
 
 def show_next(*, first_job: int) -> None:
-    """Print five commands to try next, each on a line of its own that can be copied."""
+    """Print six commands to try next, each on a line of its own that can be copied."""
     glean = "deploy/cluster.sh exec -u gleaner head glean"
     program = "--seed 1 --events 50000 --process zmumu --out ."
-    console.print("\nthe cluster stays up; five lines to try next:")
+    user = cluster.write_user_environment(OUTPUT)
+    console.print("\nthe cluster stays up; six lines to try next:")
     for line in (
+        f". {user.relative_to(Path.cwd())}    # this shell is a user's now: go on with docs/quickstart.md",
         f"{glean} show {first_job}",
         f"{glean} check --group physics --memory-mib 400 {reference.IMAGE} -- {program}",
         f"{glean} nodes",

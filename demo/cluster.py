@@ -239,6 +239,21 @@ def web_address() -> str:
     return f"{_client().base_url.copy_with(path='/web/sign-in')}#{quote(code, safe='')}"
 
 
+def write_user_environment(folder: Path) -> Path:
+    """Write the file that makes a shell on this machine that of a user of group physics. Return it."""
+    address = str(_client().base_url).rstrip("/")
+    token, authority, made = folder / "token", folder / "ca.pem", folder / "user.sh"
+    token.touch(mode=0o600)
+    token.write_text(run("head", "cat", f"{TOKEN_FILE}-physics"))
+    authority.write_text(run("head", "cat", "/etc/gleaner/tls/ca.pem"))
+    made.write_text(
+        f"export GLEANER_CLIENT__URL={address}\n"
+        f"export GLEANER_CLIENT__TOKEN_FILE={token} GLEANER_CLIENT__CA_FILE={authority}\n"
+        f"export DOCKER_HOST={nsenter.SOCKET} PATH={ROOT}/.venv/bin:$PATH\n"
+    )
+    return made
+
+
 def log_of(job: int) -> list[str]:
     """Return a job's whole log, the lines of lost attempts included."""
     lines: list[str] = []

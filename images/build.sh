@@ -86,6 +86,7 @@ build_one() {
         python) context python && build python $base ;;
         pythia)
             context pythia
+            mv "$into/demo.Dockerfile" "$into/Dockerfile"
             packages "$into/requirements.lock" "$into/unpacked"
             # The generator's library, and its data but for the manual.
             mkdir -p "$into/pythia/lib"

@@ -17,7 +17,14 @@ PAGES = [
     *sorted((ROOT / "deploy").glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+IMAGES = frozenset(file.parent.name for file in (ROOT / "images").glob("*/Dockerfile"))
+"""The images that pages use: the demo calls them gleaner/NAME:demo."""
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+def name_of(image: str) -> str:
+    """Return the name of an image in `IMAGES`, without the demo's prefix and without its tag."""
+    return image.removeprefix("gleaner/").partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ def _of_a_page(page: str, text: str) -> Iterator[Example]:
     for command in commands(text, "docker run"):
         words = shlex.split(command)
         for place, word in enumerate(words):
-            if word.startswith("gleaner/"):
+            if word in IMAGES:
                 yield Example(page, word, tuple(words[place + 1 :]))
     for command in commands(text, "glean (?:submit|run)"):
         words = shlex.split(re.split(r" (?:>|\||&&)(?: |$)", command)[0], comments=True)

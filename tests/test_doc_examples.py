@@ -15,8 +15,8 @@ from gleaner.control.models.jobs import JobSpec
 
 IMAGES = Path(__file__).parents[1] / "images"
 PARSERS: dict[str, Callable[[Sequence[str]], object]] = {
-    "gleaner/pythia": runpy.run_path(str(IMAGES / "pythia" / "generate.py"))["parse"],
-    "gleaner/pi": runpy.run_path(str(IMAGES / "pi" / "pi.py"))["arguments"],
+    "pythia": runpy.run_path(str(IMAGES / "pythia" / "generate.py"))["parse"],
+    "pi": runpy.run_path(str(IMAGES / "pi" / "pi.py"))["arguments"],
 }
 """For each image, the function of its program that reads the arguments."""
 
@@ -36,21 +36,26 @@ def _complaint(example: Example) -> str:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            PARSERS[example.image](list(example.command))
+            PARSERS[doc_pages.name_of(example.image)](list(example.command))
     except (SystemExit, ValueError) as error:
         return f"{example.page}: {' '.join(example.command)}: {said.getvalue() or error}"
     return ""
 
 
 def test_the_program_of_an_examples_image_takes_its_arguments() -> None:
-    shown = [example for example in doc_pages.examples() if example.image in PARSERS]
-    assert {example.image for example in shown} == PARSERS.keys()
+    shown = [example for example in doc_pages.examples() if doc_pages.name_of(example.image) in PARSERS]
+    assert {doc_pages.name_of(example.image) for example in shown} == PARSERS.keys()
     assert [wrong for example in (*shown, *_of_the_api()) if (wrong := _complaint(example))] == []
 
 
 @pytest.mark.parametrize(
     ("image", "command"),
-    [("gleaner/pythia", "--seed 0 --events 9 --process zmumu --out ."), ("gleaner/pi", "pi --samples 9 --seed 1")],
+    [("pythia", "--seed 0 --events 9 --process zmumu --out ."), ("pi:1", "pi --samples 9 --seed 1")],
 )
 def test_arguments_that_the_program_refuses_are_noticed(image: str, command: str) -> None:
     assert _complaint(Example("a page", image, tuple(command.split()))) != ""
+
+
+def test_the_quick_start_shows_the_dockerfile_that_it_builds() -> None:
+    page = (doc_pages.ROOT / "docs" / "quickstart.md").read_text()
+    assert doc_pages.blocks(page, "dockerfile") == [(IMAGES / "pythia" / "Dockerfile").read_text()]

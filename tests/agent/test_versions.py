@@ -35,6 +35,7 @@ DELIVERY = {
     "allowed": ["file:///data/"], "total_s": 1.0, "silent_s": 1.0,
 }  # fmt: skip
 LEAST: dict[str, dict[str, Any]] = {
+    "NodeImages": {},
     "NodeFacts": FACTS,
     "Registration": {"facts": FACTS, "end_s": SECOND},
     "NodeRates": {},
@@ -171,7 +172,16 @@ def test_a_version_that_is_none_is_refused(name: str, version: object) -> None:
 def test_whoever_is_asked_is_a_letter_and_so_is_every_answer() -> None:
     """The parts of messages have no version of their own; all that is sent as a whole has."""
     parts = {name for name in LEAST if not issubclass(message(name), VersionedMessage)}
-    inner = {"NodeFacts", "NodeRates", "SelfSave", "Checkpoint", "Assignment", "AttemptRef", "RestoreMeasurement"}
+    inner = {
+        "NodeImages",
+        "NodeFacts",
+        "NodeRates",
+        "SelfSave",
+        "Checkpoint",
+        "Assignment",
+        "AttemptRef",
+        "RestoreMeasurement",
+    }
     assert parts == inner | {"SaveMeasurement", "Slice", "Output", "ComputeLimit", "PushedImage", "StoredInput"} | {
         "UrlInput",
         "FetchRules",

@@ -188,7 +188,7 @@ def test_a_refused_connection_is_tried_again_since_nothing_can_have_arrived(
 ) -> None:
     restarting = Restarting()
     monkeypatch.setenv("GLEANER_CLIENT__URL", restarting.url)
-    body = {"campaign": None, "jobs": [7]} if arguments[0] == "submit" else STATUS
+    body = {"campaign": None, "jobs": [7], "warning": ""} if arguments[0] == "submit" else STATUS
 
     def begin() -> None:
         with server(repeat((200, json.dumps(body))), port=restarting.port) as (_, requests):

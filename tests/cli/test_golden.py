@@ -135,6 +135,7 @@ CASES = {
             "GET /v1/tokens": [TOKEN, TOKEN | {"manager": True, "group": None, "expires_s": None}],
             "POST /v1/tokens/0123456789ab/revoke": TOKEN | {"revoked_s": 1.6e9},
             "GET /v1/images": [IMAGE, IMAGE | {"size_bytes": 3_456_789_012, "name": "root:6.30"}],
+            "GET /v1/site-images": {"agents": 2, "images": [{"name": "lab:1", "nodes": 2}], "brings": ["site.org/*"]},
             "GET /v1/images/pi%3A1": IMAGE, "GET /v1/images/pi%3A1%3Alatest": IMAGE, "DELETE /v1/images/pi%3A1": IMAGE,
         },
     ),
@@ -153,6 +154,7 @@ CASES = {
         both("list", "agents", "nodes", "owners", "token list", "image list"),
         {
             "GET /v1/jobs": {"jobs": [], "total": 0}, "GET /v1/agents": [], "GET /v1/tokens": [], "GET /v1/images": [],
+            "GET /v1/site-images": {"agents": 0, "images": [], "brings": []},
             "GET /v1/nodes": NODES | {"nodes": [], "problem": ""}, "GET /v1/owners": OWNERS | {"owners": []},
         },
     ),

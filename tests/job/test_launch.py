@@ -28,7 +28,7 @@ from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import Assignment, Checkpoint, CredentialGiven, Returned, ReturnReason, SelfSave, Way
-from gleaner.agent.node.facts import node_facts
+from gleaner.agent.node.facts import node_facts, node_images
 from gleaner.agent.reporting.client import ControlRefused, Outbox
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime import images
@@ -251,6 +251,13 @@ def test_a_job_whose_folder_is_not_on_the_node_is_returned_before_anything_is_to
 def test_a_node_says_which_of_the_allowed_folders_it_has() -> None:
     facts = node_facts(PretendedRuntime().facts(), cpus=1, memory_mib=1, mounts=("/opt/not-there", "/opt", "/tmp/x"))
     assert facts.mounts == ("/opt",)
+
+
+@pytest.mark.parametrize("brings", [True, False])
+def test_a_node_says_which_images_jobs_may_run_there_and_which_it_brings(brings: bool) -> None:
+    here = dataclasses.replace(PretendedRuntime().facts(), images=("gleaner/pi:1", "other/pi:1"), brings_images=brings)
+    images = node_images(here, allowed=("gleaner/*",))
+    assert (images.names, images.brings) == (("gleaner/pi:1",), ("gleaner/*",) if brings else ())
 
 
 def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_one(

@@ -17,6 +17,7 @@ from gleaner.agent.messages import (
     Heartbeat,
     LogLines,
     NodeFacts,
+    NodeImages,
     Orders,
     Output,
     Registration,
@@ -93,10 +94,16 @@ class QueueHarness:
         self.register(name, node=node, **facts)
         return name
 
-    def register(self, name: str, *, node: str | None = None, **more: Any) -> None:
+    def register(self, name: str, *, node: str | None = None, images: NodeImages | None = None, **more: Any) -> None:
         known: dict[str, Any] = FACTS | {"node": node or f"node-of-{name}"} | more
         facts = NodeFacts(**known)
-        self.do(agents.register, name, Registration(facts=facts, end_s=9e9), lease_s=LEASE_S, now_s=self.now_s)
+        self.do(
+            agents.register,
+            name,
+            Registration(facts=facts, images=images or NodeImages(), end_s=9e9),
+            lease_s=LEASE_S,
+            now_s=self.now_s,
+        )
 
     def claim(
         self, agent: str, *, cpus: int = 64, memory_mib: int = 65536, most: int = 64, left_s: float | None = None

@@ -3,9 +3,10 @@
 import pytest
 from tests.queue.queue_harness import QueueHarness, digest
 
+from gleaner.agent.messages import NodeImages
 from gleaner.control.models.images import ImageRow
 from gleaner.control.queue import images, queries
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Invalid, Refused, Unknown
 
 OLD, NEW = digest(1), digest(2)
 
@@ -145,3 +146,36 @@ def test_an_image_that_was_unpublished_goes_from_the_storage_once_no_group_has_i
     assert harness.look(images.stored_ids) == {OLD}
     harness.do(images.remove, "*", "pythia:8.3")
     assert harness.look(images.stored_ids) == set()
+
+
+def warning(harness: QueueHarness, image: str) -> str:
+    return harness.do(images.check_exists, "physics", image)
+
+
+def test_a_submission_is_refused_if_nobody_has_pushed_its_image_and_no_node_has_it_or_brings_it(
+    harness: QueueHarness,
+) -> None:
+    put(harness, OLD)
+    harness.agent("a1", images=NodeImages(names=("gleaner/pi:1", "gleaner/pi:2"), brings=()))
+    harness.agent("a2", images=NodeImages(names=("gleaner/pi:1",), brings=("site.org/*",)))
+    for here in ("pythia:8.3", "docker.io/gleaner/pi:2", "site.org/lab", "other.org/lab@sha256:0", OLD):
+        assert warning(harness, here) == ""
+    with pytest.raises(Invalid) as refused:
+        warning(harness, "gleaner/pi")
+    assert str(refused.value) == (
+        "job.image: group physics has not pushed an image gleaner/pi, and no node has it: there are gleaner/pi:1,"
+        " gleaner/pi:2, pythia:8.3 (`glean image list` shows all, `glean image push` brings one)"
+    )
+    site = harness.look(images.site_images)
+    assert [(one.name, one.nodes) for one in site.images] == [("gleaner/pi:1", 2), ("gleaner/pi:2", 1)]
+    assert (site.agents, site.brings) == (2, ("site.org/*",))
+
+
+def test_where_no_agent_lives_the_image_is_taken_on_trust_with_a_warning(harness: QueueHarness) -> None:
+    assert warning(harness, "lab:1") == (
+        "no agent runs now, so only the first one will find out whether the nodes have the image lab:1"
+    )
+    put(harness, OLD)
+    assert warning(harness, "pythia:8.3") == ""
+    harness.agent("a1")  # of a version that reports nothing
+    assert warning(harness, "lab:1") == ""

@@ -56,6 +56,13 @@ def test_an_image_that_the_site_refuses_holds_the_job_with_that_reason(harness: 
     assert harness.look(queries.hold_reason, job) == "image refused: pythia:8 may not run here"
 
 
+def test_an_image_that_the_site_refuses_holds_the_whole_campaign(harness: QueueHarness) -> None:
+    campaign = harness.submit(indices=(1, 2, 3))
+    first = harness.claim_one(harness.agent("a"))
+    harness.record_return(first.job, first.attempt, ReturnReason.IMAGE_REFUSED, "pythia:8 may not run here")
+    assert all(harness.row(job).held for job in campaign.jobs)
+
+
 @pytest.mark.parametrize(
     "why", [ReturnReason.UNSTARTED, ReturnReason.NODE_FAULT, ReturnReason.STORAGE_FAULT, ReturnReason.SAVE_FAILED]
 )
@@ -137,6 +144,43 @@ def test_one_node_that_finds_no_image_or_input_holds_no_job(harness: QueueHarnes
     assert not harness.row(job).held
     _unsavable(harness, job, "n2", why)
     assert harness.look(queries.hold_reason, job) == f"{why}: {NO_QUEUE}; found 2 times, on n1, n2"
+
+
+def _missing(harness: QueueHarness, agent: str, *, most: int) -> int:
+    """An agent claims jobs, and finds the image of none. Return how many it has claimed."""
+    found = harness.claim(agent, most=most)
+    for one in found:
+        harness.record_return(one.job, one.attempt, ReturnReason.IMAGE_MISSING, "lab:1")
+    return len(found)
+
+
+def test_a_campaign_whose_image_two_nodes_miss_is_held_at_once(harness: QueueHarness) -> None:
+    campaign = harness.submit(indices=tuple(range(30)))
+    other, second = harness.job(), harness.agent("a2", node="n2")
+    assert _missing(harness, harness.agent("a1", node="n1"), most=3) == 3
+    assert not any(harness.row(job).held for job in campaign.jobs)
+    assert _missing(harness, second, most=1) == 1
+    reason = "image missing: lab:1; found 4 times, on n1, n2"
+    for job in campaign.jobs:
+        assert harness.look(queries.hold_reason, job) == reason
+        assert harness.events(job).count("hold") == 1
+    assert not harness.row(other).held
+
+
+def test_a_campaign_is_held_after_five_jobs_where_one_node_alone_takes_them(harness: QueueHarness) -> None:
+    campaign = harness.submit(indices=tuple(range(30)))
+    harness.agent("busy", node="n2")
+    assert _missing(harness, harness.agent("a1", node="n1"), most=64) == 30
+    assert all(harness.row(job).held for job in campaign.jobs)
+
+
+def test_a_campaign_that_has_computed_is_not_held_because_nodes_have_lost_its_image(harness: QueueHarness) -> None:
+    campaign = harness.submit(indices=tuple(range(30)))
+    begun = harness.claim_one(harness.agent("a0", node="n0"))
+    harness.record_completion(begun.job, begun.attempt)
+    for node in ("n1", "n2"):
+        assert _missing(harness, harness.agent(f"on-{node}", node=node), most=3) == 3
+    assert sum(harness.row(job).held for job in campaign.jobs) == 3  # those that both have tried
 
 
 def test_a_job_for_which_no_node_has_what_it_needs_is_held(harness: QueueHarness) -> None:

@@ -737,5 +737,6 @@ def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str)
     assert labels[LABEL_AGENT] == AGENT
     assert node.runtime.image_id(container).startswith("sha256:")
     facts = node.runtime.facts()
+    assert IMAGE in facts.images
     assert facts.runtime.startswith("runc 1" if kind == "criu" else "docker 2")
     assert kind != "criu" or facts.criu  # Docker's runtime looks for it where it runs, which is not the node here

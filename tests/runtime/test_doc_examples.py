@@ -25,11 +25,11 @@ def _shown() -> list[doc_pages.Example]:
         for option, value in FEW.items():
             if option in words:
                 words[words.index(option) + 1] = value
-        if re.fullmatch(r"gleaner/\w+", example.image):
+        if (name := doc_pages.name_of(example.image)) in doc_pages.IMAGES:
             alike = tuple(
                 "1" if before == "--seed" else word for before, word in zip(["", *words], words, strict=False)
             )
-            found[example.image, alike] = replace(example, image=f"{example.image}:demo", command=alike)
+            found[name, alike] = replace(example, image=f"gleaner/{name}:demo", command=alike)
     return list(found.values())
 
 

@@ -32,7 +32,7 @@ def without_shim(driver: str = "overlay2") -> DockerRuntime:
     made = DockerRuntime("unix:///engine", user=USER)
     told = {"Driver": driver, "DockerRootDir": "/var/lib/docker", "Runtimes": ["runc"]}
     vars(made)["_engine"] = types.SimpleNamespace(
-        version=lambda: {"Version": "26.1.5", "Experimental": True}, info=lambda: told
+        version=lambda: {"Version": "26.1.5", "Experimental": True}, info=lambda: told, image_names=lambda: ("pi:1",)
     )
     return made
 

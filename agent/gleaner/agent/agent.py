@@ -42,6 +42,7 @@ from gleaner.agent.messages import (
     Deregistration,
     Heartbeat,
     NodeFacts,
+    NodeImages,
     Order,
     Registration,
     Way,
@@ -104,6 +105,7 @@ class Agent:
     runtime: Runtime
     storage: Storage
     facts: NodeFacts
+    images: NodeImages = field(default_factory=NodeImages)
     way: Way = Way.SHIM
     """The way in which this node saves memory."""
     can_save: bool = True
@@ -232,7 +234,7 @@ class Agent:
 
     async def _register(self) -> bool:
         give_up_s = min(self.clock.now_s() + REGISTER_FOR_S, self._save_point_s())
-        registration = Registration(facts=self.facts, end_s=self.end_s, slurm_job=self.slurm_job)
+        registration = Registration(facts=self.facts, images=self.images, end_s=self.end_s, slurm_job=self.slurm_job)
         while True:
             try:
                 welcome = await asyncio.to_thread(self.client.register, registration)

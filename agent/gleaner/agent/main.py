@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
+from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts, node_images
 from gleaner.agent.node.user_jobs_key import note_key
 from gleaner.agent.privileged.common import config, mount_folders, slurm_job
 from gleaner.agent.reporting.client import ControlClient
@@ -104,7 +104,11 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings.work.mkdir(parents=True, exist_ok=True)
     pulled_images = settings.work / "pulled-images.json"
     runtime = choose_runtime(
-        settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled_images=pulled_images
+        settings.runtime,
+        docker_url=settings.docker_url,
+        images=settings.images,
+        pulled_images=pulled_images,
+        images_pull=settings.images_pull,
     )
     runtime_facts = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
@@ -139,6 +143,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         runtime=runtime,
         storage=FolderStorage(settings.storage, writer=name),
         facts=facts,
+        images=node_images(runtime_facts, allowed=settings.images_allowed),
         way=runtime_facts.way,
         can_save=runtime_facts.checkpoints,
         kill_wait_s=kill_wait_s,

@@ -17,6 +17,7 @@ from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
 LONGEST_TEXT = 2000
+MOST_IMAGES = 1000
 LONGEST_LOG_LINE = 65_536
 _LARGEST = 2**53 - 1
 """The largest whole number that every JSON reader and every database column of ours holds."""
@@ -120,10 +121,20 @@ class NodeFacts(Message):
     from another one is not offered to it."""
 
 
+class NodeImages(Message):
+    """The container images that jobs may run on a node; those that groups have pushed are not among them."""
+
+    names: Annotated[tuple[Text, ...], Field(max_length=MOST_IMAGES)] = ()
+    """Those that are there."""
+    brings: Annotated[tuple[Text, ...], Field(max_length=256)] = ("*",)
+    """Patterns of the names of those that the node can bring when a job needs one (`runtime.images.matches`)."""
+
+
 class Registration(VersionedMessage):
     """An agent's first message."""
 
     facts: NodeFacts
+    images: NodeImages = NodeImages()
     end_s: Seconds
     """The instant of the agent's end: the shared end, or earlier."""
     slurm_job: Text | None = None

@@ -33,6 +33,9 @@ class AgentSettings(FileSettings):
     """With the node helper: the folder with image files (`runtime.images`) from which a node loads missing images."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
     """The names of images that jobs may run (`registry.site/physics/*`); no other is pulled or started. `*`: all."""
+    images_pull: bool = True
+    """True: an image that the node lacks is pulled from its registry. False where no registry can be reached: then a
+    job whose image is on no node is refused when it is submitted."""
     images_pushed: bool = True
     """True: a job may also run an image that its own group has pushed. False where only the images of
     `images_allowed` may run."""

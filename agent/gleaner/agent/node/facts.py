@@ -11,9 +11,10 @@ from pathlib import Path
 
 import structlog
 
-from gleaner.agent.messages import NodeFacts
+from gleaner.agent.messages import MOST_IMAGES, NodeFacts, NodeImages
 from gleaner.agent.node.compatibility import version
 from gleaner.agent.privileged.common import mount_folders
+from gleaner.agent.runtime.images import matches
 from gleaner.agent.runtime.interface import RuntimeFacts
 
 log = structlog.get_logger()
@@ -47,6 +48,12 @@ def node_facts(
         mounts=_mounts_here(mounts),
         fetches=tuple(fetches),
     )
+
+
+def node_images(runtime: RuntimeFacts, *, allowed: Sequence[str]) -> NodeImages:
+    """Return the images of this node that jobs may run; `allowed` are the patterns of their names."""
+    names = [name for name in runtime.images if any(matches(name, pattern) for pattern in allowed)]
+    return NodeImages(names=tuple(names[:MOST_IMAGES]), brings=tuple(allowed) if runtime.brings_images else ())
 
 
 def _mounts_here(paths: Sequence[str]) -> tuple[str, ...]:

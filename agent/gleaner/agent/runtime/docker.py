@@ -87,11 +87,19 @@ class DockerRuntime:
     """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own.
 
     `pulled_images` is a file that lists the container images that agents of this node have pulled. Without it, no image
-    is ever removed.
+    is ever removed. `images_pull` False: no image is pulled.
     """
 
-    def __init__(self, url: str, *, user: tuple[int, int] | None = None, pulled_images: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: tuple[int, int] | None = None,
+        pulled_images: Path | None = None,
+        images_pull: bool = True,
+    ) -> None:
         self._url = url
+        self._images_pull = images_pull
         self._pulled_images = None if pulled_images is None else PulledImages(pulled_images)
         self._uid, self._gid = user or (os.getuid(), os.getgid())
         self._attached_outputs: dict[ContainerId, Iterator[bytes]] = {}
@@ -140,10 +148,18 @@ class DockerRuntime:
             version = self._engine.version()
             is_experimental, name = bool(version.get("Experimental")), f"docker {version['Version']}"
             data_folder(self._engine)
+            images = self._engine.image_names()
         if not is_experimental:
             log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
         can_save = is_experimental and self._shim is not None
-        return RuntimeFacts(runtime=name, criu=_criu_version(), way=Way.SHIM, checkpoints=can_save)
+        return RuntimeFacts(
+            runtime=name,
+            criu=_criu_version(),
+            way=Way.SHIM,
+            checkpoints=can_save,
+            images=images,
+            brings_images=self._images_pull,
+        )
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         engine = self._engine
@@ -467,6 +483,8 @@ class DockerRuntime:
     def _pull(self, image: str) -> None:
         if is_id(image):
             raise ImageMissing(f"the image {image} is not on the node, and an id cannot be pulled: give its name")
+        if not self._images_pull:
+            raise ImageMissing(f"the image {image} is not on the node, and none is pulled here (images_pull)")
         try:
             Engine(self._url, patience_s=_PULL_PATIENCE_S).pull(full_name(image))
         except docker.errors.APIError as error:

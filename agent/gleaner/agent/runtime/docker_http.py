@@ -136,6 +136,12 @@ class Engine:
         return answer
 
     @reading_answer()
+    def image_names(self) -> tuple[str, ...]:
+        """Return the names of all images that have one."""
+        found: Iterable[Mapping[str, Any]] = self._api.images()
+        return tuple(name for image in found for name in image["RepoTags"] or () if name != "<none>:<none>")
+
+    @reading_answer()
     def image_facts(self, image: str) -> tuple[str, int]:
         """Return the id and the size in bytes of the image that has this name now."""
         answer: Mapping[str, Any] = self._api.inspect_image(image)

@@ -16,11 +16,13 @@ Kind = Literal["auto", "docker", "criu"]
 """`auto`: Docker if its engine can save memory, else the node helper, else Docker for jobs that save themselves."""
 
 
-def choose_runtime(kind: Kind, *, docker_url: str, images: Path | None, pulled_images: Path | None = None) -> Runtime:
+def choose_runtime(
+    kind: Kind, *, docker_url: str, images: Path | None, pulled_images: Path | None = None, images_pull: bool = True
+) -> Runtime:
     """Return the runtime. Raises `RuntimeFault` if this node lacks what the runtime needs."""
     if kind == "criu":
         return _criu(images)
-    docker = DockerRuntime(docker_url, pulled_images=pulled_images)
+    docker = DockerRuntime(docker_url, pulled_images=pulled_images, images_pull=images_pull)
     if kind == "auto":
         no_docker: RuntimeFault | None = None
         try:

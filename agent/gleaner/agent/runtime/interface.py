@@ -117,6 +117,10 @@ class RuntimeFacts:
     """The way in which memory is saved here."""
     checkpoints: bool = True
     """True if memory can be saved at all. If not, `checkpoint` and `restore` raise."""
+    images: tuple[str, ...] = ()
+    """The names of the images that are here."""
+    brings_images: bool = True
+    """True if an image that is not here can be brought."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,12 @@ class RuncRuntime:
         with translate_errors("cannot ask the node's helper what it is"):
             answer = self._helper.ask("facts").fields
         return RuntimeFacts(
-            runtime=f"runc {answer['runc']}", criu=str(answer["criu"]), way=Way.CRIU, checkpoints=bool(answer["criu"])
+            runtime=f"runc {answer['runc']}",
+            criu=str(answer["criu"]),
+            way=Way.CRIU,
+            checkpoints=bool(answer["criu"]),
+            images=tuple(map(str, answer["images"])),
+            brings_images=self._images is not None,
         )
 
     def start(self, spec: ContainerSpec) -> ContainerId:

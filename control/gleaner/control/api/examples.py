@@ -26,7 +26,7 @@ A_SUBMISSION = _shown(
     {
         "job": {
             "name": "zmumu",
-            "image": "gleaner/pythia",
+            "image": "pythia",
             "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
             "cpus": 1,
             "memory_mib": 512,

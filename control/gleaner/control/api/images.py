@@ -24,11 +24,13 @@ from gleaner.control.models.images import (
     ImageRow,
     PieceMissing,
     PieceStored,
+    SiteImages,
     tagged,
 )
 from gleaner.control.queue import images
 
 router = APIRouter(prefix="/v1/images", tags=["images"])
+site = APIRouter(prefix="/v1/site-images", tags=["images"])
 uploads = APIRouter(prefix="/v1/image-uploads", tags=["images"])
 
 Group = Annotated[Name | None, Query(description="The group; only an admin may name another than the own one")]
@@ -60,6 +62,13 @@ def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
     only = group_of(caller, group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))
+
+
+@site.get("", responses=documented())
+def list_site_images(caller: User) -> SiteImages:
+    """Return the images that live agents have, and those that their nodes can bring."""
+    with caller.reading() as db:
+        return images.site_images(db)
 
 
 @router.get("/{image}", responses=documented(404, 422))

@@ -39,7 +39,18 @@ from gleaner.control.policy.why_waiting import (
     too_large,
     waits_because,
 )
-from gleaner.control.queue import compatibility, deliveries, jobs, lanes, logs, queries, quotas, relocation, tokens
+from gleaner.control.queue import (
+    compatibility,
+    deliveries,
+    images,
+    jobs,
+    lanes,
+    logs,
+    queries,
+    quotas,
+    relocation,
+    tokens,
+)
 from gleaner.control.states import WAITING
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -115,6 +126,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
     if why := mounts_refused(submission.job.mounts, state.settings.inputs.mounts):
         raise HTTPException(422, f"job.mounts: {why}")
     with caller.writing() as db:
+        warning = images.check_exists(db, group, submission.job.image)
         if caller.group is None:  # a user's group comes from a token or a rule, so it exists
             tokens.check_group(db, group, named=_named_groups(caller))
         made = jobs.submit(
@@ -139,7 +151,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
     caller.about.append(
         f"group {group}, jobs {first} to {last}" if len(made.jobs) > 1 else f"group {group}, job {first}"
     )
-    return made
+    return made.model_copy(update={"warning": warning})
 
 
 @router.get("", responses=documented(422))

@@ -77,7 +77,7 @@ def parse(text: str, name: str) -> dict[str, Given]:
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # PyYAML lets Python's own pass
         raise InputError(f"{name}: not valid YAML: {error}") from None
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{name}: must hold keys with values, for example `image: gleaner/pythia`")
+        raise InputError(f"{name}: must hold keys with values, for example `image: pythia`")
     found: dict[str, Given] = {}
     for key_node, value_node in root.value:
         where = _place(name, key_node)

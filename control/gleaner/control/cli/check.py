@@ -197,7 +197,10 @@ def check(
     wanted = campaigns.submission(given)
     with connect() as control, _ended_as_by_ctrl_c():
         send(control, packed, wanted.group)
-        (job,) = control.submit(wanted).jobs
+        made = control.submit(wanted)
+        if made.warning:
+            render.remark(made.warning)
+        (job,) = made.jobs
         try:
             found = _watch(control, job, after_s=after_s, patience_s=patience_s)
         finally:

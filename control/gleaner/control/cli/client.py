@@ -41,7 +41,7 @@ from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.models.health import Health
-from gleaner.control.models.images import ImagePush, ImageRow, PieceList, PieceMissing, PieceStored
+from gleaner.control.models.images import ImagePush, ImageRow, PieceList, PieceMissing, PieceStored, SiteImages
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
 from gleaner.control.models.jobs import (
     Change,
@@ -264,6 +264,9 @@ class Control:
 
     def images(self, group: str | None) -> tuple[ImageRow, ...]:
         return self._read("/v1/images", tuple[ImageRow, ...], _of_group(group))
+
+    def site_images(self) -> SiteImages:
+        return self._read("/v1/site-images", SiteImages)
 
     def image(self, name: str, group: str | None) -> ImageRow:
         return self._read(f"/v1/images/{quote(name, safe='')}", ImageRow, _of_group(group))

@@ -30,6 +30,7 @@ from gleaner.control.models.images import (
     ImagePush,
     ImageRow,
     PieceList,
+    SiteImages,
     dockers_word,
 )
 from gleaner.control.simulation.metrics.tables import Table, number
@@ -87,10 +88,10 @@ def push(
 
 @app.command("list")
 def list_images(group: Group = None, as_json: AsJson = False) -> Answer:
-    """List your group's images."""
+    """List your group's images, and those that the nodes have."""
     with connect() as control:
-        found = control.images(group)
-    return Answer(found if as_json else (_table(found),), as_json)
+        found, site = control.images(group), control.site_images()
+    return Answer({"pushed": found, "site": site} if as_json else (_table(found), *_of_nodes(site)), as_json)
 
 
 @app.command()
@@ -244,6 +245,15 @@ def _run(program: str, *words: str, does: str, source: str, stdout: BinaryIO | i
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode("utf-8", "replace").strip() or f"exit code {error.returncode}"
         raise BadInput(f"{name} does not {does} {one_line(source)}: {one_line(said)}") from None
+
+
+def _of_nodes(site: SiteImages) -> Sequence[Table | str]:
+    """Return what agents have reported of the nodes' images, for people."""
+    if not site.agents:
+        return ("no agent runs now, so it is not known which images the nodes have",)
+    table = Table.of(site.images, {"IMAGE": "name", "NODES": "nodes"}, right=("NODES",), title="on the nodes:")
+    more = (f"the nodes also bring images that are called {' or '.join(site.brings)}",) if site.brings else ()
+    return (table, *more)
 
 
 def _answer(row: ImageRow, *, as_json: bool) -> Answer:

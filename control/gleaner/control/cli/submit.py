@@ -104,7 +104,8 @@ def submit(
     wanted = campaigns.submission(given)
     with connect() as control:
         send(control, packed, wanted.group)
-        return Answer(control.submit(wanted), as_json)
+        made = control.submit(wanted)
+    return Answer(made, as_json, (made.warning,) if made.warning else ())
 
 
 def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:

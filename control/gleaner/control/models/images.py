@@ -106,6 +106,24 @@ class ImagePush(Shape):
         return sum(layer.size_bytes for layer in self.layers)
 
 
+class SiteImage(Reply):
+    """An image that nodes have and that a job can name, although no group has pushed it."""
+
+    name: str
+    nodes: int
+    """The live agents that have it."""
+
+
+class SiteImages(Reply):
+    """The images that live agents reported when they began. Without a live agent, nothing is known."""
+
+    agents: int
+    images: tuple[SiteImage, ...]
+    """Sorted by name."""
+    brings: tuple[str, ...]
+    """Patterns of the names of images that a node brings when a job needs one."""
+
+
 class ImageRow(Reply):
     """An image that a group has pushed."""
 

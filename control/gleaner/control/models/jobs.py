@@ -65,7 +65,7 @@ class JobSpec(Shape):
             "examples": [
                 {
                     "name": "zmumu",
-                    "image": "gleaner/pythia",
+                    "image": "pythia",
                     "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
                     "cpus": 1,
                     "memory_mib": 512,
@@ -162,6 +162,8 @@ class Submitted(Reply):
 
     campaign: int | None
     jobs: tuple[int, ...]
+    warning: str = ""
+    """A sentence on what might go wrong with them; empty: nothing is foreseen."""
 
 
 class JobRow(Reply):

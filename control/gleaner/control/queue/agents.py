@@ -65,7 +65,8 @@ def register(db: Connection, name: str, registration: Registration, *, lease_s: 
     facts = {
         "phase": Phase.LIVE,
         "node": registration.facts.node,
-        "facts": registration.facts.model_dump(mode="json") | {"end_s": registration.end_s},
+        "facts": registration.model_dump(mode="json", include={"end_s", "images"})
+        | registration.facts.model_dump(mode="json"),
         "registered_s": now_s if row.registered_s is None else row.registered_s,
         "lease_until_s": now_s + lease_s,
         "scheduler_id": row.scheduler_id or registration.slurm_job,

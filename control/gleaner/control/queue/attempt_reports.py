@@ -19,7 +19,7 @@ from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
-from gleaner.control.queue.jobs import codes_to_retry, memory_range_mib, put_on_hold
+from gleaner.control.queue.jobs import codes_to_retry, hold_new, memory_range_mib, put_on_hold
 from gleaner.control.queue.schema import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
@@ -308,7 +308,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         _settle(db, job)
         attempts.end(db, job, attempt, end)
     if report.why is ReturnReason.IMAGE_REFUSED:
-        put_on_hold(db, row, reason=line, now_s=now_s)
+        _hold_with_campaign(db, row, line, now_s)
     if report.why in (ReturnReason.NODE_LACKS, ReturnReason.MOUNT_MISSING):
         _leave_node_alone(db, row, report, now_s)
     if report.why is ReturnReason.INPUT_UNREACHABLE:
@@ -342,18 +342,32 @@ def _wait_for_server(db: Connection, row: Any, line: str, now_s: float) -> None:
 
 def _hold_if_others_agree(db: Connection, row: Any, why: ReturnReason, line: str, now_s: float) -> bool:
     """Hold a job of which another node has said the same, and return True; else let another node try it."""
-    tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(why,))
-    node_of_each = [node for node, _ in tries]
+    is_all = why is ReturnReason.IMAGE_MISSING and row.campaign is not None and not attempts.has_begun(db, row.campaign)
+    if is_all:
+        node_of_each = attempts.nodes_without_image(db, row.campaign)
+    else:
+        tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(why,))
+        node_of_each = [node for node, _ in tries]
     nodes = list(dict.fromkeys(node_of_each))
     elsewhere = lanes.unless_nowhere_else(db, row.id, nodes)
     count = len(nodes) if elsewhere else len(node_of_each)
-    if count >= TOLD_UNTIL_HELD:
+    if count >= TOLD_UNTIL_HELD or (is_all and len(node_of_each) >= TRIES_UNTIL_HELD):
         reason = f"{line}; found {len(node_of_each)} times, on {', '.join(nodes)}"
-        put_on_hold(db, row, reason=reason, now_s=now_s)
+        if is_all:
+            _hold_with_campaign(db, row, reason, now_s)
+        else:
+            put_on_hold(db, row, reason=reason, now_s=now_s)
         return True
     if elsewhere:
         lanes.keep_off_for_now(db, row.id, row.attempt, elsewhere, now_s=now_s)
     return False
+
+
+def _hold_with_campaign(db: Connection, row: Any, reason: str, now_s: float) -> None:
+    """Hold a job, and those of its campaign that have not begun: their image is the same."""
+    if row.campaign is not None:
+        hold_new(db, row.campaign, reason=reason, now_s=now_s)
+    put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
 
 
 def _hold_if_futile(db: Connection, row: Any, line: str, now_s: float) -> None:

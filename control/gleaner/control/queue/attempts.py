@@ -152,6 +152,20 @@ def futile_attempts(
     return [(row.node, why) for row in rows for why in whys if row.detail.startswith(why)]
 
 
+def has_begun(db: Connection, campaign: int) -> bool:
+    """Return True if any job of the campaign has computed."""
+    begun = select(ATTEMPT.c.job).join(JOB, JOB.c.id == ATTEMPT.c.job)
+    return db.execute(begun.where(JOB.c.campaign == campaign, ATTEMPT.c.compute_s > 0).limit(1)).first() is not None
+
+
+def nodes_without_image(db: Connection, campaign: int) -> Sequence[str]:
+    """Return the node of each attempt at the campaign's jobs that has missed its image since the job's release."""
+    returned = (ATTEMPT.c.ending == Ending.RETURNED) & ATTEMPT.c.detail.startswith(ReturnReason.IMAGE_MISSING)
+    missed = select(ATTEMPT.c.node).join(JOB, JOB.c.id == ATTEMPT.c.job)
+    missed = missed.where(JOB.c.campaign == campaign, ATTEMPT.c.attempt > JOB.c.sound_attempt, returned)
+    return db.execute(missed.order_by(ATTEMPT.c.job, ATTEMPT.c.attempt)).scalars().all()
+
+
 def newest_computed_s(db: Connection, job: int, count: int) -> float:
     """Return the longest time that any of the job's `count` newest attempts has computed.
 

@@ -6,16 +6,22 @@ A job is submitted with an image's name and keeps the image that the name meant 
 name means it and no unended job was submitted with it.
 """
 
+from collections import Counter
+from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
-from gleaner.control.models.images import EVERYBODY, ImageRow, dockers_word, tagged
-from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE
+from gleaner.agent.messages import NodeImages
+from gleaner.agent.runtime.images import full_name, is_id, matches
+from gleaner.control.models.images import EVERYBODY, ImageRow, SiteImage, SiteImages, dockers_word, tagged
+from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue.schema import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 from gleaner.control.states import State
 
+MOST_NAMED = 8
+"""A refusal names so many of the images that there are: those with the nearest names."""
 _UNENDED = JOB.c.state != State.COMPLETE
 
 
@@ -69,6 +75,41 @@ def publish(db: Connection, group: str, name: str, *, by: str, now_s: float) -> 
     _name(db, found.model_copy(update={"group": EVERYBODY, "pusher": by, "pushed_s": now_s}))
     _forget_unneeded(db)
     return row(db, EVERYBODY, name)
+
+
+def site_images(db: Connection) -> SiteImages:
+    """Return the images that live agents have reported, and those that their nodes can bring."""
+    live = db.execute(select(AGENT.c.facts).where(AGENT.c.phase == Phase.LIVE)).scalars().all()
+    reported = [NodeImages.model_validate(facts["images"]) for facts in live]
+    nodes = Counter(name for node in reported for name in node.names)
+    return SiteImages(
+        agents=len(reported),
+        images=tuple(SiteImage(name=name, nodes=count) for name, count in sorted(nodes.items())),
+        brings=tuple(sorted({pattern for node in reported for pattern in node.brings})),
+    )
+
+
+def check_exists(db: Connection, group: str, image: str) -> str:
+    """Return a warning if no live agent can tell whether the image exists; "" if it does, or a node may bring it.
+
+    An image that is named by a digest or an id is not looked for: only a node can find out. Raises `Invalid` if the
+    group has not pushed it, and no live agent has it or can bring it.
+    """
+    if "@" in image or is_id(image) or pushed_id(db, group, image) is not None:
+        return ""
+    site = site_images(db)
+    if not site.agents:
+        return f"no agent runs now, so only the first one will find out whether the nodes have the image {image}"
+    here = [one.name for one in site.images]
+    if any(matches(image, pattern) for pattern in site.brings) or full_name(image) in map(full_name, here):
+        return ""
+    names = {row.name for row in (*rows(db, group), *rows(db, EVERYBODY))}.union(here)
+    nearest = sorted(get_close_matches(image, names, n=MOST_NAMED, cutoff=0))
+    there = f"there are {', '.join(nearest)}" if nearest else "there is none"
+    raise Invalid(
+        f"job.image: group {group} has not pushed an image {image}, and no node has it: {there}"
+        " (`glean image list` shows all, `glean image push` brings one)"
+    )
 
 
 def architectures(db: Connection) -> frozenset[str]:

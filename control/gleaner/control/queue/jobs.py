@@ -176,6 +176,16 @@ def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
     record(db, row.id, "hold", now_s=now_s, detail=reason)
 
 
+def hold_new(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
+    """Hold the campaign's jobs that have not begun. Those that another transaction is changing are left out."""
+    allow_whole_campaign(db)
+    new = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.state == State.NEW, ~JOB.c.held)
+    unlocked = JOB.c.id.in_(new.with_for_update(skip_locked=True))
+    db.execute(update(JOB).where(unlocked).values(held=True, hold_reason=reason))
+    now_held = and_(JOB.c.campaign == campaign, JOB.c.held, JOB.c.hold_reason == reason)
+    record_all(db, now_held, "hold", now_s=now_s, detail=reason)
+
+
 def _signed(by: str) -> str:
     return f"by {by}" if by else ""
 

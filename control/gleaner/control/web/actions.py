@@ -29,12 +29,12 @@ router = APIRouter(prefix=ROOT)
 
 LONGEST_CAMPAIGN = 32 * 1024
 """A longer one would take a second to read, and agents wait for the same core."""
-EXAMPLE = """name: hello
-image: gleaner/pi
-command: [run, '{index}']
+EXAMPLE = """name: zmumu
+image: pythia
+command: [--seed, '{index}', --events, 2000, --process, zmumu, --out, .]
 cpus: 1
 memory_mib: 512
-indices: 0-2
+indices: 1-12
 """
 Model = TypeVar("Model", bound=BaseModel)
 JOB_VERBS: Mapping[str, Callable[..., object]] = {"hold": jobs.hold, "release": jobs.release, "cancel": jobs.cancel}

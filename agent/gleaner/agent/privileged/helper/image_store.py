@@ -59,7 +59,7 @@ class Image(NamedTuple):
 
 def find(settings: config.Config, name: str) -> Image | None:
     """Return the image of this name or id; None if this node lacks it. That counts as a use of it."""
-    image_id = name if is_image_id(name) else _names(settings).get(full_name(name), "")
+    image_id = name if is_image_id(name) else named_images(settings).get(full_name(name), "")
     if not is_image_id(image_id):
         return None
     path = os.path.join(_folder(settings), image_id.replace(":", "-"))
@@ -104,7 +104,7 @@ def import_image(settings: config.Config, descriptor: int, name: str) -> str:
             _unpack(_Source(descriptor, name, raw_config), folder, place, settings.most_image_bytes)
         if not is_image_id(name):
             with _lock(settings):
-                _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
+                _write(os.path.join(folder, _NAMES), {**named_images(settings), full_name(name): image_id})
         return image_id
 
 
@@ -118,7 +118,7 @@ class StoredImage(NamedTuple):
 
 def unnamed(settings: config.Config) -> list[StoredImage]:
     """Return the images without a name, the one that was not used for longest first."""
-    named = set(_names(settings).values())
+    named = set(named_images(settings).values())
     stored = [one for one in _stored(_folder(settings)) if one.image_id not in named]
     return sorted(stored, key=lambda image: image.used_s)
 
@@ -135,7 +135,7 @@ def drop(settings: config.Config, image_id: str) -> bool:
 def forget(settings: config.Config, name: str) -> None:
     """Remove an image's name, and the image if it has no other name. Remove the containers that use it first."""
     with _lock(settings) as folder:
-        names = _names(settings)
+        names = named_images(settings)
         image_id = name if is_image_id(name) else names.pop(full_name(name), None)
         _write(os.path.join(folder, _NAMES), names)
         if image_id is not None and image_id not in names.values():
@@ -491,7 +491,8 @@ def _stored_bytes(folder: str) -> int:
     return sum(image.size_bytes for image in _stored(folder))
 
 
-def _names(settings: config.Config) -> dict[str, str]:
+def named_images(settings: config.Config) -> dict[str, str]:
+    """Return the id of each image that has a name, by its name."""
     try:
         with open(os.path.join(_folder(settings), _NAMES), encoding="utf-8") as file:
             names: dict[str, str] = json.load(file)

@@ -119,7 +119,11 @@ class Helper:
             owner(uid)  # any request is refused unless the uid is an ordinary user's
         if do == "facts":
             request.check_fields(message)
-            return {**containers.facts(settings), "user_jobs_key": config.key_fingerprint(settings)}, None
+            known = {
+                "user_jobs_key": config.key_fingerprint(settings),
+                "images": sorted(image_store.named_images(settings)),
+            }
+            return {**containers.facts(settings), **known}, None
         if do == "admit":
             number = request.check_fields(message, slurm_job=is_number)["slurm_job"]
             return self._users(do).admit(owner(uid), number), None
