@@ -23,11 +23,11 @@ def test_a_heartbeat_says_that_a_result_waits_and_the_agent_gets_it_with_the_rul
     job, agent = harness.user.submit(spec={"outputs": outputs}), harness.agent()
     agent.claim()
     assert agent.ask("beat", {}).json()["deliveries"] is False
-    assert agent.ask("deliver", {}).json()["delivery"] is None
+    assert agent.ask("deliver", NEW).json()["delivery"] is None
     published = harness.publish_output(job, 1)
     agent.completed(job, 1, published)
     assert agent.ask("beat", {}).json()["deliveries"] is True
-    assert agent.ask("deliver", {}).json()["delivery"] == {
+    assert agent.ask("deliver", NEW).json()["delivery"] == {
         "job": job, "attempt": 1, "number": 1, "digest": published.digest, "to": f"file:///data/atlas/{job}/",
         "keep": ["*.root"], "allowed": ["file:///data/atlas/"], "total_s": 3600, "silent_s": 60,
         "has_secret": False,
@@ -45,12 +45,12 @@ def test_a_delivery_is_tried_again_for_those_who_may_change_the_job(harness: Api
     job, agent = harness.user.submit(spec={"outputs": {"to": "file:///data/atlas/{job}/"}}), harness.agent()
     agent.claim()
     agent.completed(job, 1, harness.publish_output(job, 1))
-    agent.ask("deliver", {})
+    agent.ask("deliver", NEW)
     agent.ask("delivered", {"job": job, "number": 1, "failed": "a link", "may_pass": False})
     assert harness.caller("user", "eve", "cms").post(f"/v1/jobs/{job}/deliver", {}).status_code in {403, 404}
-    assert agent.ask("deliver", {}).json()["delivery"] is None
+    assert agent.ask("deliver", NEW).json()["delivery"] is None
     assert harness.user.post(f"/v1/jobs/{job}/deliver", {}).status_code == 200
-    assert agent.ask("deliver", {}).json()["delivery"]["number"] == 2
+    assert agent.ask("deliver", NEW).json()["delivery"]["number"] == 2
     other = harness.user.submit()
     assert "has no result that is to be delivered" in detail(harness.user.post(f"/v1/jobs/{other}/deliver", {}), 404)
 
@@ -107,33 +107,15 @@ def test_a_targets_secret_goes_to_the_agent_that_delivers_and_to_nobody_else(dav
     assert agent.ask("delivery-credential", asked | {"number": 2}).status_code in {401, 403, 409}
 
 
-def test_an_agent_of_before_delivers_to_folders_and_to_servers_of_groups_without_secrets(dav: ApiHarness) -> None:
-    """It would send no secret, and the server's refusal would end the delivery."""
-    older, newer = dav.agent(), dav.agent("n2")
-    server = done(dav, older)
-    folder = done(dav, older, "file:///data/atlas/{job}/")
-    put_secret(dav, "https://dav.example.org/atlas/", "atlas")
-    assert older.ask("deliver", {}).json()["delivery"]["job"] == folder
-    assert older.ask("deliver", {}).json()["delivery"] is None
-    assert newer.ask("deliver", {"delivers": ["file"]}).json()["delivery"] is None
-    assert newer.ask("deliver", NEW).json()["delivery"]["job"] == server
-    plain = done(dav, older)
-    dav.client.delete("/v1/secrets/dav?group=atlas", headers=dav.admin.headers)
-    put_secret(dav, "https://dav.example.org/", "cms")
-    taken = older.ask("deliver", {}).json()["delivery"]
-    assert (taken["job"], taken["has_secret"]) == (plain, False)
-
-
 def test_an_agent_is_told_again_only_of_what_it_delivers(dav: ApiHarness) -> None:
-    older, newer = dav.agent(), dav.agent("n2")
-    put_secret(dav, "https://dav.example.org/atlas/", "atlas")
-    done(dav, older)
-    assert older.ask("beat", {}).json()["deliveries"] is True  # nobody knows what it delivers
-    assert older.ask("deliver", {}).json()["delivery"] is None
-    assert older.ask("beat", {}).json()["deliveries"] is False
-    assert newer.ask("beat", {}).json()["deliveries"] is True
-    done(dav, older, "file:///data/atlas/{job}/")
-    assert older.ask("beat", {}).json()["deliveries"] is True
+    files, both = dav.agent(), dav.agent("n2")
+    done(dav, files)
+    assert files.ask("beat", {}).json()["deliveries"] is True  # nobody knows what it delivers
+    assert files.ask("deliver", {"delivers": ["file"]}).json()["delivery"] is None
+    assert files.ask("beat", {}).json()["deliveries"] is False
+    assert both.ask("beat", {}).json()["deliveries"] is True
+    done(dav, files, "file:///data/atlas/{job}/")
+    assert files.ask("beat", {}).json()["deliveries"] is True
 
 
 @pytest.mark.parametrize(

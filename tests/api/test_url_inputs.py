@@ -270,7 +270,6 @@ def test_without_a_secret_no_key_is_needed_and_with_a_wrong_key_the_agent_asks_a
 
 
 def test_an_agent_that_cannot_fetch_gets_no_job_that_needs_it(harness: ApiHarness) -> None:
-    """An agent of before inputs from URLs would refuse all that it has claimed."""
     job = harness.user.submit(spec={"inputs": [FROM_URL]})
     older, newer = harness.agent("n1", fetches=[]), harness.agent("n2")
     assert older.claim() == []

@@ -111,9 +111,7 @@ def test_a_result_that_the_agents_cannot_deliver_brings_none_until_one_may_know_
     with snapshot(harness.state.engine) as db:
         delivery = deliveries.find(db, job)
     assert delivery is not None
-    assert delivery.trouble == (
-        "no agent here delivers to s3://: the nodes' agents lack s3fs or are of an earlier version"
-    )
+    assert delivery.trouble == ("no agent here delivers to s3://: the nodes lack its library")
     harness.ahead_s += deliveries.KNOWN_FOR_S
     harness.round()
     assert len(harness.agents()) == 2

@@ -326,12 +326,6 @@ def test_each_fetch_asks_anew_for_the_groups_secret(world: World) -> None:
     assert world.shown == [Credential("https://data/", "t0ken"), None]
 
 
-def test_control_of_the_version_before_has_no_secrets(world: World) -> None:
-    world.secret = ControlRefused(404, "there is no such thing")
-    world.settle(ONE)
-    assert world.shown == [None]
-
-
 def test_an_attempt_that_is_not_current_any_more_fetches_nothing(world: World) -> None:
     world.secret = ControlRefused(409, "attempt 2 is the latest")
     with pytest.raises(NotStaged, match="attempt 2 is the latest"):

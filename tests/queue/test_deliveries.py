@@ -138,7 +138,7 @@ def test_what_no_agent_delivers_says_so_until_one_takes_it(site: QueueHarness) -
     site.do(deliveries.record_no_agent, (*unable, {"file"}), now_s=site.now_s)
     assert found(site, job).trouble == ""
     site.do(deliveries.record_no_agent, unable, now_s=site.now_s)
-    assert found(site, job).trouble == f"{NO_AGENT} file://: the nodes' agents are of an earlier version"
+    assert found(site, job).trouble == f"{NO_AGENT} file://: the nodes lack its library"
     assert taken(site) == (job, 1)
     assert found(site, job).trouble == ""
     site.do(deliveries.record_no_agent, unable, now_s=site.now_s)

@@ -1,10 +1,8 @@
 """The messages between agents and control.
 
-The two need not be of one version: a receiver ignores fields that it does not know, and a field that was added later
-has a default. A change that an older receiver would misunderstand makes a new `MAJOR`: each message names its own, and
-a message of a newer major is refused in one line. Times are seconds since the epoch, durations are seconds, memory is
-MiB. Every report names its attempt: control refuses the report of an attempt that is no longer the current one with
-status 409, and changes nothing.
+Both are of one version: each message names its own, and one of another version is refused in one line. Times are
+seconds since the epoch, durations are seconds, memory is MiB. Every report names its attempt: control refuses the
+report of an attempt that is no longer the current one with status 409, and changes nothing.
 """
 
 from enum import StrEnum
@@ -61,8 +59,8 @@ Weight = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
 Flag = Annotated[bool, Field(strict=True)]
 
 
-MAJOR = 1
-"""The version of all messages together; a message that does not say one is of the first."""
+VERSION = 1
+"""The version of all messages together. Both sides must have the same, until the first tag."""
 
 
 class Message(BaseModel):
@@ -71,27 +69,27 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-def _readable(version: object) -> object:
-    if isinstance(version, int) and version > MAJOR:
+def _same(version: object) -> object:
+    if version != VERSION:
         raise PydanticCustomError(
-            "newer_version",
-            "this message is of version {found}, and here messages up to version {known} are read: upgrade this side",
-            {"found": version, "known": MAJOR},
+            "other_version",
+            "this message is of version {found}, and here version {known} is read: install the same Gleaner everywhere",
+            {"found": str(version), "known": VERSION},
         )
     return version
 
 
 class VersionedMessage(Message):
-    """A whole message. Its version is checked first: nothing else of a newer message is read."""
+    """A whole message. Its version is checked first: nothing else of another version's message is read."""
 
-    version: Annotated[int, Field(ge=1, le=MAJOR), NUMBER, BeforeValidator(_readable)] = MAJOR
+    version: Annotated[int, NUMBER, BeforeValidator(_same)] = VERSION
 
     @model_validator(mode="before")
     @classmethod
     def _version_first(cls, fields: object) -> object:
         same = fields  # `isinstance` would narrow what is returned to a dict of unknown things
         if isinstance(fields, dict):
-            _readable(cast("dict[str, object]", fields).get("version"))
+            _same(cast("dict[str, object]", fields).get("version", VERSION))
         return same
 
 
@@ -427,8 +425,7 @@ class DeliveryClaim(VersionedMessage):
     """A request for a result that waits to be delivered."""
 
     delivers: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """The schemes of the targets to which this agent can deliver, with the group's secret. Empty: an agent of before,
-    which delivers to folders, and to servers without a secret."""
+    """The schemes of the targets to which this agent can deliver, with the group's secret."""
 
 
 class Delivery(Message):
@@ -439,7 +436,7 @@ class Delivery(Message):
     number: AttemptNumber  # of this try: only its own report counts
     digest: Digest
     to: Text
-    keep: tuple[str, ...] = ()  # as in the assignment: an agent of before has stored everything
+    keep: tuple[str, ...] = ()  # as in the assignment
     allowed: tuple[str, ...]
     total_s: Duration
     silent_s: Duration

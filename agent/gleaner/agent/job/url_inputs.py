@@ -35,7 +35,6 @@ CONTROL_BACK_S = 120.0
 """Control may be silent for so long before the job is returned."""
 ASK_EVERY_S = 3.0
 _CHUNK_BYTES = 2**20
-_NO_SUCH_ROUTE = frozenset({404, 405})
 
 
 class FetchUrl(Protocol):
@@ -158,8 +157,6 @@ class UrlInputs:
             try:
                 given = self.ask_credential(assignment.job, assignment.attempt, one.name)
             except ControlRefused as error:
-                if error.status in _NO_SUCH_ROUTE:  # control of the version before, which keeps no secrets
-                    return None
                 raise NotStaged(ReturnReason.INPUT_UNREACHABLE, f"the input {one.name}: {error.detail}") from error
             except ControlSilent as error:
                 why = f"control does not say which secret is for the input {one.name}: {error}"

@@ -163,50 +163,17 @@ def allow_whole_campaign(db: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the tables to this version, from an empty database or from any earlier version."""
-    with (
-        _translated(engine),
-        _writers_turn(engine),
-        engine.connect() as connection,
-        _tables_may_be_replaced(connection),
-    ):
+    """Make this version's tables in an empty database. Raises `SchemaMismatch` if another version's are there."""
+    with _translated(engine), _writers_turn(engine), engine.connect() as connection:
         config = _alembic()
         found = MigrationContext.configure(connection).get_current_revision()
         connection.rollback()
-        _refuse_unknown(found)
+        _refuse_others(found)
         if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a new index on a large table takes long
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-        _check_references(connection)
         connection.commit()
-
-
-@contextmanager
-def _tables_may_be_replaced(connection: Connection) -> Generator[None]:
-    """Turn SQLite's check of references off for a while.
-
-    SQLite changes a table by making it anew; while it checks references, the old one cannot be dropped. The check can
-    be turned off only outside of a transaction (sqlite.org/foreignkeys.html, section 6).
-    """
-    if connection.dialect.name != "sqlite":
-        yield
-        return
-    driver: Any = connection.connection.driver_connection
-    driver.execute("PRAGMA foreign_keys=OFF").close()
-    try:
-        yield
-    finally:
-        connection.rollback()
-        driver.execute("PRAGMA foreign_keys=ON").close()
-
-
-def _check_references(connection: Connection) -> None:
-    if connection.dialect.name == "sqlite":
-        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-        if broken:
-            raise SchemaMismatch(f"after the migration, {len(broken)} rows would refer to nothing: it is undone")
 
 
 def check_schema(engine: Engine) -> None:
@@ -224,47 +191,31 @@ def check_tables(db: Connection) -> None:
 
 def check_revision(found: str | None) -> None:
     """Raise `SchemaMismatch` unless this is the revision of this version's tables. None: there are no tables."""
-    _refuse_unknown(found)
-    known = _known()
+    _refuse_others(found)
     if found is None:
         raise SchemaMismatch("the queue's database has no tables yet: run `glean control migrate`")
-    if found != known.head:
-        raise SchemaMismatch(f"the queue's database is of an older version ({found}): run `glean control migrate`")
-
-
-@dataclass(frozen=True, slots=True)
-class _Revisions:
-    """The versions of the tables that this program knows; `head` is its own."""
-
-    all: frozenset[str]
-    head: str | None
-
-
-_RETIRED = frozenset(f"{number:04}" for number in range(1, 22))
-"""The versions of 0.1.0, and those from then until the first release with one migration."""
 
 
 @cache
-def _known() -> _Revisions:
-    scripts = ScriptDirectory.from_config(_alembic())
-    return _Revisions(frozenset(script.revision for script in scripts.walk_revisions()), scripts.get_current_head())
+def _own_revision() -> str:
+    return str(ScriptDirectory.from_config(_alembic()).get_current_head())
 
 
 def is_newer(found: str | None) -> bool:
-    """Return True if a newer version than this has migrated the tables."""
-    return found is not None and found not in _RETIRED and found not in _known().all
+    """Return True if a newer version than this has made the tables."""
+    return found is not None and found > _own_revision()
 
 
-def _refuse_unknown(found: str | None) -> None:
-    if found in _RETIRED:
-        raise SchemaMismatch(
-            "the queue's database is of an earlier Gleaner, from which no way leads to this version: let its jobs end"
-            " there, and begin here with an empty database"
-        )
+def _refuse_others(found: str | None) -> None:
     if is_newer(found):
         raise SchemaMismatch(
             f"the queue's database is of a newer Gleaner (tables {found}): install that one again, or put back a backup"
             " from before, with `glean control restore FILE --replace`"
+        )
+    if found not in {None, _own_revision()}:
+        raise SchemaMismatch(
+            f"the queue's database is of an earlier Gleaner (tables {found}), and before 1.0 no way leads from one"
+            " version to the next: let its jobs end there, and begin here with an empty database"
         )
 
 

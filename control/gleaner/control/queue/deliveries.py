@@ -10,13 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, false, insert, or_, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow, filled_target
 from gleaner.control.policy import retries
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
-from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SECRET, SPEC, Phase
+from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SPEC, Phase
 from gleaner.control.queue.transitions import record
 
 DELIVERED, NOT_DELIVERED = "delivered", "not delivered"
@@ -39,7 +39,7 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
 
 
 Abilities = Collection[Collection[str]]
-"""For each agent in question, the schemes to whose targets it delivers; empty for an agent of before."""
+"""For each agent in question, the schemes to whose targets it delivers."""
 
 KNOWN_FOR_S = 3600.0
 """The answer of an agent counts for so long. Then it is asked again, and an agent is started again, which may know."""
@@ -91,8 +91,7 @@ def record_no_agent(db: Connection, abilities: Abilities, *, now_s: float) -> No
     )
     targets = db.scalars(select(DELIVERY.c.to).where(for_nobody))
     for scheme in sorted({to.partition("://")[0].lower() for to in targets}):
-        library = "lack s3fs or " if scheme == "s3" else ""
-        problem = f"{NO_AGENT} {scheme}://: the nodes' agents {library}are of an earlier version"
+        problem = f"{NO_AGENT} {scheme}://: the nodes lack its library"
         db.execute(update(DELIVERY).where(for_nobody, _is_to(scheme)).values(problem=problem))
 
 
@@ -115,7 +114,7 @@ def take(
 ) -> Any | None:
     """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
 
-    `delivers` are the schemes to whose targets the agent delivers with a secret; empty for an agent of before.
+    `delivers` are the schemes to whose targets the agent delivers.
     The row has the job's group, its result's digest, and what is kept of its folder. A try that nobody has ended is one
     failure: so what fits into no agent's time is given up after `most_failures`. Raises `Refused` for an agent that is
     not live.
@@ -145,11 +144,8 @@ def _check_lives(db: Connection, agent: str) -> None:
 
 
 def _can_be_of(delivers: Collection[str]) -> ColumnElement[bool]:
-    """Return the condition: an agent that delivers so can have it. One of before would send no secret to a server."""
-    if delivers:
-        return or_(*map(_is_to, delivers))
-    of_group = select(JOB.c.group).where(JOB.c.id == DELIVERY.c.job).scalar_subquery()
-    return or_(_is_to("file"), and_(_is_to("https"), ~exists().where(SECRET.c.group == of_group)))
+    """Return the condition: an agent that delivers so can have it."""
+    return or_(false(), *map(_is_to, delivers))
 
 
 def _is_to(scheme: str) -> ColumnElement[bool]:

@@ -7,7 +7,6 @@ from gleaner.control.queue.schema import METADATA
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=METADATA,
-    render_as_batch=True,  # SQLite cannot alter a table in place
 )
 with context.begin_transaction():
     context.run_migrations()
