@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import gleaner
 from gleaner.agent.job import lifecycle
-from gleaner.control.queue.schema import Ending
+from gleaner.control.queue.tables import Ending
 from gleaner.control.states import State, Transition
 
 PAGE = Path(__file__).with_name("diagrams.md")
@@ -138,7 +138,7 @@ def _attempt() -> str:
 
     return f"""## The states of an attempt
 
-As the queue has them, from `Ending` in `control/gleaner/control/queue/schema.py`. An attempt that
+As the queue has them, from `Ending` in `control/gleaner/control/models/jobs.py`. An attempt that
 was lost or forgotten lives again when its agent is back and nobody has claimed the job since.
 
 {_diagram(_merged(edges()))}"""

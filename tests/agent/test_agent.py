@@ -18,7 +18,7 @@ from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.queue import agents, jobs, queries
 from gleaner.control.queue.database import snapshot, transaction
-from gleaner.control.queue.schema import ATTEMPT
+from gleaner.control.queue.tables import ATTEMPT
 from gleaner.control.states import Outcome, State
 
 

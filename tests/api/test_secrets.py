@@ -14,7 +14,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.schema import SECRET
+from gleaner.control.queue.tables import SECRET
 from gleaner.control.settings import AuditSettings
 
 pytestmark = pytest.mark.slow

@@ -36,7 +36,7 @@ from gleaner.control.daemon.storage_gc import (
 from gleaner.control.queue import agents, attempt_reports, queries
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.queries import Kept
-from gleaner.control.queue.schema import AGENT
+from gleaner.control.queue.tables import AGENT
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
 

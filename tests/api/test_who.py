@@ -14,7 +14,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, jobs, retention, tokens
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import TOKEN
+from gleaner.control.queue.tables import TOKEN
 from gleaner.control.settings import AuditSettings
 
 DAY_S = 24 * 3600.0

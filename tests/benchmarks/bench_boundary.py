@@ -46,7 +46,7 @@ from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.queue import agents
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
 from gleaner.control.queue.jobs import SubmissionRules, submit
-from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, RATE
+from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, RATE
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,7 +26,7 @@ from gleaner.control.queue import leader
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import NotLeading, QueueBusy
 from gleaner.control.queue.leader import Term
-from gleaner.control.queue.schema import LEADER, RATE
+from gleaner.control.queue.tables import LEADER, RATE
 
 TERM_S = 30.0
 LATER_S = 4e9

@@ -8,7 +8,7 @@ from gleaner.control.daemon.provisioning import Fleet, Unstarted, fleet, idle_no
 from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningAgent
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue.queries import AgentHere
-from gleaner.control.queue.schema import Phase
+from gleaner.control.queue.tables import Phase
 from gleaner.control.slurm.snapshot import Snapshot
 
 NOTHING = Fleet((), (), (), (), (), ())

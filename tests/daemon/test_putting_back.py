@@ -16,7 +16,7 @@ from gleaner.control.queue.backup import BackupFailed
 from gleaner.control.queue.database import UNFINISHED, check_schema, connect, transaction
 from gleaner.control.queue.errors import SchemaMismatch
 from gleaner.control.queue.recovery import Recovered
-from gleaner.control.queue.schema import JOB
+from gleaner.control.queue.tables import JOB
 from gleaner.control.states import State
 
 AWAY_S = 1e6

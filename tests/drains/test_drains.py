@@ -16,7 +16,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import claims, drains, entitlement_actions, leader
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.schema import DRAIN
+from gleaner.control.queue.tables import DRAIN
 from gleaner.control.slurm.interface import ClusterRefused
 from gleaner.control.slurm.snapshot import Snapshot
 

@@ -9,7 +9,7 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Completed, Slice
 from gleaner.control.queue import attempt_reports, node_health
-from gleaner.control.queue.schema import ATTEMPT, JOB, NODE
+from gleaner.control.queue.tables import ATTEMPT, JOB, NODE
 from gleaner.control.states import Outcome, State
 
 Fate = tuple[float, int]

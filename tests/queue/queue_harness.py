@@ -31,7 +31,7 @@ from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, tokens
 from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
 from gleaner.control.queue.database import snapshot, transaction
-from gleaner.control.queue.schema import METADATA
+from gleaner.control.queue.tables import METADATA
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,7 +11,7 @@ from gleaner.control.queue import compatibility, queries
 from gleaner.control.queue.attempt_reports import REFUSALS_UNTIL_HELD
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import QueueBusy
-from gleaner.control.queue.schema import FIT as FITS
+from gleaner.control.queue.tables import FIT as FITS
 from gleaner.control.states import State
 
 NEWER: dict[str, Any] = {"cpu_features": ("avx", "avx512f", "sse")}

@@ -30,7 +30,7 @@ from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.schema import DECISION, SUBJECT
+from gleaner.control.queue.tables import DECISION, SUBJECT
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
 NOW_S = 1_795_200_000.0

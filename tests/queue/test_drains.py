@@ -13,7 +13,7 @@ from gleaner.control.queue import agents, drains, relocation
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import DRAIN
+from gleaner.control.queue.tables import DRAIN
 
 JOB = DrainedJob("7_1", "alice", Kind.AGENT, Deed.VACATE, ("n1", "n2"), until_s=None, at_first=4, left=2, told_s=5.0)
 

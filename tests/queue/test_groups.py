@@ -17,7 +17,7 @@ from gleaner.control.queue import claims, decisions, queries
 from gleaner.control.queue.attempt_reports import NODES_UNTIL_BROKEN
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.queries import GroupUsage, Waiting, group_usage
-from gleaner.control.queue.schema import JOB, LANE
+from gleaner.control.queue.tables import JOB, LANE
 from gleaner.control.states import State
 
 

@@ -9,7 +9,7 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.control.queue import logs, retention
 from gleaner.control.queue.errors import NotCurrent
-from gleaner.control.queue.schema import LOG, LOGGED
+from gleaner.control.queue.tables import LOG, LOGGED
 
 
 def _shown(harness: QueueHarness, job: int, *, first: int = 0, limit: int = 100) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from gleaner.control.queue import agents, jobs, lanes, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.lanes import is_kept_off
-from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Standing
+from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Standing
 from gleaner.control.states import WAITING, State
 
 pytestmark = pytest.mark.slow

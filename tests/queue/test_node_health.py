@@ -16,7 +16,7 @@ from gleaner.control.policy import node_health as policy
 from gleaner.control.policy.node_health import Blame
 from gleaner.control.queue import attempt_reports, lanes, node_health, queries
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, NODE
+from gleaner.control.queue.tables import ATTEMPT, FAILURE, JOB, NODE
 from gleaner.control.states import Outcome, State
 
 MANY = examples(150)

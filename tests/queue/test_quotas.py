@@ -19,7 +19,7 @@ from gleaner.control.queue import claims, jobs, lanes, queries, quotas
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.quotas import OverQuota, Stored
-from gleaner.control.queue.schema import JOB
+from gleaner.control.queue.tables import JOB
 from gleaner.control.settings import QuotaSettings
 
 

@@ -8,7 +8,7 @@ from gleaner.agent.messages import NodeFacts
 from gleaner.control.queue import recovery
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.recovery import IDS_TO_SKIP, Found, Recovered
-from gleaner.control.queue.schema import ATTEMPT, WEB_SESSION
+from gleaner.control.queue.tables import ATTEMPT, WEB_SESSION
 from gleaner.control.states import Outcome, State
 
 AWAY_S = 3600.0

@@ -15,7 +15,7 @@ from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.queue import decisions, logs, queries, retention
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.retention import DAY_S
-from gleaner.control.queue.schema import EVENT, LOG, TOKEN, TRIMMED
+from gleaner.control.queue.tables import EVENT, LOG, TOKEN, TRIMMED
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
 

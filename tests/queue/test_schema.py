@@ -22,9 +22,9 @@ from gleaner.control.models.drains import DrainTask
 from gleaner.control.queue import drains, jobs, queries
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
-from gleaner.control.queue.schema import METADATA
+from gleaner.control.queue.tables import METADATA
 
-NUMBER = ("0035", "67c40416fa19")
+NUMBER = ("0036", "20dff973a854")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 

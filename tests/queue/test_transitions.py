@@ -12,7 +12,7 @@ from gleaner.agent.messages import Checkpoint, Returned, ReturnReason, Saved
 from gleaner.control.queue import attempt_reports, jobs, transitions
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Invalid, NotCurrent, QueueError, Refused, TransitionRefused, Unknown
-from gleaner.control.queue.schema import METADATA
+from gleaner.control.queue.tables import METADATA
 from gleaner.control.states import Outcome, State, Transition
 
 

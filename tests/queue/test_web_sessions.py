@@ -7,7 +7,7 @@ from sqlalchemy import Engine, func, select
 
 from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import WEB_SESSION
+from gleaner.control.queue.tables import WEB_SESSION
 from gleaner.control.queue.tokens import Identity
 
 START_S = 1_800_000_000.0

@@ -19,7 +19,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.queue.schema import SECRET
+from gleaner.control.queue.tables import SECRET
 from gleaner.control.setup import account_facts, machine_facts
 from gleaner.control.setup.facts import (
     Output,

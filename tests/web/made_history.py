@@ -16,7 +16,7 @@ from gleaner.control.policy.node_time import FIELDS, RESOLUTIONS, AttemptTime, N
 from gleaner.control.queue import node_time
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.node_time import NodeUses
-from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, LANE, SPEC, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, LANE, SPEC, Phase
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 from gleaner.control.states import Outcome, State
 

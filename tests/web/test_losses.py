@@ -16,7 +16,7 @@ from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import attempt_reports, node_losses
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.node_losses import FRESH_S
-from gleaner.control.queue.schema import ATTEMPT
+from gleaner.control.queue.tables import ATTEMPT
 from gleaner.control.web.jobs import ending_reason
 
 

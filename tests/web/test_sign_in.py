@@ -9,7 +9,7 @@ from tests.web.web_harness import HERE, Browser, browser_of
 
 from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.schema import WEB_SESSION
+from gleaner.control.queue.tables import WEB_SESSION
 from gleaner.control.settings import AuditSettings
 
 

@@ -41,7 +41,7 @@ from gleaner.control.queue import agents, deliveries, drains, lanes, node_health
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
-from gleaner.control.queue.schema import Phase
+from gleaner.control.queue.tables import Phase
 from gleaner.control.slurm.agents_view import agent_phase, agents_view, kill_switch, regular_nodes, waits_for
 from gleaner.control.slurm.interface import (
     AGENT_PREFIX,

@@ -14,7 +14,7 @@ from gleaner.control.queue import compatibility, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, Phase
 from gleaner.control.queue.transitions import event_name, record
 from gleaner.control.states import Transition
 

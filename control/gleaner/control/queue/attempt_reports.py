@@ -20,7 +20,7 @@ from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.jobs import codes_to_retry, hold_new, memory_range_mib, put_on_hold
-from gleaner.control.queue.schema import JOB, Standing
+from gleaner.control.queue.tables import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
 

@@ -10,7 +10,7 @@ from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.models.jobs import Ending
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Unknown
-from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, JOB, Standing
+from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, Standing
 from gleaner.control.queue.transitions import lock, run
 from gleaner.control.states import State
 

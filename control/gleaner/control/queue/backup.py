@@ -20,7 +20,7 @@ from gleaner.agent.system import atomic
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import UNFINISHED, connect, is_newer, snapshot
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.queue.schema import JOB, METADATA
+from gleaner.control.queue.tables import JOB, METADATA
 
 PROGRAM_S = 3600.0
 """The longest time for one program of PostgreSQL's."""

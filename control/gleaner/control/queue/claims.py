@@ -42,7 +42,7 @@ from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.jobs import filled_in, kept_patterns, self_save
 from gleaner.control.queue.lanes import NOWHERE, is_kept_off
-from gleaner.control.queue.schema import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
+from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
 from gleaner.control.states import State
 

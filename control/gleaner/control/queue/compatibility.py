@@ -16,7 +16,7 @@ from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node import compatibility
 from gleaner.agent.node.compatibility import NodeKind, lacks
 from gleaner.control.queue.lanes import fetch_of, kept_off, mount_in_words
-from gleaner.control.queue.schema import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
+from gleaner.control.queue.tables import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
 from gleaner.control.queue.transitions import insert_unless_there
 
 

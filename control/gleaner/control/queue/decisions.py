@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
 from gleaner.control.models.decisions import DecisionKind, DecisionRow
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.schema import DECISION, SUBJECT
+from gleaner.control.queue.tables import DECISION, SUBJECT
 
 BYTES_A_DECISION = 150
 BYTES_A_SUBJECT = 150

@@ -16,7 +16,7 @@ from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow, filled_target
 from gleaner.control.policy import retries
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
-from gleaner.control.queue.schema import AGENT, DELIVERY, JOB, SPEC, Phase
+from gleaner.control.queue.tables import AGENT, DELIVERY, JOB, SPEC, Phase
 from gleaner.control.queue.transitions import record
 
 DELIVERED, NOT_DELIVERED = "delivered", "not delivered"

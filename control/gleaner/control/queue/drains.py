@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
 from gleaner.control.policy.draining import Deed, Kind, Spanning
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import DRAIN
+from gleaner.control.queue.tables import DRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class DrainedJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredDrain:
-    """One request; see `schema.DRAIN`."""
+    """One request; see `tables.drains`."""
 
     id: int
     task: DrainTask

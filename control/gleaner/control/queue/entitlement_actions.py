@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from gleaner.control.queue.schema import ACTED, TOLD
+from gleaner.control.queue.tables import ACTED, TOLD
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gleaner.agent.messages import NodeImages
 from gleaner.agent.runtime.images import full_name, is_id, matches
 from gleaner.control.models.images import EVERYBODY, ImageRow, SiteImage, SiteImages, dockers_word, tagged
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
-from gleaner.control.queue.schema import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
+from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 from gleaner.control.states import State
 
 MOST_NAMED = 8

@@ -14,7 +14,7 @@ from gleaner.agent.messages import InputFetched, StoredInput, UrlInput
 from gleaner.agent.staging import allowed_urls
 from gleaner.control.models.inputs import InputRow, InputSpec, UrlInputSpec
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
-from gleaner.control.queue.schema import INPUT, JOB, SPEC
+from gleaner.control.queue.tables import INPUT, JOB, SPEC
 from gleaner.control.states import State
 
 

@@ -36,7 +36,7 @@ from gleaner.agent.messages import ReturnReason
 from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.retries import LONGEST_PAUSE_S
 from gleaner.control.queue import attempts
-from gleaner.control.queue.schema import (
+from gleaner.control.queue.tables import (
     AGENT,
     ANY_KIND,
     ATTEMPT,

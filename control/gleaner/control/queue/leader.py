@@ -33,7 +33,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import BigInteger
 
-from gleaner.control.queue.schema import LEADER
+from gleaner.control.queue.tables import LEADER
 from gleaner.control.queue.transitions import insert_unless_there
 
 TERMS_AHEAD = 10

@@ -17,7 +17,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from gleaner.agent.messages import LogLines
 from gleaner.control.models.jobs import LogPage
 from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
-from gleaner.control.queue.schema import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
+from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
 from gleaner.control.queue.transitions import insert_unless_there
 from gleaner.control.states import State
 

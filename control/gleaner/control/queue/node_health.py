@@ -30,7 +30,7 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import node_health as policy
 from gleaner.control.policy.node_health import Blame, JobFailure, NodeHealth, NodeRecord
-from gleaner.control.queue.schema import AGENT, ATTEMPT, FAILURE, JOB, LANE, NODE, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, FAILURE, JOB, LANE, NODE, Phase
 from gleaner.control.queue.transitions import insert_unless_there, record
 from gleaner.control.states import State
 

@@ -14,7 +14,7 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue.node_time import LOST_S
-from gleaner.control.queue.schema import ATTEMPT, JOB
+from gleaner.control.queue.tables import ATTEMPT, JOB
 
 FRESH_S = 60.0
 _IN_VAIN = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.RETURNED]), LOST_S > 0)

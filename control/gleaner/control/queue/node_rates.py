@@ -15,7 +15,7 @@ from gleaner.control.policy.node_rates import (
     mean_time_between_losses_s,
     with_error,
 )
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, NODE, RATE
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, NODE, RATE
 from gleaner.control.queue.transitions import insert_unless_there
 
 BOUNDARY_S = 120.0

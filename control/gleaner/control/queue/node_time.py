@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, 
 
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_time import DAY_S, FIELDS, RESOLUTIONS, AttemptTime, NodeTime
-from gleaner.control.queue.schema import ATTEMPT, JOB, LANE, NODE_TIME, NODE_TIME_MARK, NODE_USE
+from gleaner.control.queue.tables import ATTEMPT, JOB, LANE, NODE_TIME, NODE_TIME_MARK, NODE_USE
 
 _GIVEN_UP = ATTEMPT.c.ending.in_([Ending.LOST, Ending.FORGOTTEN, Ending.CANCELLED])
 _BEGUN_S = ATTEMPT.c.start_s + ATTEMPT.c.restore_s

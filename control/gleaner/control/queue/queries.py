@@ -30,7 +30,7 @@ from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.jobs import filled_in, outputs_of
 from gleaner.control.queue.lanes import NOWHERE
-from gleaner.control.queue.schema import (
+from gleaner.control.queue.tables import (
     AGENT,
     ATTEMPT,
     CAMPAIGN,

@@ -27,7 +27,7 @@ from gleaner.control.policy.quotas import (
     over_stored,
 )
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.schema import CHECKPOINT, JOB, LANE, Standing
+from gleaner.control.queue.tables import CHECKPOINT, JOB, LANE, Standing
 from gleaner.control.states import State
 
 STORED_FRESH_S = 30.0

@@ -16,7 +16,7 @@ from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Sav
 from gleaner.control.models.jobs import Ending
 from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs, lanes
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.queue.schema import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, Phase
+from gleaner.control.queue.tables import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, Phase
 from gleaner.control.queue.transitions import lock, record, take
 from gleaner.control.states import Outcome, State
 

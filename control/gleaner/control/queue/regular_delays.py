@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, case, delete, insert, select, update
 
 from gleaner.control.policy.harm import Delay
-from gleaner.control.queue.schema import REGULAR_DELAY
+from gleaner.control.queue.tables import REGULAR_DELAY
 
 
 def record(db: Connection, delays: Iterable[Delay]) -> None:

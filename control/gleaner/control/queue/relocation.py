@@ -18,7 +18,7 @@ from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, compatibility, lanes, node_rates
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
 from gleaner.control.queue.transitions import lock, record
 from gleaner.control.states import State
 

@@ -22,7 +22,7 @@ from gleaner.control.models.tokens import Role
 from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
-from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase
 from gleaner.control.settings import HistorySettings, QueueSettings
 from gleaner.control.states import State
 

@@ -17,7 +17,7 @@ from gleaner.control.models.searches import (
     JobSearch,
 )
 from gleaner.control.queue.queries import JOB_ROWS
-from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC
+from gleaner.control.queue.tables import CAMPAIGN, JOB, SPEC
 from gleaner.control.states import WAITING, Outcome, State
 
 _JOB_COLUMNS = {

@@ -15,7 +15,7 @@ from gleaner.agent.staging.allowed_urls import location
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut, SecretRow
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.schema import SECRET
+from gleaner.control.queue.tables import SECRET
 
 _SHOWN = [column for column in SECRET.c if column.name != "sealed"]
 

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, inser
 
 from gleaner.control.models.tokens import Role, TokenIssued, TokenRow
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
-from gleaner.control.queue.schema import TOKEN
+from gleaner.control.queue.tables import TOKEN
 
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12

@@ -43,9 +43,8 @@ from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.selectable import ScalarSelect
 
-from gleaner.control.queue.columns import listed
 from gleaner.control.queue.errors import NotCurrent, TransitionRefused, Unknown
-from gleaner.control.queue.schema import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC
+from gleaner.control.queue.tables import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC
 from gleaner.control.states import State, Transition
 
 _ADD_EVENT = insert(EVENT).inline()
@@ -216,7 +215,8 @@ def _facts(transition: Transition, facts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _from(transition: Transition) -> ColumnElement[bool]:
-    return literal_column(f"job.state IN ({listed(*transition.sources)})", Boolean)
+    sources = ", ".join(f"'{state}'" for state in sorted(transition.sources))
+    return literal_column(f"job.state IN ({sources})", Boolean)
 
 
 @cache
@@ -298,10 +298,11 @@ def _attempt_row(job: Takeable, *, agent: str, node: str, now_s: float) -> dict[
         "from_attempt": job.from_attempt,
         "from_number": job.from_number,
         "log_from": job.log_lines or 0,
-        "restore_s": 0.0,
-        "compute_s": 0.0,
-        "save_s": 0.0,
+        **dict.fromkeys(_TIMES, 0.0),
     }
+
+
+_TIMES = ("start_s", "restore_s", "compute_s", "save_s", "counted_s")
 
 
 def _take_in_one() -> Insert:
@@ -331,9 +332,7 @@ def _take_in_one() -> Insert:
         "from_attempt": moved.c.from_attempt,
         "from_number": moved.c.from_number,
         "log_from": func.coalesce(log_lines, literal_column("0", Integer)),
-        "restore_s": nothing,
-        "compute_s": nothing,
-        "save_s": nothing,
+        **dict.fromkeys(_TIMES, nothing),
     }
     begun = insert(ATTEMPT).from_select(list(made), select(*made.values()).select_from(moved))
     event = [now_s, bindparam("event_what", type_=String), bindparam("event_detail", type_=Text)]

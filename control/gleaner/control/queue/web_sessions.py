@@ -9,7 +9,7 @@ import math
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
-from gleaner.control.queue.schema import TOKEN, WEB_SESSION
+from gleaner.control.queue.tables import TOKEN, WEB_SESSION
 from gleaner.control.queue.tokens import Identity, digest, has_id, new_secret
 
 CODE_S = 60.0

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from gleaner.control.queue.schema import METADATA
+from gleaner.control.queue.tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -6,9 +6,9 @@ a database with another number is refused. From the first tag on, each change is
 
 from alembic import op
 
-from gleaner.control.queue.schema import METADATA
+from gleaner.control.queue.tables import METADATA
 
-revision = "0035"
+revision = "0036"
 down_revision = None
 branch_labels = None
 depends_on = None

@@ -1,0 +1,180 @@
+"""Attempts at jobs, their checkpoints, events and logs, and what follows from their failures."""
+
+from enum import StrEnum
+
+from sqlalchemy import BigInteger, CheckConstraint, Enum, ForeignKeyConstraint, Index, text
+from sqlmodel import Field
+
+from gleaner.control.models.jobs import Ending
+from gleaner.control.policy.node_health import Blame
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Stored, Text
+
+
+class Attempt(Stored, table=True):
+    """One claim of one job by one agent."""
+
+    __tablename__ = "attempt"
+    __table_args__ = (
+        CheckConstraint("(ended_s IS NULL) = (ending IS NULL)", "end_iff_ended"),
+        CheckConstraint("(exit_code IS NOT NULL) = (COALESCE(ending, '') IN ('failed', 'succeeded'))", "exit_iff_own"),
+        CheckConstraint("(from_attempt IS NOT NULL) = (from_number IS NOT NULL)", "from_whole"),
+        CheckConstraint("from_attempt < attempt", "from_earlier"),
+        CheckConstraint("attempt >= 1 AND log_from >= 0", "counts"),
+        Index(
+            "attempt_live",
+            "job",
+            unique=True,
+            sqlite_where=text("ending IS NULL"),
+            postgresql_where=text("ending IS NULL"),
+        ),
+        Index("attempt_of_agent", "agent"),
+        Index("attempt_ended", "ended_s"),
+        CHURNED,
+    )
+    job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
+    attempt: int = Field(primary_key=True)
+    agent: str = Field(foreign_key="agent.name")
+    node: str
+    claimed_s: float
+    ended_s: float | None = None
+    ending: Ending | None = Field(default=None, sa_type=Enum(Ending, name="ending", **BY_VALUE))
+    exit_code: int | None = None
+    detail: str = Field(sa_type=Text)
+    from_attempt: int | None = None
+    from_number: int | None = None
+    # The number of the first line that this attempt writes. Lines of earlier attempts from there on are superseded.
+    log_from: int = Field(sa_type=BigInteger)
+    started_s: float | None = None
+    start_s: float = 0.0
+    restore_s: float
+    compute_s: float
+    save_s: float
+    # The part of `compute_s` that counts against the job's limit: until its latest checkpoint or its own end.
+    counted_s: float = 0.0
+
+
+class Standing(StrEnum):
+    """The queue's opinion of a checkpoint."""
+
+    NAMED = "named"
+    """Whole as far as is known, and kept."""
+    BROKEN = "broken"
+    """Set aside: no attempt goes on from it, but it is kept until the job is Complete."""
+    DROPPED = "dropped"
+    """Not needed any more: there are newer ones, or the job has started over."""
+
+
+class PublishedCheckpoint(Stored, table=True):
+    """One published checkpoint."""
+
+    __tablename__ = "checkpoint"
+    __table_args__ = (
+        CheckConstraint("size_bytes >= 0 AND log_lines >= 0", "counts"),
+        ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
+    )
+    job: int = Field(primary_key=True, sa_type=BigInteger)
+    attempt: int = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    digest: str
+    size_bytes: int = Field(sa_type=BigInteger)
+    log_lines: int = Field(sa_type=BigInteger)
+    open_lines: dict[str, str] | None = Field(default=None, sa_type=JSON_OR_NULL)
+    published_s: float
+    standing: Standing = Field(sa_type=Enum(Standing, name="standing", **BY_VALUE))
+    has_memory: bool = True
+    kind: int | None = Field(
+        default=None, foreign_key="kind.id"
+    )  # The kind of the node that saved it, as far as it is known.
+    silent_s: float = 0.0  # The time that the job had computed without a write.
+    chain: str | None = Field(
+        default=None, sa_type=Text
+    )  # The checkpoint may share files with those of the same chain. None: nothing is known.
+
+
+class Event(Stored, table=True):
+    """Something that happened to a job. Every transition writes one in its own transaction."""
+
+    __tablename__ = "event"
+    __table_args__ = (Index("event_of_job", "job", "id"),)
+    id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+    job: int = Field(sa_type=BigInteger, foreign_key="job.id")
+    attempt: int | None = None
+    at_s: float
+    what: str
+    detail: str = Field(sa_type=Text)
+
+
+class LogEntry(Stored, table=True):
+    """One line that an attempt wrote. `number` counts over the job's whole life."""
+
+    __tablename__ = "log"
+    __table_args__ = (ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),)
+    job: int = Field(primary_key=True, sa_type=BigInteger)
+    attempt: int = Field(primary_key=True)
+    number: int = Field(primary_key=True, sa_type=BigInteger)
+    line: str = Field(sa_type=Text)
+
+
+class TrimmedLog(Stored, table=True):
+    """The beginning of a job's log is gone: every line before line `number` of `attempt`, and all of earlier attempts.
+
+    It is apart from `Job`, because only few jobs have one."""
+
+    __tablename__ = "trimmed"
+    __table_args__ = (
+        CheckConstraint("lines >= 1", "lines_counted"),
+        ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
+    )
+    job: int = Field(primary_key=True, sa_type=BigInteger)
+    attempt: int
+    number: int = Field(sa_type=BigInteger)
+    lines: int = Field(sa_type=BigInteger)  # The number of lines that are gone, superseded ones too.
+
+
+class LogSize(Stored, table=True):
+    """The size of a job's log. Without a row it is counted when something is added to the log."""
+
+    __tablename__ = "logged"
+    __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
+    job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
+    size_bytes: int = Field(sa_type=BigInteger)  # The lines as UTF-8, and `logs.LINE_BYTES` for each.
+
+
+class Failure(Stored, table=True):
+    """A workload that exited with an error."""
+
+    __tablename__ = "failure"
+    __table_args__ = (
+        ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
+        Index("failure_on_node", "node", "at_s"),
+    )
+    job: int = Field(primary_key=True, sa_type=BigInteger)
+    attempt: int = Field(primary_key=True)
+    node: str
+    at_s: float
+    is_quick: bool  # True if it ended so soon that the node may be to blame. See `policy.node_health`.
+    blame: Blame = Field(sa_type=Enum(Blame, name="blame", **BY_VALUE))
+
+
+class Pause(Stored, table=True):
+    """A waiting job that must not go everywhere for a while. It counts only while `attempt` is the job's latest."""
+
+    __tablename__ = "pause"
+    __table_args__ = (Index("pause_ends", "wakes_s"),)
+    job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
+    attempt: int
+    wakes_s: float
+    not_on: str  # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after that. Empty: none.
+
+
+class Migration(Stored, table=True):
+    """A job that is told to migrate, until it runs elsewhere."""
+
+    __tablename__ = "migration"
+    job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
+    attempt: int  # The attempt that is to be saved. If another one runs, the job has migrated.
+    from_node: str
+    to_node: str | None = None
+    not_on: str  # As in a lane: the nodes where the job may not go on when it is saved.
+    by: str
+    asked_s: float

@@ -1,0 +1,38 @@
+"""Types of columns, and the base of all tables.
+
+What a state implies is a constraint in its table, so that no code path can break it. Enums are stored by value. Times
+are seconds since the epoch.
+"""
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Dialect, Integer, TypeDecorator
+from sqlalchemy import Text as PlainText
+from sqlmodel import SQLModel
+from sqlmodel._compat import SQLModelConfig
+
+from gleaner.agent.system.untrusted import storable
+
+BIG_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
+JSON_OR_NULL = JSON(none_as_null=True)
+BY_VALUE: dict[str, Any] = {"native_enum": False, "create_constraint": True, "length": 16, "values_callable": list}
+"""For an `Enum`: a StrEnum's members are its values, and SQLAlchemy would store their names."""
+CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
+"""For a table whose rows are rewritten at every transition. By default PostgreSQL lets a fifth of a table die before it
+cleans up, and a claim steps over the dead rows at the front of the index of the waiting jobs."""
+
+
+class Text(TypeDecorator[str]):
+    """A text for people, which may quote anybody. What no database takes is replaced."""
+
+    impl = PlainText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else storable(value)
+
+
+class Stored(SQLModel):
+    """The last base of every table. What the API shows of it is a frozen class, which the row itself cannot be."""
+
+    model_config = SQLModelConfig(frozen=False)

@@ -1,0 +1,28 @@
+"""Images that groups have pushed."""
+
+from sqlalchemy import BigInteger, CheckConstraint
+from sqlmodel import Field
+
+from gleaner.control.queue.tables.column_types import Stored
+
+
+class StoredImage(Stored, table=True):
+    """An image in the storage, once for all groups that have pushed it. It stays while a name or a job needs it."""
+
+    __tablename__ = "stored_image"
+    __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
+    image_id: str = Field(primary_key=True)
+    digest: str  # The digest of its archive's manifest in the storage.
+    architecture: str
+    size_bytes: int = Field(sa_type=BigInteger)
+
+
+class Image(Stored, table=True):
+    """A group's name for an image. Pushing another image under the name replaces `image_id`."""
+
+    __tablename__ = "image"
+    group: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    image_id: str = Field(foreign_key="stored_image.image_id")
+    pushed_s: float
+    pusher: str

@@ -1,0 +1,32 @@
+"""Inputs that groups have stored, and the secrets with which agents fetch others."""
+
+from sqlalchemy import BigInteger, CheckConstraint, Enum
+from sqlmodel import Field
+
+from gleaner.agent.staging.credentials import CredentialKind
+from gleaner.control.queue.tables.column_types import BY_VALUE, Stored
+
+
+class Input(Stored, table=True):
+    """A file or folder that jobs of the group read, in the storage."""
+
+    __tablename__ = "input"
+    __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
+    group: str = Field(primary_key=True)
+    content: str = Field(primary_key=True)  # The SHA-256 of its tar archive.
+    digest: str  # The digest of its archive's manifest in the storage.
+    size_bytes: int = Field(sa_type=BigInteger)
+    used_s: float  # The latest time at which it was stored, or a job submitted with it.
+
+
+class Secret(Stored, table=True):
+    """A credential that the group keeps for its jobs."""
+
+    __tablename__ = "secret"
+    group: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    url: str  # The beginning of the URLs for which it is.
+    kind: CredentialKind = Field(sa_type=Enum(CredentialKind, name="kind", **BY_VALUE))
+    sealed: bytes  # The credential, encrypted with control's key; see `secret_key`.
+    set_s: float
+    setter: str

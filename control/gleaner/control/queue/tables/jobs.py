@@ -1,0 +1,215 @@
+"""Campaigns and jobs, what is submitted with them, and the lanes in which they wait."""
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, Index, text
+from sqlmodel import Field
+
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Stored, Text
+from gleaner.control.states import Outcome, State
+
+WAITS = "state IN ('New', 'Saved') AND NOT held"
+"""The condition under which an agent may claim the job. The index of the waiting jobs is used only where a query says
+exactly this."""
+ANY_KIND = 0
+"""In a lane: its jobs can start or go on everywhere, since they save themselves."""
+SAVING = -1
+"""In a lane: its jobs have no memory saved yet, and can start on every node that can save memory. It is a row of `kind`
+like the others, so that a claim and the planner ask `fit` only."""
+
+
+class Campaign(Stored, table=True):
+    """Jobs that were submitted together."""
+
+    __tablename__ = "campaign"
+    id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+    name: str
+    group: str
+    submitted_s: float
+    submitter: str = ""
+
+
+class Spec(Stored, table=True):
+    """A job's container image, command, environment and inputs. Never changed, but that an input from a URL is noted
+    once it was fetched. A campaign's jobs share one, and `{index}` in it is filled in when it is read.
+
+    It is apart from `Job`, because a job's row is rewritten at every transition."""
+
+    __tablename__ = "spec"
+    id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+    name: str
+    image: str
+    command: Any = Field(sa_type=JSON)
+    environment: Any = Field(sa_type=JSON)
+    saves_itself: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
+    retry_on: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
+    never_retry_on: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
+    compute_limit_s: int | None = None
+    # A job that has met its memory limit gets more, up to this. None: no more than at first.
+    most_memory_mib: int | None = None
+    silent_limit_s: int | None = None
+    disk_mib: int | None = None
+    # The id of the image that the group had pushed under the name `image` at the submission. All slices of the job use
+    # this very image. None: `image` is a name that the nodes know.
+    image_id: str | None = None
+    # The files and folders that the job reads, as `StoredInput` has them, or `UrlInput` until an agent has fetched it.
+    # None: there are none.
+    inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
+    # The folders of the node that the job mounts, sorted. None: there are none.
+    mounts: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
+    # What is kept of the job's folder, as `OutputSpec` has it. None: everything.
+    outputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
+
+
+class Lane(Stored, table=True):
+    """All waiting jobs that are alike to a claim: of one group, and with the same wishes.
+
+    A lane is never deleted: `claims` steps over a lane without waiting jobs."""
+
+    __tablename__ = "lane"
+    __table_args__ = (
+        CheckConstraint("cpus >= 1", "cpus_positive"),
+        CheckConstraint("memory_mib >= 1", "memory_positive"),
+        Index(
+            "lane_wishes",
+            "group",
+            "cpus",
+            "memory_mib",
+            "kind",
+            "not_on",
+            "submitter",
+            "needs_s",
+            "mounts",
+            unique=True,
+        ),
+    )
+    id: int = Field(primary_key=True)
+    cpus: int
+    memory_mib: int
+    # The kind of node that the jobs were saved on, and that their next node must fit; 0: any node will do.
+    kind: int = 0
+    # The nodes where the jobs may not go on: they refused the jobs' checkpoints, or the jobs migrated away. See
+    # `lanes`.
+    not_on: str = ""
+    # Empty in a lane that is older than the groups' own lanes: only jobs that are Complete are in it.
+    group: str = ""
+    # The user whose jobs they are, where each of the group's users may have only so many cores. Else empty: anybody's.
+    submitter: str = ""
+    # The time that an agent must have left for the jobs; 0: any will do.
+    needs_s: int = 0
+    # The folders that the jobs mount, and the schemes of their inputs' URLs (`lanes.fetch_of`), sorted, a line each.
+    # `LaneMount` has a row for each.
+    mounts: str = ""
+
+
+class LaneMount(Stored, table=True):
+    """Folders that the jobs of a lane mount, and ways to fetch their inputs. A node that lacks one of them is not
+    offered the jobs."""
+
+    __tablename__ = "lane_mount"
+    lane: int = Field(primary_key=True, foreign_key="lane.id")
+    folder: str = Field(primary_key=True)
+
+
+class Job(Stored, table=True):
+    """One job, and its state. Only `transitions` writes `state`."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        CheckConstraint("(agent IS NOT NULL) = (state = 'Running')", "agent_iff_running"),
+        CheckConstraint("(outcome IS NOT NULL) = (state = 'Complete')", "outcome_iff_complete"),
+        CheckConstraint("(ended_s IS NOT NULL) = (state = 'Complete')", "end_iff_complete"),
+        CheckConstraint(
+            "(exit_code IS NOT NULL) = (COALESCE(outcome, '') IN ('failed', 'succeeded'))", "exit_iff_own_end"
+        ),
+        CheckConstraint("exit_code IS NULL OR (exit_code = 0) = (outcome = 'succeeded')", "zero_iff_succeeded"),
+        CheckConstraint("(output_digest IS NOT NULL) = (output_bytes IS NOT NULL)", "output_whole"),
+        CheckConstraint("output_digest IS NULL OR exit_code IS NOT NULL", "output_only_at_own_end"),
+        CheckConstraint("(from_attempt IS NOT NULL) = (from_number IS NOT NULL)", "from_whole"),
+        CheckConstraint("state <> 'Saved' OR from_attempt IS NOT NULL", "saved_has_checkpoint"),
+        CheckConstraint("state <> 'New' OR from_attempt IS NULL", "new_has_none"),
+        CheckConstraint("from_attempt <= attempt", "from_own_past"),
+        CheckConstraint("NOT lost OR (state IN ('New', 'Saved') AND attempt >= 1)", "lost_waits"),
+        CheckConstraint("state NOT IN ('Running', 'Saved') OR attempt >= 1", "running_was_claimed"),
+        CheckConstraint("(hold_reason IS NOT NULL) = held", "reason_iff_held"),
+        CheckConstraint("state <> 'Complete' OR NOT held", "complete_not_held"),
+        CheckConstraint('(campaign IS NULL) = ("index" IS NULL)', "index_iff_campaign"),
+        CheckConstraint("attempt >= 0", "attempt_counts"),
+        CheckConstraint("sound_attempt BETWEEN 0 AND attempt", "sound_was_made"),
+        CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
+        # In claim order within each lane. "Saved" sorts after "New", so the descending order puts saved jobs first.
+        Index(
+            "job_waiting",
+            "lane",
+            text("state DESC"),
+            text("priority DESC"),
+            "id",
+            sqlite_where=text(WAITS),
+            postgresql_where=text(WAITS),
+        ),
+        Index(
+            "job_on_agent", "agent", sqlite_where=text("agent IS NOT NULL"), postgresql_where=text("agent IS NOT NULL")
+        ),
+        Index(
+            "job_in_campaign",
+            "campaign",
+            "index",
+            unique=True,
+            sqlite_where=text("campaign IS NOT NULL"),
+            postgresql_where=text("campaign IS NOT NULL"),
+        ),
+        Index("job_in_group", "group", "id"),
+        Index(
+            "job_unended",
+            "group",
+            "lane",
+            "submitter",
+            sqlite_where=text("state <> 'Complete'"),
+            postgresql_where=text("state <> 'Complete'"),
+        ),
+        Index(
+            "job_running",
+            "group",
+            "submitter",
+            sqlite_where=text("agent IS NOT NULL"),
+            postgresql_where=text("agent IS NOT NULL"),
+        ),
+        Index(
+            "job_output",
+            "group",
+            "submitter",
+            "output_bytes",
+            sqlite_where=text("output_bytes IS NOT NULL"),
+            postgresql_where=text("output_bytes IS NOT NULL"),
+        ),
+        CHURNED,
+    )
+    id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+    group: str
+    campaign: int | None = Field(default=None, sa_type=BigInteger, foreign_key="campaign.id")
+    index: int | None = None
+    spec: int = Field(sa_type=BigInteger, foreign_key="spec.id")
+    lane: int = Field(foreign_key="lane.id")
+    state: State = Field(sa_type=Enum(State, name="state", **BY_VALUE))
+    outcome: Outcome | None = Field(default=None, sa_type=Enum(Outcome, name="outcome", **BY_VALUE))
+    exit_code: int | None = None
+    held: bool
+    hold_reason: str | None = Field(default=None, sa_type=Text)
+    priority: int
+    retries: int
+    failures: int  # The number of times that the workload has failed by itself and cost a retry.
+    # The number of the latest attempt, 0 before the first. It only grows, so no number is used twice.
+    attempt: int
+    agent: str | None = Field(default=None, foreign_key="agent.name")
+    lost: bool  # True if the latest attempt was given up, so that its own report still counts.
+    # The latest attempt that proves that the job does not kill its agents; losses are counted after it.
+    sound_attempt: int
+    from_attempt: int | None = None
+    # The checkpoint that the next attempt goes on from (for a Running job: that the current attempt went on from).
+    from_number: int | None = None
+    output_digest: str | None = None
+    output_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    submitted_s: float
+    ended_s: float | None = None
+    # The name of the token that submitted it. Empty in jobs that are older than this column.
+    submitter: str = ""

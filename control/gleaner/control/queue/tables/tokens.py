@@ -1,0 +1,52 @@
+"""Tokens, browsers that are signed in, and the program that leads."""
+
+from sqlalchemy import BigInteger, CheckConstraint, Enum
+from sqlmodel import Field
+
+from gleaner.control.models.tokens import Role
+from gleaner.control.queue.tables.column_types import BY_VALUE, Stored
+
+
+class Token(Stored, table=True):
+    """A bearer token's hash, and what it allows."""
+
+    __tablename__ = "token"
+    __table_args__ = (
+        CheckConstraint("role <> 'user' OR \"group\" IS NOT NULL", "user_has_group"),
+        CheckConstraint("NOT manager OR role = 'user'", "manager_is_user"),
+    )
+    hash: str = Field(primary_key=True)
+    role: Role = Field(sa_type=Enum(Role, name="role", **BY_VALUE))
+    name: str = Field(index=True)
+    group: str | None = None
+    issued_s: float
+    revoked_s: float | None = None
+    # True if its owner may change all jobs of the group, and not only their own.
+    manager: bool = False
+    expires_s: float | None = None  # The time from which it is worth nothing. None: it does not end by itself.
+
+
+class WebSession(Stored, table=True):
+    """A browser that is signed in to the web page; before that, the code that may sign it in."""
+
+    __tablename__ = "web_session"
+    __table_args__ = (CheckConstraint("role IN ('user', 'admin')", "people_only"),)
+    hash: str = Field(primary_key=True)  # The hash of the code, and then of the session's own secret.
+    token: str  # The id of the token that stands behind it; empty where munge has vouched.
+    role: str
+    name: str
+    group: str | None = None
+    manager: bool
+    opened_s: float | None = None  # None: a code that nobody has used yet.
+    expires_s: float = Field(index=True)
+
+
+class Leader(Stored, table=True):
+    """The control program that leads: at most one row."""
+
+    __tablename__ = "leader"
+    __table_args__ = (CheckConstraint("id = 1", "only_one"),)
+    id: int = Field(primary_key=True)
+    holder: str
+    until_s: float  # By the database's clock.
+    epoch: int = Field(sa_type=BigInteger)  # Higher than that of every earlier leader; see `leader`.
