@@ -14,6 +14,7 @@ from gleaner.control.queue import secret_key
 
 pytestmark = pytest.mark.slow
 VALUE = "AKIAEXAMPLE:wJalrXUtnFEMI"
+SCHEMES = "a secret is for a URL that begins with s3:// or https:// or roots://"
 CEPH = ("ceph", "--for", "s3://s3.example.org/atlas/")
 
 
@@ -72,9 +73,15 @@ def test_the_value_is_asked_for_on_the_terminal_and_not_shown(harness: CliHarnes
         ((*CEPH, "--from-file", "none"), "none: No such file"),
         ((*CEPH, "--from-file", "empty"), "must be ACCESS_KEY:SECRET_KEY"),
         (("a b", "--for", "https://host/", "--from-file", "keys"), "no name for a secret"),
-        (("a", "--for", "ftp://host/", "--from-file", "keys"), "--for: must begin with"),
-        (("a", "--for", "file:///data", "--from-file", "keys"), "--for: a secret is for a URL that begins with"),
-        (("a", "--from-file", "keys"), "--for"),
+        (("a", "--for", "ftp://host/", "--from-file", "keys"), f"--for: {SCHEMES}"),
+        (("a", "--for", "HTTPS://host/", "--from-file", "keys"), f"--for: {SCHEMES}"),
+        (("a", "--for", "", "--from-file", "keys"), f"--for: {SCHEMES}"),
+        (("a", "--for", "file:///data", "--from-file", "keys"), f"--for: {SCHEMES}"),
+        (("a", "--for", "root://host/", "--from-file", "keys"), "--for: a token is shown"),
+        (("a", "--from-file", "keys"), "Missing option '--for'. (see glean secret set --help)"),
+        (("a", "--for"), "Option '--for' requires an argument. (see glean secret set --help)"),
+        (("a", "s3://bucket/"), "Missing option '--for'. (see glean secret set --help)"),
+        (("a", "--for", "https://h/", "--from-file", "keys", "--group", "x y"), "--group must begin with a letter"),
     ],
 )
 def test_a_mistake_is_one_line_before_control_is_asked(

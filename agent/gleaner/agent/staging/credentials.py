@@ -92,14 +92,15 @@ def url_fault(url: str) -> str:
     >>> url_fault("root://eos.example.org//eos/")
     'a token is shown to an XRootD server only over TLS: write roots://'
     """
+    if url.startswith("root://"):
+        return "a token is shown to an XRootD server only over TLS: write roots://"
+    begins = tuple(f"{each}://" for each in EXPECTED)
+    if not url.startswith(begins):
+        return f"a secret is for a URL that begins with {' or '.join(begins)}"
     try:
         where = allowed_urls.location(url)
     except ValueError as error:
         return str(error)
-    if where.scheme == "root":
-        return "a token is shown to an XRootD server only over TLS: write roots://"
-    if where.scheme not in EXPECTED:
-        return f"a secret is for a URL that begins with {' or '.join(f'{each}://' for each in EXPECTED)}"
     if "*" in where.host:
         return "a secret is for one host: write no * in it"
     return "a secret is for all that is below its URL: write no ? in it" if "?" in url else ""

@@ -118,8 +118,12 @@ def _plain(said: str) -> str:
 def _usage(error: Exception, said: str, arguments: list[str]) -> str:
     """Return a mistake in the options, what to write instead, and whose help tells more."""
     path: str = getattr(getattr(error, "ctx", None), "command_path", "glean")
-    if path == "glean":  # the library does not tell for an option without its value
-        path = " ".join(["glean", *(word for word in arguments[:1] if word in command().commands)])
+    verb = command() if path == "glean" else None  # the library does not tell for an option without its value
+    for word in arguments:
+        verb = getattr(getattr(verb, "whole", verb), "commands", {}).get(word)
+        if verb is None:
+            break
+        path += f" {word}"
     if path.endswith((" submit", " check")) and said.startswith("No such option"):
         from gleaner.control.campaigns.wrong_keys import INSTEAD, OPTIONS
 

@@ -15,7 +15,7 @@ from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.input_errors import one_line
+from gleaner.control.input_errors import complaint, one_line
 from gleaner.control.models.base import Name
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.simulation.metrics.tables import Table
@@ -55,7 +55,11 @@ def set_secret(
         credentials.kind(url, value)
     except ValueError as error:
         raise BadInput(str(error)) from None
-    given = SecretPut(name=wanted, url=url, value=SecretStr(value), group=group)
+    try:
+        given = SecretPut(name=wanted, url=url, value=SecretStr(value), group=group)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(complaint("--group" if first["loc"] == ("group",) else "--for", first)) from None
     with connect() as control:
         return _answer(control.set_secret(given), as_json=as_json)
 
