@@ -179,6 +179,8 @@ def test_a_campaign_is_held_released_and_cancelled_as_one(harness: ApiHarness) -
     harness.user.submit(indices=[0, 1, 2])
     assert harness.user.post("/v1/campaigns/1/hold").json()["held"] == 3
     assert harness.user.post("/v1/campaigns/1/release").json()["held"] == 0
+    assert harness.user.patch("/v1/campaigns/1", {"priority": 7}).json()["new"] == 3
+    assert {row["priority"] for row in harness.user.get("/v1/jobs", campaign=1).json()["jobs"]} == {7}
     assert harness.user.post("/v1/campaigns/1/cancel").json()["cancelled"] == 3
 
 

@@ -55,6 +55,7 @@ def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_o
     bob, manager = harness.caller("user", "bob", "atlas"), made(harness, "user", "mary", "atlas", manager=True)
     for verb in ("hold", "release", "cancel"):
         assert "only alice" in detail(bob.post(f"/v1/campaigns/1/{verb}"), 403)
+    assert "only alice" in detail(bob.patch("/v1/campaigns/1", {"priority": 5}), 403)
     assert bob.get("/v1/campaigns/1").json()["new"] == 2
     assert manager.post("/v1/campaigns/1/cancel").json()["cancelled"] == 2
 

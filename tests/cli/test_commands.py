@@ -251,6 +251,8 @@ def test_hold_release_and_priority_change_the_job(harness: CliHarness) -> None:
     assert json.loads(harness.good("release", job, "--json"))[0]["held"] is False
     assert json.loads(harness.good("priority", job, "-5", "--json"))[0]["priority"] == -5
     assert "between" in harness.refused("priority", job, "1000001", code=2)
+    for wrong in (["5"], ["0", "5"], [job, "6", "5"], ["--campaign", "1", job, "5"]):
+        assert "say JOB N, or --campaign C N" in harness.refused("priority", *wrong, code=2)
 
 
 def test_one_job_that_refuses_does_not_keep_the_others_from_it(harness: CliHarness) -> None:

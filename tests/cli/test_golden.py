@@ -85,8 +85,8 @@ CASES = {
     "jobs": Case(
         (
             *both("list", "list --campaign 1", "status", "status --campaign 1", "hold 7 1234", "release 7"),
-            *both("cancel --campaign 1", "migrate 7", "priority 7 5", "show 7", "show 1234", "wait 7"),
-            *both("submit --image pi", "submit runs.yaml", "results 7", "results 7 --to there"),
+            *both("cancel --campaign 1", "migrate 7", "priority 7 5", "priority --campaign 1 -5", "show 7"),
+            *both("show 1234", "wait 7", "submit --image pi", "submit runs.yaml", "results 7", "results 7 --to there"),
             "list --limit 0", "hold", "show 99", "priority 7 2000000", "migrate 7 --to /", "results",
         ),
         {
@@ -94,7 +94,7 @@ CASES = {
             "POST /v1/campaigns/1/cancel": STATUS | {"campaign": 1}, "POST /v1/jobs/7/hold": JOB,
             "POST /v1/jobs/1234/hold": JOB | ALONE, "POST /v1/jobs/7/release": JOB, "POST /v1/jobs/7/migrate": JOB,
             "PATCH /v1/jobs/7": JOB | {"priority": 5}, "GET /v1/jobs/7": FULL, "GET /v1/jobs/1234": BARE,
-            "POST /v1/jobs": {"campaign": 4, "jobs": [5, 6, 7]},
+            "PATCH /v1/campaigns/1": STATUS | {"campaign": 1}, "POST /v1/jobs": {"campaign": 4, "jobs": [5, 6, 7]},
         },
         {"runs.yaml": CAMPAIGN},
     ),

@@ -6,10 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import Connection
 
+from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
 from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
+from gleaner.control.models.jobs import Change
 from gleaner.control.queue import jobs, queries
 
 router = APIRouter(tags=["campaigns"])
@@ -65,3 +67,15 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Cancel every job of the campaign that has not ended."""
     by = caller.identity.name
     return _to_each(caller, campaign, lambda db: jobs.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))
+
+
+@router.patch("/v1/campaigns/{campaign}", responses=documented(404, 409, 413, 422))
+def change_campaign(
+    caller: User, campaign: CampaignPath, change: Annotated[Change, examples.A_CHANGE]
+) -> CampaignStatus:
+    """Change the priority of every job of the campaign that has not ended."""
+
+    def act(db: Connection) -> None:
+        jobs.set_campaign_priority(db, campaign, change.priority, by=caller.identity.name, now_s=caller.now_s)
+
+    return _to_each(caller, campaign, act)

@@ -36,7 +36,9 @@ VERBS = (
     LazyVerb("release", JOBS, "Let held jobs go on.", "jobs:release"),
     LazyVerb("cancel", JOBS, "End jobs for good; their checkpoints are deleted.", "jobs:cancel"),
     # -5 is a number, not an option
-    LazyVerb("priority", JOBS, "Change a job's priority.", "jobs:priority", ignore_unknown_options=True),
+    LazyVerb(
+        "priority", JOBS, "Change a job's or a campaign's priority.", "jobs:priority", ignore_unknown_options=True
+    ),
     LazyVerb("migrate", JOBS, "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
     LazyVerb("deliver", JOBS, "Copy results to the targets of their jobs once more.", "jobs:deliver"),
     LazyVerb(

@@ -219,6 +219,9 @@ class Control:
     def change(self, job: int, change: Change) -> JobRow:
         return self._write("PATCH", f"/v1/jobs/{job}", JobRow, change)
 
+    def change_campaign(self, campaign: int, change: Change) -> CampaignStatus:
+        return self._write("PATCH", f"/v1/campaigns/{campaign}", CampaignStatus, change)
+
     def log(self, job: int, *, first: int, limit: int, everything: bool = False) -> LogPage:
         wanted = {"first": first, "limit": limit} | ({"all": 1} if everything else {})
         return self._read(f"/v1/jobs/{job}/log", LogPage, wanted)

@@ -92,13 +92,21 @@ def deliver(jobs: Annotated[list[int], typer.Argument(metavar="JOB", min=1)], as
 
 
 def priority(
-    job: Job, number: Annotated[int, typer.Argument(metavar="N", help="Higher goes first.")], as_json: AsJson = False
+    numbers: Annotated[list[int], typer.Argument(metavar="[JOB] N", help="Higher goes first.")],
+    campaign: Campaign = None,
+    as_json: AsJson = False,
 ) -> Answer:
-    """Change a job's priority."""
+    """Change a job's or a campaign's priority."""
+    *jobs, number = numbers
+    if len(jobs) != (campaign is None) or min(jobs, default=1) < 1:
+        raise BadInput("say JOB N, or --campaign C N: the higher N goes first")
     if not -1_000_000 <= number <= 1_000_000:
         raise BadInput(f"priority must be between -1000000 and 1000000, found {number}")
+    change = Change(priority=number)
     with connect() as control:
-        return Answer((control.change(job, Change(priority=number)),), as_json)
+        if campaign is not None:
+            return Answer(control.change_campaign(campaign, change), as_json)
+        return Answer((control.change(jobs[0], change),), as_json)
 
 
 def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json: bool) -> Answer:

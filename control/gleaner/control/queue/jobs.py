@@ -211,6 +211,13 @@ def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: s
     record(db, job, "priority", now_s=now_s, detail=detail)
 
 
+def set_campaign_priority(db: Connection, campaign: int, priority: int, *, now_s: float, by: str = "") -> None:
+    """Give all jobs of the campaign that are not Complete this priority."""
+    others = _locked_ones(db, campaign) & (JOB.c.priority != priority)
+    record_all(db, others, "priority", now_s=now_s, detail=f"to {priority}" + (f", by {by}" if by else ""))
+    db.execute(update(JOB).where(others).values(priority=priority))
+
+
 def cancel(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
     """End the job for good; its agent is told to drop it. Cancelling it again changes nothing."""
     row = lock(db, job)
