@@ -162,6 +162,15 @@ def test_the_list_is_filtered_and_paged(harness: ApiHarness) -> None:
     assert harness.user.get("/v1/jobs", state="New", held=False).json()["total"] == 3
 
 
+def test_a_limit_of_the_disk_above_that_of_all_nodes_is_refused_with_both(harness: ApiHarness) -> None:
+    harness.user.submit(spec={"disk_mib": 30 * 1024})
+    for disk_mib in (None, 1024, 20 * 1024):
+        harness.agent(disk_mib=disk_mib)
+    harness.user.submit(spec={"disk_mib": 20 * 1024})
+    said = detail(harness.user.post("/v1/jobs", {"job": SPEC | {"disk_mib": 30 * 1024}}), 422)
+    assert said == "disk: a job may write 20 GiB at most (disk_mib_per_job) on the nodes here, found 30 GiB"
+
+
 def test_hold_release_priority_and_cancel(harness: ApiHarness) -> None:
     job = harness.user.submit(hold=True)
     assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["held"]

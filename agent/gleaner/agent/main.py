@@ -124,8 +124,9 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         except slurm_job.Unknown as error:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
     facts = node_facts(
-        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(settings), fetches=fetch.schemes()
-    )
+        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(settings), fetches=fetch.schemes(),
+        disk_mib=settings.disk_mib_per_job,
+    )  # fmt: skip
     if warning := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
         log.warning(warning)
     return Agent(

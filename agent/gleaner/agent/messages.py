@@ -117,6 +117,8 @@ class NodeFacts(Message):
     fetches: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     """The schemes of the URLs from which this agent can fetch inputs. A job with an input that is still to be fetched
     from another one is not offered to it."""
+    disk_mib: Mebibytes | None = None
+    """The most that a job may write here, whatever it asks for itself."""
 
 
 class NodeImages(Message):

@@ -30,11 +30,12 @@ def node_facts(
     memory_mib: int | None,
     mounts: Sequence[str] = (),
     fetches: Sequence[str] = (),
+    disk_mib: int | None = None,
 ) -> NodeFacts:
     """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel.
 
     `mounts` are the folders that jobs may mount; those that are not there are left out. `fetches` are the schemes of
-    inputs' URLs.
+    inputs' URLs. `disk_mib` is the most that a job may write.
     """
     return NodeFacts(
         node=os.environ.get("SLURMD_NODENAME") or platform.node().split(".")[0],
@@ -47,6 +48,7 @@ def node_facts(
         cpu_features=_cpu_features(),
         mounts=_mounts_here(mounts),
         fetches=tuple(fetches),
+        disk_mib=disk_mib,
     )
 
 

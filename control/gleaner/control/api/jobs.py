@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, output_key
-from gleaner.agent.common.quantities import in_words
+from gleaner.agent.common.quantities import in_words, memory_in_words
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
@@ -127,6 +127,12 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
         raise HTTPException(422, f"job.mounts: {why}")
     with caller.writing() as db:
         warning = images.check_exists(db, group, submission.job.image)
+        disk_mib = submission.job.disk_mib
+        if disk_mib is not None and disk_mib > (most_mib := queries.disk_offered(db) or disk_mib):
+            most = f"{memory_in_words(most_mib)} at most (disk_mib_per_job)"
+            raise HTTPException(
+                422, f"disk: a job may write {most} on the nodes here, found {memory_in_words(disk_mib)}"
+            )
         if caller.group is None:  # a user's group comes from a token or a rule, so it exists
             tokens.check_group(db, group, named=_named_groups(caller))
         made = jobs.submit(

@@ -422,7 +422,8 @@ def waiting(
 
 GONE_S = 600.0
 """So long after its own end an agent is gone, whatever clocks say and however long Slurm waits to kill it."""
-OFFERS_LOOKED_AT = 200
+_OFFERS = select(AGENT.c.facts).order_by(AGENT.c.name.desc()).limit(200)
+"""The facts of the latest agents. Those of agents that have not registered are None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,8 +445,13 @@ def memory_offered(db: Connection) -> frozenset[int]:
 
     The agents' settings may leave less than the node has.
     """
-    latest = select(AGENT.c.facts).order_by(AGENT.c.name.desc()).limit(OFFERS_LOOKED_AT)
-    return frozenset(int(facts["memory_mib"]) for facts in db.execute(latest).scalars() if facts)
+    return frozenset(int(facts["memory_mib"]) for facts in db.execute(_OFFERS).scalars() if facts)
+
+
+def disk_offered(db: Connection) -> int | None:
+    """Return the most, in MiB, that any of the latest agents has let a job write; None if none has told."""
+    found = [facts.get("disk_mib") for facts in db.execute(_OFFERS).scalars() if facts]
+    return max(filter(None, found), default=None)
 
 
 def agents_here(db: Connection) -> tuple[AgentHere, ...]:
