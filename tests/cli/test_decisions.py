@@ -85,6 +85,23 @@ def test_a_job_that_runs_says_which_decision_started_it(admin: CliHarness, harne
 
 
 @pytest.mark.slow
+def test_a_decision_of_an_older_slice_is_not_cited(admin: CliHarness, harness: CliHarness) -> None:
+    job = waits_between_others(admin, harness)
+    (claimed,) = (each for each in harness.node.claim() if each.job == job)
+    harness.node.record_return(claimed, ReturnReason.UNSAVABLE, "it has a device open")
+    waits = json.loads(harness.good("why", str(job), "--json"))
+    assert (waits["decision"], "It was" in waits["why"]) == (None, False), "it began the slice that has ended"
+    moved = stored(harness, f"job {job}", kind=DecisionKind.MIGRATE, answer={})
+    assert "It was moved at" in harness.good("why", str(job))
+    (claimed,) = harness.node.claim()
+    assert harness.good("why", str(job)).endswith(f" (glean explain {moved})\n"), "it led to this slice"
+    harness.node.record_return(claimed, ReturnReason.UNSAVABLE, "it has a device open")
+    harness.good("release", str(job))
+    harness.node.claim()
+    assert "nothing about it is recorded" in harness.good("why", str(job))
+
+
+@pytest.mark.slow
 def test_a_job_that_waits_says_for_what(harness: CliHarness) -> None:
     job = submit(harness)
     assert harness.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"

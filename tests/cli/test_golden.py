@@ -122,8 +122,8 @@ CASES = {
             *both("simulate replay 3", "simulate replay 4"), "why x", "simulate replay nowhere.json",
         ),
         {
-            "GET /v1/jobs/7": FULL | {"job": JOB | {"state": "Running"}}, "GET /v1/decisions": [START],
-            "GET /v1/decisions/3": START, "GET /v1/decisions/4": DRY,
+            "GET /v1/jobs/7": FULL | {"job": JOB | {"state": "Running"}, "attempts": [ATTEMPT]},
+            "GET /v1/decisions": [START], "GET /v1/decisions/3": START, "GET /v1/decisions/4": DRY,
         },
     ),
     "tokens_and_images": Case(

@@ -17,7 +17,7 @@ from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.simulation.metrics.tables import Table
-from gleaner.control.states import State
+from gleaner.control.states import WAITING, State
 
 Decision = Annotated[
     int, typer.Argument(metavar="DECISION", min=1, help="The decision's number, as `glean why` shows it.")
@@ -30,7 +30,7 @@ _DECIDED = {"start": "released", "claim": "released before all others", "hold": 
 
 @dataclass(frozen=True, slots=True)
 class JobReason:
-    """The reason for a job's state, in a sentence or two, and the last decision about the job, if one is stored."""
+    """The reason for a job's state, in a sentence or two, and the decision that led to it, if one is stored."""
 
     subject: str
     why: str
@@ -47,6 +47,8 @@ def why(
     with connect() as control:
         detail = control.job(int(number)) if kind == "job" else None
         last = next(iter(control.decisions(subject, limit=1)), None)
+    if detail is not None and last is not None and not _is_of_now(last, detail):
+        last = None
     said = about_slurm_job(subject, last) if detail is None else about_job(detail, last)
     if as_json:
         return Answer(JobReason(subject, said, last.id if last else None), as_json)
@@ -58,6 +60,12 @@ def explain(decision: Decision, as_json: AsJson = False) -> Answer:
     with connect() as control:
         found = control.decision(decision)
     return Answer(found, as_json) if as_json else Answer(tuple(_explained(found)))
+
+
+def _is_of_now(last: DecisionRow, detail: JobDetail) -> bool:
+    """Return True if the decision belongs to the job's present slice or wait, or has ended the slice before that."""
+    before = detail.attempts if detail.job.state in WAITING else detail.attempts[:-1]
+    return not before or last.at_s > before[-1].claimed_s  # a start is decided in the instant of its claim
 
 
 def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
