@@ -89,6 +89,22 @@ def test_what_only_the_account_may_write_is_no_fault_of_an_ordinary_users_look()
         assert state_of("storage's writes", h.control(uid=uid, storage=denied)) is state
 
 
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("storage", h.control(storage=DENIED)),
+        ("storage", h.node(storage=DENIED)),
+        ("work folder", h.node(folders={"/var/lib/gleaner/work": DENIED})),
+        ("database's disk", h.control(folders={"/var/lib/gleaner": DENIED})),
+    ],
+)
+def test_a_folder_that_only_the_account_may_look_into_is_no_fault_of_an_ordinary_users_look(
+    name: str, facts: Facts
+) -> None:
+    states = [state_of(name, replace(facts, uid=uid)) for uid in (1000, h.UID, 0)]
+    assert states == [CheckState.NOT_CHECKED, CheckState.FAULT, CheckState.FAULT]
+
+
 def test_there_is_a_case_for_each_check_and_a_name_stands_once() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)

@@ -36,11 +36,20 @@ def _found(facts: Facts) -> StorageFacts:
     return needed(facts.storage)
 
 
+def _not_looked_at(facts: Facts, found: Unread, to_do: str) -> Judgement:
+    """Judge a folder that could not be looked at. Those of the service account are closed to ordinary users."""
+    if os.strerror(errno.EACCES) in found.why and not facts.is_account_or_root:
+        return not_checked(f"{found.why}: only the service account may look there", "run this as root")
+    return fault(found.why, to_do)
+
+
 def folder(facts: Facts) -> Judgement:
     """Judge whether the folder is there and was set up."""
     path = folder_path(facts)
     if isinstance(facts.storage, Unread):
-        return fault(facts.storage.why, f"is the file system mounted? `storage` must name the folder ({path})")
+        return _not_looked_at(
+            facts, facts.storage, f"is the file system mounted? `storage` must name the folder ({path})"
+        )
     if not facts.storage.is_set_up:
         if facts.role is MachineRole.NODE:
             return fault(f"no storage is mounted at {path} (it was never set up)", "mount the shared file system there")
@@ -138,7 +147,7 @@ def work_folder(facts: Facts) -> Judgement:
     settings = needed(facts.agent)
     found = facts.folders.get(str(settings.work), Unread("it was not looked at"))
     if isinstance(found, Unread):
-        return fault(found.why, f"install -d -o gleaner -g gleaner -m 0750 {settings.work}")
+        return _not_looked_at(facts, found, f"install -d -o gleaner -g gleaner -m 0750 {settings.work}")
     if not isinstance(facts.privileged, Unread) and found.uid != facts.privileged.agent_uid:
         return fault(
             f"{settings.work} is uid {found.uid}'s", f"chown it to the service account: {facts.privileged.agent_uid}"
@@ -216,7 +225,7 @@ def database_disk(facts: Facts) -> Judgement:
         return not_checked("the database is a server's")
     ((path, found),) = facts.folders.items()
     if isinstance(found, Unread):
-        return fault(found.why, "make that folder, owned by the service account")
+        return _not_looked_at(facts, found, "make that folder, owned by the service account")
     if found.free_bytes < _LEAST_BYTES:
         return fault(f"{size(found.free_bytes)} are free in {path}", "free some space: control cannot write its queue")
     return ok(f"{path}, {size(found.free_bytes)} are free")

@@ -29,7 +29,7 @@ _OURS = (DRAFTS, ".broken", "agents", "jobs", "images", "inputs")
 
 def probe(root: Path) -> dict[str, Any]:
     """Return the facts of the folder. Raises `OSError` if it cannot be looked at."""
-    facts = root.stat()
+    facts = os.stat(f"{root}/.")  # noqa: PTH116 - with the dot it fails for whoever may not look into the folder
     space = os.statvfs(root)
     found: dict[str, Any] = {
         "uid": facts.st_uid,
