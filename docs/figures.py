@@ -18,14 +18,19 @@ REGULAR = (("node1", 88, 166, "regular job"), ("node2", 179, 212, "regular job")
 OTHERS = (
     ("node1", 2, 77),
     ("node1", 182, 210),
-    ("node2", 3, 78),
+    ("node2", 3, 76),
     ("node2", 91, 166),
     ("node3", 91, 167),
     ("node3", 182, 207),
 )
 """Times in which other jobs of the campaign compute."""
-FOLLOWED = (("node2", 3, 50), ("node2", 54, 78), ("node2", 91, 164), ("node1", 182, 210))
-NOTES = ((50, "node2", "saved here"), (91, "node2", "goes on here"), (182, "node1", "and on another node"))
+FOLLOWED = (("node2", 3, 50), ("node2", 54, 76), ("node2", 91, 164), ("node1", 182, 210))
+NOTES = (
+    (76, "node2", "saved here", "end"),
+    (91, "node2", "goes on here", "start"),
+    (182, "node1", "and on another node", "middle"),
+)
+"""Each with the side of the words that stands at that time, so that two notes do not overlap."""
 END_S = 212
 WAITS = {
     "vacated at once for a regular job (as shipped)": (
@@ -86,9 +91,9 @@ def one_run() -> str:
             yield _box(x(begin_s), y(node) + 17, (end_s - begin_s) * scale, 16, COLOURS["followed"])
         for (node, _begin_s, end_s), (after, begin_s, _end_s) in itertools.pairwise(FOLLOWED):
             yield _line(x(end_s), y(node) + 25, x(begin_s), y(after) + 25, COLOURS["followed"])
-        for at_s, node, words in NOTES:
+        for at_s, node, words, anchor in NOTES:
             yield _line(x(at_s), y(node) + 17, x(at_s), y(node) - 2)
-            yield _text(x(at_s), y(node) - 6, words)
+            yield _text(x(at_s), y(node) - 6, words, anchor=anchor)
         yield _text(
             x(END_S / 2), top + 3 * row, "seconds since the campaign was submitted: 0 to 212; pale: its other jobs"
         )

@@ -110,6 +110,14 @@ def test_the_pictures_are_those_that_the_program_draws() -> None:
         assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
 
 
+def test_the_marked_save_is_the_one_from_which_the_job_goes_on() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    (saved_s, *_), *later = drawn["NOTES"]
+    slices = {begin_s: end_s for (_, _, end_s), (_, begin_s, _) in itertools.pairwise(drawn["FOLLOWED"])}
+    assert slices[later[0][0]] == saved_s
+    assert later[1][0] in slices
+
+
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
     names = {"path": "FILE", "size": "N", "what": "X"}
     said = [[kind.reason.format(**names), kind.advice] for kind in criu_reasons.KINDS]
