@@ -96,7 +96,7 @@ def test_a_body_beyond_the_limit_is_refused_in_one_line(harness: ApiHarness) -> 
 
 
 def test_a_job_larger_than_any_node_is_refused_with_both_sizes(harness: ApiHarness) -> None:
-    _cluster(harness, node("n1", 4, 2048), node("n2", 2, 4096, "ALLOCATED"))
+    _cluster(harness, node("n1", 4, 2048 + 64), node("n2", 2, 4096 + 64, "ALLOCATED"))
     line = detail(harness.user.post("/v1/jobs", {"job": SPEC | {"cpus": 4, "memory_mib": 4096}}), 422)
     assert line == "larger than any node: it needs 4 cores and 4096 MiB, the largest node has 4 cores and 2048 MiB"
     harness.user.submit(spec={"cpus": 2, "memory_mib": 4096})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.mounts import remove_tree
-from gleaner.agent.privileged.shim import transfer, written_layer
+from gleaner.agent.privileged.shim import head_room, transfer, written_layer
 from gleaner.agent.privileged.shim.main import Call
 from gleaner.agent.privileged.shim.transfer import check_descriptors, own_folder
 from gleaner.agent.system.ipc import HandshakeFailed
@@ -171,6 +171,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
     monkeypatch.setattr(transfer, "_make_relay", lambda *_, **_named: (relay, socket.socket()))
     monkeypatch.setattr(transfer, "_run", save)
+    monkeypatch.setattr(head_room, "of_container", lambda _: head_room.Need(1, 2, 3))
     monkeypatch.setattr(transfer, "_root_of_state", lambda _: "/")
     monkeypatch.setattr(written_layer, "layers", lambda *_: None)
     monkeypatch.setattr(written_layer, "send", lambda *_: None)

@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Assignment, Completed, SelfSave, Slice
+from gleaner.agent.messages import Assignment, Completed, ReturnReason, SelfSave, Slice
+from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
 from gleaner.control.models.jobs import JobSpec, SelfSaveSpec
 from gleaner.control.queue import attempt_reports, node_health
 from gleaner.control.queue.errors import Refused
@@ -120,3 +121,18 @@ def test_the_range_is_rounded_as_other_memory_is_and_may_not_end_before_it_begin
     assert (detail.job.memory_mib, detail.most_memory_mib) == (512, 4096)
     with pytest.raises(ValidationError, match="the most memory is less than the least: 512 MiB, and at most 100 MiB"):
         JobSpec(name="a", image="a", memory_mib=512, most_memory_mib=100)
+
+
+def test_a_job_that_could_not_be_restored_in_its_memory_is_not_held_before_it_has_had_the_most(
+    harness: QueueHarness,
+) -> None:
+    job = harness.job(memory_mib=512, most_memory_mib=1024)
+    line = f"{NEEDS_MEMORY} than its limit of 512 MiB allows"
+    for node, memory_mib, is_held in (("a", 512, False), ("b", 1024, False), ("c", 1024, True)):
+        work = harness.claim_one(harness.agent(node))
+        assert work.memory_mib == memory_mib
+        if node == "a":
+            harness.record_checkpoint(job, work.attempt)
+        harness.record_return(job, work.attempt, ReturnReason.UNSAVABLE, detail=line)
+        assert harness.detail(job).job.held == is_held
+    assert "goes on from checkpoint 1/1 with 1 GiB" in [event.detail for event in harness.detail(job).events]

@@ -606,7 +606,7 @@ class ReturnReason(StrEnum):
     """The job ran, and every save failed. `detail` says why the first one failed."""
     UNSAVABLE = "cannot be saved"
     """The job ran, and a save failed for a reason that holds on every node until the program changes. `detail` says
-    what to do."""
+    what to do. It begins with `head_room.NEEDS_MEMORY` if the job can be saved with more memory."""
     TOO_LATE = "too late"
     """The job ran, but its save or its result was not finished at the agent's end: no fault of the job. `detail` says
     why an earlier save failed, if one did. If the save is finished later, the agent reports it: it counts until

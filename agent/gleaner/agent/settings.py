@@ -57,7 +57,7 @@ class AgentSettings(FileSettings):
     cpus: int | None = Field(default=None, ge=1)
     """The cores that jobs may use. By default all cores of the allocation."""
     memory_mib: int | None = Field(default=None, ge=1)
-    """The memory that jobs may use. By default all memory of the allocation."""
+    """The memory for jobs and, of that, 64 MiB for their restores. By default all memory of the allocation."""
     save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
     """The rate at which a node saves memory to the storage, all jobs together. It counts until the node has measured
     its own. By default a usual rate for the node's runtime (`save_cost.ASSUMED_MIB_S`). Lower where storage is

@@ -14,6 +14,7 @@ import structlog
 from gleaner.agent.messages import MOST_IMAGES, NodeFacts, NodeImages
 from gleaner.agent.node.compatibility import version
 from gleaner.agent.privileged.common import mount_folders
+from gleaner.agent.privileged.shim.head_room import HEAD_ROOM_MIB
 from gleaner.agent.runtime.images import matches
 from gleaner.agent.runtime.interface import RuntimeFacts
 
@@ -34,13 +35,14 @@ def node_facts(
 ) -> NodeFacts:
     """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel.
 
-    `mounts` are the folders that jobs may mount; those that are not there are left out. `fetches` are the schemes of
-    inputs' URLs. `disk_mib` is the most that a job may write.
+    Jobs get all but the head room of restores. `mounts` are the folders that jobs may mount; those that are not there
+    are left out. `fetches` are the schemes of inputs' URLs. `disk_mib` is the most that a job may write.
     """
+    memory_mib = memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib()
     return NodeFacts(
         node=os.environ.get("SLURMD_NODENAME") or platform.node().split(".")[0],
         cpus=cpus or _from_slurm("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)),
-        memory_mib=memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib(),
+        memory_mib=max(1, memory_mib - HEAD_ROOM_MIB),
         runtime=runtime.runtime,
         criu=runtime.criu if runtime.checkpoints else "",
         kernel=platform.release(),

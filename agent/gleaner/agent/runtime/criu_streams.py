@@ -33,6 +33,8 @@ LAYER_PART = "layer.tar"
 """The files that the container has written outside its job's folder (`privileged.shim.written_layer`)."""
 SEAL_PART = "seal.json"
 """Root's own notes of what it has saved, for a user job (`privileged.shim.seal`)."""
+TIGHT_PART = "tight"
+"""A mark: the restore needs more memory than the container's limit (`privileged.shim.head_room`)."""
 _ROOT = 0
 _CHUNK_BYTES = 2**20
 PREFIX = "criu."
@@ -140,6 +142,8 @@ def save(handshake: Handshake, draft: Draft) -> None:
     """
     last = _stream_images(handshake, lambda listener: capture(listener, draft, handshake.connection), draft)
     draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
+    if last.get("is_tight"):
+        draft.add(TIGHT_PART, [b"yes"])
     if "seal" in last:
         draft.add(SEAL_PART, [str(last["seal"]).encode()])
 
@@ -150,7 +154,7 @@ def restore(handshake: Handshake, archive: Archive) -> None:
     parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
     answer: Message = {name: text_of(b"".join(archive.read(part))) for name, part in parts.items()}
     has_layer = LAYER_PART in archive.parts
-    handshake.say(answer | {"layer": has_layer})
+    handshake.say(answer | {"layer": has_layer, "is_tight": TIGHT_PART in archive.parts})
     if has_layer:
         _, pipe = handshake.hear()
         _send_layer(pipe, archive)

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from gleaner.agent.privileged.shim.head_room import HEAD_ROOM_MIB
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.why_waiting import NodeOutlook, Surroundings
 from gleaner.control.queue import node_health, queries
@@ -11,7 +12,7 @@ from gleaner.control.slurm.agents_view import kill_switch, waits_for
 
 
 def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
-    """Return the nodes at the last look at the cluster; None before the first look."""
+    """Return the nodes at the last look, with the memory that jobs can have; None before the first look."""
     if state.cluster is None:
         return None
     nodes = state.cluster.nodes.values()
@@ -19,7 +20,7 @@ def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tu
     return tuple(
         NodeOutlook(
             node.cpus,
-            node.memory_mib,
+            max(1, node.memory_mib - HEAD_ROOM_MIB),
             is_free=node.name in idle - excluded,
             is_excluded=node.name in idle & excluded,
             name=node.name,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, select, update
 
 from gleaner.agent.common.quantities import memory_in_words
 from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
+from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
 from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries
 from gleaner.control.policy.node_health import counts
@@ -300,13 +301,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         _break(db, row, line, now_s)
         row = lock(db, job)
     end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=line)
-    if row.state is State.RUNNING:
-        # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
-        may_follow = report.why in MAY_FOLLOW
-        take_from_agent(db, row, now_s=now_s, detail=_whereto(row, report.why), end=end, lost=may_follow)
-    else:
-        _settle(db, job)
-        attempts.end(db, job, attempt, end)
+    has_more = _end_returned(db, row, report, end=end, now_s=now_s)
     if report.why is ReturnReason.IMAGE_REFUSED:
         _hold_with_campaign(db, row, line, now_s)
     if report.why in (ReturnReason.NODE_LACKS, ReturnReason.MOUNT_MISSING):
@@ -317,10 +312,26 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         _keep_off(db, row, line, now_s)
     if speaks_against_it and not is_broken:
         _ask_another_node(db, row, line, now_s)
-    is_held = report.why in TWO_NODES_SAY and _hold_if_others_agree(db, row, report.why, line, now_s)
-    if report.why in attempts.FUTILE and not is_held:
+    is_held = not has_more and report.why in TWO_NODES_SAY and _hold_if_others_agree(db, row, report.why, line, now_s)
+    if report.why in attempts.FUTILE and not is_held and not has_more:
         _hold_if_futile(db, row, line, now_s)
     return True
+
+
+def _end_returned(db: Connection, row: Any, report: Returned, *, end: Mapping[str, object], now_s: float) -> bool:
+    """Take the job from its agent. Return True if it gets more memory, as its restore would need it."""
+    is_for_memory = report.why is ReturnReason.UNSAVABLE and report.detail.startswith(NEEDS_MEMORY)
+    more_mib = next_memory_mib(*memory_range_mib(db, row.id)) if is_for_memory else None
+    whereto = _whereto(row, report.why) + (f" with {memory_in_words(more_mib)}" if more_mib else "")
+    if row.state is State.RUNNING:
+        # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
+        take_from_agent(db, row, now_s=now_s, detail=whereto, end=end, lost=report.why in MAY_FOLLOW)
+    else:
+        _settle(db, row.id)
+        attempts.end(db, row.id, row.attempt, end)
+    if more_mib is not None:
+        lanes.give_memory(db, row.id, more_mib)
+    return more_mib is not None
 
 
 def _leave_node_alone(db: Connection, row: Any, report: Returned, now_s: float) -> None:

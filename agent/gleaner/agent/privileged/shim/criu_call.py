@@ -82,7 +82,7 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
         if number == 2:
             return ["-t", str(value)]
         if number == 9:
-            return [f"-v{value}"]
+            return [f"-v{min(value, 2)}"]
         if number == 20 and value == 0xFFFFFFFF:
             return ["--cpu-cap=all"]
         if number == 34 and value < len(_MODES):

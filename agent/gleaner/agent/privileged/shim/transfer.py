@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...system import ipc, openat, tar_policy
 from ..common import bundle, config, freezing, linux, mounts, symlink_guard, user_jobs
 from ..common.processes import cgroups_made_by_runc, first_process, kill_descendants, kill_with_descendants
-from . import vdso, written_layer
+from . import head_room, vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
 from .seal import Broken, Relay, SaveNotes, open_seal, seal
 from .unsavable import Reason, log_line
@@ -119,6 +119,10 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         raise ValueError("a checkpoint without --image-path")
     _must_stand_still(call)
     owner, agent = _connect(settings, annotations)
+    need = head_room.of_container(call.folder)
+    if why := need.refusal():
+        agent.say({"status": 1, "log": log_line(why)})
+        raise ValueError(why.text)
     with own_folder(settings) as own:
         listener = ipc.listen(os.path.join(own, ipc.CAPTURE_SOCKET))
         relay, agents_socket = _make_relay(own, listener, saved=first_process(call.folder))
@@ -128,7 +132,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         words = [*options, *_paths(own)]
         status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
         descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
-        last = {"descriptors": descriptors}
+        last: dict[str, object] = {"descriptors": descriptors, "is_tight": need.peak > need.limit}
         if status == 0:
             relay.finish(end_s)
         if owner.key and status == 0:
@@ -177,13 +181,17 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         option_names = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
         options = [(name, value) for name, value in call.options if name in option_names]
         words = [*options, ("--detach", None), *_paths(own)]
+        bundle_folder, is_tight = call.option("--bundle", "-b") or ".", answer.get("is_tight") is True
         try:
             with (
+                head_room.lent(bundle_folder, f"{settings.own}.head-room", end_s, is_wanted=is_tight) as limit,
                 contextlib.nullcontext() if links is None else _without_links(settings, call, own, owner.uid, links),
                 contextlib.ExitStack() as on_failure,
             ):
                 on_failure.callback(_end_rest, call, own)
                 status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
+                if status == 0 and limit is not None:
+                    head_room.give_back(cgroups_made_by_runc(call.folder), limit)
                 if status == 0:
                     with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                         pass
