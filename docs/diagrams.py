@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import gleaner
 from gleaner.agent.job import lifecycle
-from gleaner.control.queue.tables import Ending
+from gleaner.control.models.jobs import Ending
 from gleaner.control.states import State, Transition
 
 PAGE = Path(__file__).with_name("diagrams.md")

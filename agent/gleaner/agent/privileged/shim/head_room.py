@@ -44,7 +44,7 @@ class Need(NamedTuple):
     """The memory that the restore of a container needs, in bytes."""
 
     after: int
-    """When its processes go on."""
+    """Need when its processes continue."""
     peak: int
     limit: float
     """The container's own limit; infinity if it has none."""
@@ -154,7 +154,7 @@ def lent(bundle: str, lock: str, end_s: float, *, is_wanted: bool) -> Generator[
         yield limit
 
 
-def give_back(folders: dict[str, str], limit: int) -> None:
+def lower_again(folders: dict[str, str], limit: int) -> None:
     """Lower the limit of a container to its own again. Raises `Broken` if the container has more than that."""
     path = _limit_file(folders)
     counters = processes.cgroup_counters(os.path.dirname(path), "memory.stat")
