@@ -1,11 +1,10 @@
 """Draining and moving over the API: who may, what is refused at once, and how it is shown."""
 
-import dataclasses
-
 import pytest
 from tests.api.api_harness import ApiHarness, detail
 from tests.slurm.records import node, seen
 
+from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainPhase
 from gleaner.control.queue import drains
 from gleaner.control.queue.database import transaction
@@ -72,7 +71,7 @@ def test_a_drain_that_there_is_not_is_not_found(harness: ApiHarness) -> None:
 def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: ApiHarness) -> None:
     number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
     with transaction(slurm.state.engine) as db:
-        drains.record_progress(db, dataclasses.replace(drains.one(db, number), phase=DrainPhase.EMPTYING))
+        drains.record_progress(db, replaced(drains.one(db, number), phase=DrainPhase.EMPTYING))
 
     def shown(state: str) -> str:
         slurm.state.cluster = seen(slurm.now_s, node("n1", state=state))

@@ -13,10 +13,9 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.drains import Drains
 from gleaner.control.daemon.loops import Loop
-from gleaner.control.models.drains import DrainTask
+from gleaner.control.models.drains import DrainRow, DrainTask
 from gleaner.control.queue import agents, drains, jobs
 from gleaner.control.queue.database import connect, transaction
-from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.settings import ClusterSettings, EntitlementSettings, QueueSettings, Settings, StorageSettings
 
 GRACE_S = 60.0
@@ -53,20 +52,20 @@ class DrainsHarness:
     def ask(self, *nodes: str, task: DrainTask = DrainTask.DRAIN, **how: Any) -> int:
         return self.queue.do(drains.ask, task=task, nodes=nodes, by="root", now_s=self.now_s, **how)
 
-    def resume(self, *nodes: str) -> StoredDrain:
+    def resume(self, *nodes: str) -> DrainRow:
         return self.done(self.ask(*nodes, task=DrainTask.RESUME))
 
-    def drain(self, *nodes: str, rounds: int = 6, **how: Any) -> StoredDrain:
+    def drain(self, *nodes: str, rounds: int = 6, **how: Any) -> DrainRow:
         return self.done(self.ask(*nodes, **how), rounds=rounds)
 
-    def done(self, number: int, *, rounds: int = 6) -> StoredDrain:
+    def done(self, number: int, *, rounds: int = 6) -> DrainRow:
         """Return the drain as it stands after so many rounds."""
         for _ in range(rounds):
             self.drains.run_once(self.state, self.now_s)
             self.now_s += 2
         return self.seen(number)
 
-    def seen(self, number: int) -> StoredDrain:
+    def seen(self, number: int) -> DrainRow:
         return self.queue.look(drains.one, number)
 
     def agent(self, scheduler_id: str, node: str, *, jobs: int = 0, **facts: Any) -> list[int]:

@@ -1,30 +1,38 @@
 """Requests to drain nodes as they are stored, on both databases."""
 
-from dataclasses import replace
-
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.control.models.drains import DrainPhase, DrainTask
+from gleaner.control.models.base import replaced
+from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Deed, Kind
 from gleaner.control.queue import agents, drains, relocation
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.tables import DRAIN
 
-JOB = DrainedJob("7_1", "alice", Kind.AGENT, Deed.VACATE, ("n1", "n2"), until_s=None, at_first=4, left=2, told_s=5.0)
+JOB = DrainedJob(
+    job="7_1",
+    user="alice",
+    kind=Kind.AGENT,
+    deed=Deed.VACATE,
+    nodes=("n1", "n2"),
+    until_s=None,
+    at_first=4,
+    left=2,
+    told_s=5.0,
+)
 
 
-def ask(harness: QueueHarness, *nodes: str, task: DrainTask = DrainTask.DRAIN) -> StoredDrain:
+def ask(harness: QueueHarness, *nodes: str, task: DrainTask = DrainTask.DRAIN) -> DrainRow:
     number = harness.do(drains.ask, task=task, nodes=nodes, by="root", now_s=harness.now_s)
     return harness.look(drains.one, number)
 
 
 def test_what_is_noted_is_read_again(harness: QueueHarness) -> None:
-    noted = replace(ask(harness, "n1", "n2"), phase=DrainPhase.EMPTYING, said="waits", jobs=(JOB,))
+    noted = replaced(ask(harness, "n1", "n2"), phase=DrainPhase.EMPTYING, said="waits", jobs=(JOB,))
     harness.do(drains.record_progress, noted)
     assert harness.look(drains.one, noted.id) == noted
     assert harness.look(drains.open_ones) == harness.look(drains.latest, 5) == (noted,)
@@ -32,7 +40,7 @@ def test_what_is_noted_is_read_again(harness: QueueHarness) -> None:
 
 
 def test_words_are_stored_as_they_are_shown_and_one_that_is_none_of_ours_is_an_error(harness: QueueHarness) -> None:
-    noted = replace(ask(harness, "n1"), jobs=(JOB,))
+    noted = replaced(ask(harness, "n1"), jobs=(JOB,))
     harness.do(drains.record_progress, noted)
     with transaction(harness.engine) as db:
         stored, spanning = db.execute(select(DRAIN.c.jobs, DRAIN.c.spanning)).one()
@@ -43,7 +51,7 @@ def test_words_are_stored_as_they_are_shown_and_one_that_is_none_of_ours_is_an_e
 
 
 def test_what_is_over_is_open_no_more_and_has_an_end(harness: QueueHarness) -> None:
-    drain = replace(ask(harness, "n1"), phase=DrainPhase.EMPTY, ended_s=harness.now_s)
+    drain = replaced(ask(harness, "n1"), phase=DrainPhase.EMPTY, ended_s=harness.now_s)
     harness.do(drains.record_progress, drain)
     assert harness.look(drains.open_ones) == ()
     assert set(harness.look(drains.nodes_drained)) == {"n1"}
@@ -55,7 +63,7 @@ def test_old_requests_are_removed_but_for_drains_whose_nodes_are_not_set_back(ha
     for node, phase, ended_s in (
         ("n1", DrainPhase.EMPTY, 10.0), ("n2", DrainPhase.REFUSED, 10.0), ("n3", DrainPhase.REFUSED, 30.0),
     ):  # fmt: skip
-        harness.do(drains.record_progress, replace(ask(harness, node), phase=phase, ended_s=ended_s))
+        harness.do(drains.record_progress, replaced(ask(harness, node), phase=phase, ended_s=ended_s))
     ask(harness, "n4")
     assert harness.do(drains.remove_old, before_s=20.0) == 1
     assert [drain.nodes for drain in harness.look(drains.latest, 9)] == [("n4",), ("n3",), ("n1",)]

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,14 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from tests.postgres import Server
 from tests.queue.queue_harness import QueueHarness
 
+from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.queue import drains, jobs, queries
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
 
-NUMBER = ("0036", "20dff973a854")
+NUMBER = ("0037", "db77bfa6cbfc")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -191,7 +191,7 @@ def test_a_wrong_url_is_refused_with_what_would_be_right(url: str, said: str) ->
 def test_a_text_that_no_database_takes_is_stored_so_that_it_can_be_shown(queue_engine: Engine) -> None:
     harness = QueueHarness(queue_engine)
     number = harness.do(drains.ask, task=DrainTask.DRAIN, nodes=("n1",), by="root", now_s=1.0)
-    harness.do(drains.record_progress, replace(harness.look(drains.one, number), said="caf\udce9 \0 é"))
+    harness.do(drains.record_progress, replaced(harness.look(drains.one, number), said="caf\udce9 \0 é"))
     assert harness.look(drains.one, number).said == "caf? \N{REPLACEMENT CHARACTER} é"
 
 

@@ -19,7 +19,7 @@ from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.models.drains import DrainRow
+from gleaner.control.models.drains import DrainPhase, DrainRow, DrainTask
 from gleaner.control.models.jobs import AttemptRow, EventRow, JobDetail, JobRow, LogPage
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
@@ -311,7 +311,17 @@ def _cluster_pages(word: str) -> str:
         ended_s=None, jobs=(), reason=word,
     )  # fmt: skip
     cluster = ClusterStatus(read_s=0.0, stale=False, problem=f"p{word}", boundary_s=0.0, nodes=(node,))
-    drain = DrainRow(id=1, task=word, phase=word, nodes=(word,), by=word, asked_s=0.0, ended_s=None, said=word, jobs=())
+    drain = DrainRow(
+        id=1,
+        task=DrainTask.DRAIN,
+        phase=DrainPhase.ASKED,
+        nodes=(word,),
+        by=word,
+        asked_s=0.0,
+        ended_s=None,
+        said=word,
+        jobs=(),
+    )
 
     class Wanted:
         text, order, page = word, word, 1

@@ -4,7 +4,6 @@ A drain takes as long as saving takes. So a call only asks for the drain, and th
 later how far the drain is.
 """
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -15,9 +14,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.hostlist import chosen
 from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.drains import DrainRequest, DrainRow, DrainTask, ResumeRequest
-from gleaner.control.policy.draining import Spanning
 from gleaner.control.queue import drains
-from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Invalid, Refused
 from gleaner.control.slurm_admin.request import MOST_NODES
 
@@ -39,10 +36,10 @@ def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> Dr
             nodes=nodes,
             by=caller.identity.name,
             now_s=caller.now_s,
-            spanning=Spanning(asked.spanning),
+            spanning=asked.spanning,
             leaves_others=asked.leave_others,
         )
-        return row_of(drains.one(db, number))
+        return drains.one(db, number)
 
 
 @router.post("/nodes/resume", status_code=202, responses=documented(409, 413, 422))
@@ -55,26 +52,21 @@ def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) ->
     with caller.writing() as db:
         by = caller.identity.name
         number = drains.ask(db, task=DrainTask.RESUME, nodes=nodes, by=by, now_s=caller.now_s)
-        return row_of(drains.one(db, number))
+        return drains.one(db, number)
 
 
 @router.get("/drains", responses=documented(422))
 def list_drains(caller: Admin, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DrainRow]:
     """Return the last requests, the latest first."""
     with caller.reading() as db:
-        return [row_of(each) for each in drains.latest(db, limit)]
+        return list(drains.latest(db, limit))
 
 
 @router.get("/drains/{drain}", responses=documented(404, 422))
 def show(caller: Admin, drain: Annotated[int, examples.an_id("Its number", most=MAX_ID)]) -> DrainRow:
     """Return the state of one drain."""
     with caller.reading() as db:
-        return row_of(drains.one(db, drain))
-
-
-def row_of(stored: StoredDrain) -> DrainRow:
-    """Return the request as it is shown."""
-    return DrainRow.model_validate(asdict(stored))
+        return drains.one(db, drain)
 
 
 def _nodes(caller: Caller, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from fastapi import APIRouter, Path
 from gleaner.control.api.access import Admin, User
 from gleaner.control.api.problems import documented
 from gleaner.control.control_state import ControlState
+from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.policy.node_clocks import wrong_clock
 from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import drains, node_health
-from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.slurm.agents_view import agent_phase, regular_nodes, waits_for
 from gleaner.control.slurm.snapshot import JobPhase, SlurmNode, Snapshot
@@ -39,7 +39,7 @@ def _waiting(view: Snapshot) -> str:
     return f"agents that wait for Slurm: {count}{waits_for(view)}" if count else ""
 
 
-def _drained(drain: StoredDrain) -> str:
+def _drained(drain: DrainRow) -> str:
     left = sum(job.gone_s is None for job in drain.jobs)
     return f"by {drain.by}" + (f", {left} left there" if left and not drain.is_over else "")
 

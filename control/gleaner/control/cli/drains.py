@@ -11,7 +11,7 @@ from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.cli.watching import patient
-from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.models.drains import DrainedJob, DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.simulation.metrics.tables import Table
 
 POLL_S = 1.0
@@ -97,11 +97,11 @@ def _waits_for(seen: DrainRow) -> str:
     return f"{_how_many(others)} not touched; {_ends(others)}"
 
 
-def _how_many(others: list[DrainedJobRow]) -> str:
+def _how_many(others: list[DrainedJob]) -> str:
     return "1 job of others is" if len(others) == 1 else f"{len(others)} jobs of others are"
 
 
-def _ends(others: list[DrainedJobRow]) -> str:
+def _ends(others: list[DrainedJob]) -> str:
     """Return the message that says until when these jobs may run."""
     ends_s = [job.until_s for job in others]
     if None in ends_s:
@@ -130,7 +130,7 @@ def _shown(found: DrainRow) -> Iterator[Table | str]:
     yield _outcome(found)
 
 
-def _what(job: DrainedJobRow) -> str:
+def _what(job: DrainedJob) -> str:
     return _DEEDS.get(job.deed, job.deed) + (f" ({job.at_first} jobs)" if job.at_first > 1 else "")
 
 

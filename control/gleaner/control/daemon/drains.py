@@ -5,19 +5,18 @@ what Slurm shows: nodes that carry our mark, and jobs that are still there. Tell
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.models.drains import DrainPhase, DrainTask
+from gleaner.control.models.base import replaced
+from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Deed, Kind, deed, obstacle
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.relocation import AgentFound
 from gleaner.control.slurm.comments import DRAINED_BY
@@ -46,7 +45,7 @@ class Drains:
         self._cluster = cluster
         self._slurm_admin = slurm_admin
         self._awake_s = 0.0
-        self._steps: Mapping[DrainPhase, Callable[[StoredDrain, float], StoredDrain]] = {
+        self._steps: Mapping[DrainPhase, Callable[[DrainRow, float], DrainRow]] = {
             DrainPhase.ASKED: self._begin,
             DrainPhase.MARKING: self._mark,
             DrainPhase.EMPTYING: self._empty,
@@ -95,7 +94,7 @@ class Drains:
                 return
             drain = after
 
-    def _note(self, drain: StoredDrain, *, is_news: bool) -> None:
+    def _note(self, drain: DrainRow, *, is_news: bool) -> None:
         with self._state.writing() as db:
             drains.record_progress(db, drain)
         if is_news:
@@ -104,7 +103,7 @@ class Drains:
 
     # ── the steps: each returns the request as it stands afterwards ──
 
-    def _begin(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+    def _begin(self, drain: DrainRow, now_s: float) -> DrainRow:
         if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
             return _over(drain, DrainPhase.RESUMED, "", now_s)
         if drain.task is DrainTask.RESUME:
@@ -117,9 +116,9 @@ class Drains:
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
         with self._state.writing() as db:  # the marks of earlier drains are gone, or we should have refused
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
-        return replace(drain, phase=DrainPhase.MARKING, said="")
+        return replaced(drain, phase=DrainPhase.MARKING, said="")
 
-    def _withdrew(self, drain: StoredDrain, now_s: float) -> bool:
+    def _withdrew(self, drain: DrainRow, now_s: float) -> bool:
         """Withdraw drains that have not begun, whatever Slurm or its admin service say. Return True if that was all."""
         with self._state.writing() as db:
             asked = {
@@ -134,7 +133,7 @@ class Drains:
             drains.record_progress(db, _over(drain, DrainPhase.RESUMED, "", now_s))
         return True
 
-    def _take_back(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+    def _take_back(self, drain: DrainRow, now_s: float) -> DrainRow:
         """Withdraw the drains that have not begun, with or without a Slurm admin service, and let the rest be set back.
 
         For a node that Slurm does not know any more, it is enough to end our drain.
@@ -147,12 +146,12 @@ class Drains:
             if wrong := [node for node in drain.nodes if node not in asked | marked | left]:
                 shown = ", ".join(node_with_reason(view, node) for node in wrong)
                 return _over(drain, DrainPhase.REFUSED, f"not drained by us: {shown}", now_s)
-            after = replace(drain, phase=DrainPhase.SETTING_BACK, said="")
+            after = replaced(drain, phase=DrainPhase.SETTING_BACK, said="")
             drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
             drains.record_progress(db, after)
         return after
 
-    def _mark(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+    def _mark(self, drain: DrainRow, now_s: float) -> DrainRow:
         view = self._cluster.read_nodes(drain.nodes, now_s)
         unmarked = [node for node in drain.nodes if node not in view.nodes or not is_ours(view.nodes[node])]
         try:
@@ -160,13 +159,13 @@ class Drains:
                 self._slurm_admin.awake()
                 self._slurm_admin.drain(unmarked, by=drain.by[:LONGEST_PERSON])
         except ClusterRefused as error:
-            return replace(drain, phase=DrainPhase.SETTING_BACK, said=str(error))
+            return replaced(drain, phase=DrainPhase.SETTING_BACK, said=str(error))
         drain, in_the_way, _ = self._found(drain, self._cluster.read_nodes(drain.nodes, now_s), now_s)
         if in_the_way:
-            return replace(drain, phase=DrainPhase.SETTING_BACK, said=_refusal(in_the_way))
-        return replace(drain, phase=DrainPhase.EMPTYING, said="")
+            return replaced(drain, phase=DrainPhase.SETTING_BACK, said=_refusal(in_the_way))
+        return replaced(drain, phase=DrainPhase.EMPTYING, said="")
 
-    def _set_back(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+    def _set_back(self, drain: DrainRow, now_s: float) -> DrainRow:
         view = self._look(drain, now_s)
         marked = [node for node in drain.nodes if node in view.nodes and is_ours(view.nodes[node])]
         try:
@@ -181,7 +180,7 @@ class Drains:
             drains.set_back(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
         return _over(drain, DrainPhase.RESUMED, "", now_s)
 
-    def _empty(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+    def _empty(self, drain: DrainRow, now_s: float) -> DrainRow:
         view = self._look(drain, now_s)
         if undone := [name for name in drain.nodes if name in view.nodes and not view.nodes[name].is_drained]:
             said = f"somebody else has set {', '.join(undone)} back"
@@ -191,17 +190,17 @@ class Drains:
         problems += filter(None, [view.gaps])
         jobs = tuple(self._tell(job, found, now_s, problems) for job in drain.jobs)
         jobs = tuple(self._release(job, problems) for job in jobs)
-        drain = replace(drain, jobs=jobs, said="; ".join(problems))
+        drain = replaced(drain, jobs=jobs, said="; ".join(problems))
         if any(is_touched(job) and (job.gone_s is None or not job.released) for job in jobs):
             return drain
         if not drain.leaves_others and any(view.nodes[name].is_used for name in drain.nodes if name in view.nodes):
             others = sum(job.gone_s is None for job in jobs)
-            return replace(drain, said=drain.said or ("" if others else "in use, by jobs that we are not shown"))
+            return replaced(drain, said=drain.said or ("" if others else "in use, by jobs that we are not shown"))
         return _over(drain, DrainPhase.EMPTY, drain.said, now_s)
 
     # ── what is there, and what is done to it ──
 
-    def _look(self, drain: StoredDrain, now_s: float) -> Snapshot:
+    def _look(self, drain: DrainRow, now_s: float) -> Snapshot:
         """Return the nodes of a drain that has begun. Raises `ClusterError` if the record of one cannot be read."""
         view = self._cluster.read_nodes(drain.nodes, now_s)
         if view.gaps and not set(drain.nodes) <= view.nodes.keys():
@@ -209,8 +208,8 @@ class Drains:
         return view
 
     def _found(
-        self, drain: StoredDrain, view: Snapshot, now_s: float
-    ) -> tuple[StoredDrain, tuple[str, ...], Mapping[str, SlurmJob]]:
+        self, drain: DrainRow, view: Snapshot, now_s: float
+    ) -> tuple[DrainRow, tuple[str, ...], Mapping[str, SlurmJob]]:
         """Return the drain with the jobs there now, the obstacles to it, and the jobs as they were found."""
         settings = self._state.settings
         with snapshot(self._state.engine) as db:
@@ -218,7 +217,7 @@ class Drains:
         owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
         kinds = {job.id: kind_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
         in_the_way = [in_the_way_of(drain, job, kinds[job.id], known) for job in view.jobs]
-        drain = replace(drain, jobs=drain_jobs(drain, view, kinds, known, now_s))
+        drain = replaced(drain, jobs=drain_jobs(drain, view, kinds, known, now_s))
         return drain, tuple(filter(None, (*in_the_way, view.gaps))), {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:
@@ -236,7 +235,7 @@ class Drains:
         except ClusterRefused as error:  # the job may have ended just now: the next look will show it
             problems.append(f"job {job.job}: {error}")
             return job
-        return replace(job, told_s=now_s)
+        return replaced(job, told_s=now_s)
 
     def _send_off(self, job: DrainedJob, there: SlurmJob, now_s: float, grace_s: float) -> None:
         self._state.check_leads()
@@ -274,7 +273,7 @@ class Drains:
         if job.gone_s is None or job.released:
             return job
         if job.deed in {Deed.VACATE, Deed.WAIT} or self._has_entitlements:
-            return replace(job, released=True)
+            return replaced(job, released=True)
         # A job of which no record says that it was told counts, too: this program may have been killed just then.
         try:
             found = self._cluster.read_job(job.job)
@@ -282,19 +281,19 @@ class Drains:
                 self._slurm_admin.release(job.job, top=True, submitted_s=found.submitted_s)
         except ClusterRefused as error:
             problems.append(f"job {job.job} has left, and was not released: {error}")
-        return replace(job, released=True)
+        return replaced(job, released=True)
 
     @property
     def _has_entitlements(self) -> bool:
         return self._state.settings.entitlements.mode == "on"
 
 
-def _over(drain: StoredDrain, phase: DrainPhase, said: str, now_s: float) -> StoredDrain:
-    return replace(drain, phase=phase, said=said, ended_s=now_s)
+def _over(drain: DrainRow, phase: DrainPhase, said: str, now_s: float) -> DrainRow:
+    return replaced(drain, phase=phase, said=said, ended_s=now_s)
 
 
-def _said(drain: StoredDrain, error: ClusterError) -> StoredDrain:
-    return replace(drain, said=str(error))
+def _said(drain: DrainRow, error: ClusterError) -> DrainRow:
+    return replaced(drain, said=str(error))
 
 
 def _refusal(in_the_way: tuple[str, ...]) -> str:
@@ -311,7 +310,7 @@ def kind_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Kin
     return _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
 
 
-def in_the_way_of(drain: StoredDrain, job: SlurmJob, kind: Kind, agents: Mapping[str, AgentFound]) -> str:
+def in_the_way_of(drain: DrainRow, job: SlurmJob, kind: Kind, agents: Mapping[str, AgentFound]) -> str:
     """Return the reason that a job keeps its nodes from being drained; empty if it does not."""
     cannot = agents[job.id].cannot if job.id in agents else ""
     if kind is Kind.PREEMPTIBLE and not job.is_requeuable:
@@ -320,12 +319,12 @@ def in_the_way_of(drain: StoredDrain, job: SlurmJob, kind: Kind, agents: Mapping
     return obstacle(name, kind, elsewhere=_elsewhere(drain, job), cannot=cannot, spanning=drain.spanning)
 
 
-def _elsewhere(drain: StoredDrain, job: SlurmJob) -> list[str]:
+def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
     return [node for node in job.nodes if node not in drain.nodes]
 
 
 def drain_jobs(
-    drain: StoredDrain, view: Snapshot, kinds: Mapping[str, Kind], agents: Mapping[str, AgentFound], now_s: float
+    drain: DrainRow, view: Snapshot, kinds: Mapping[str, Kind], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
     """Return the jobs of a drain: the jobs that were known before, and the jobs that were found now.
 
@@ -344,9 +343,9 @@ def drain_jobs(
             until_s=job.end_s,
             at_first=max(1, left),
         )
-        there[job.id] = replace(known.get(job.id, fresh), left=max(1, left), until_s=job.end_s, gone_s=None)
+        there[job.id] = replaced(known.get(job.id, fresh), left=max(1, left), until_s=job.end_s, gone_s=None)
     gone = [
-        job if view.gaps or job.gone_s is not None else replace(job, left=0, gone_s=now_s)
+        job if view.gaps or job.gone_s is not None else replaced(job, left=0, gone_s=now_s)
         for job in drain.jobs
         if job.job not in there
     ]

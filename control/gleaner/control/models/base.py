@@ -3,7 +3,7 @@
 Times are seconds since the epoch, durations seconds, memory MiB. Agents have models of their own, `agent.messages`.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -24,6 +24,14 @@ class Reply(BaseModel):
     """A value that control answers with: a `glean` of another version passes over fields that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+R = TypeVar("R", bound=Reply)
+
+
+def replaced(value: R, **fields: object) -> R:
+    """Return the value with other values in these fields. They are not validated."""
+    return value.model_copy(update=fields)
 
 
 class Problem(Reply):

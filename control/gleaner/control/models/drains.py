@@ -1,12 +1,13 @@
 """The models of drains: the nodes to empty and the jobs on them."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
 from gleaner.agent.messages import Flag
 from gleaner.control.models.base import Reply, Shape
+from gleaner.control.policy.draining import Deed, Kind, Spanning
 from gleaner.control.slurm_admin.request import MOST_NODES
 
 Nodes = Annotated[
@@ -51,7 +52,7 @@ class DrainRequest(Shape):
     """Nodes to empty, as in Slurm's lists: `node[1-3]`."""
 
     nodes: Nodes
-    spanning: Literal["wait", "requeue", "refuse"] = "refuse"
+    spanning: Spanning = Spanning.REFUSE
     """The treatment of a job that also runs on other nodes."""
     leave_others: Flag = False
     """Be done when nothing is left that may be touched."""
@@ -64,38 +65,43 @@ class ResumeRequest(Shape):
     nodes: Nodes
 
 
-class DrainedJobRow(Reply):
-    """One job of the scheduler's on these nodes."""
+class DrainedJob(Reply):
+    """A job of Slurm's on nodes that are drained."""
 
     job: str
     user: str
-    kind: str
-    """agent, checkpointable, preemptible, or other: its owner has not declared that anything may be done to it."""
-    deed: str
-    """vacate, save, requeue, or wait."""
+    kind: Kind
+    deed: Deed
     nodes: tuple[str, ...]
     until_s: float | None
     """The latest time at which the scheduler ends the job."""
-    at_first: int
-    """The number of jobs of our queue that an agent had; 1 for a job that is no agent."""
-    left: int
-    told_s: float | None
-    gone_s: float | None
+    at_first: int = 1
+    """The number of jobs of our queue that the agent had when it was first seen; 1 for a job that is no agent."""
+    left: int = 1
+    told_s: float | None = None
+    gone_s: float | None = None
+    released: bool = False
+    """True if it has been let into Slurm's queue again, or needs no such thing."""
 
 
 class DrainRow(Reply):
     """A request of an admin to drain or resume nodes, with its state."""
 
     id: int
-    task: str
-    """drain, dry run or resume."""
-    phase: str
-    """asked, marking, emptying, setting back; then empty, looked, refused, resumed or stopped."""
+    task: DrainTask
+    phase: DrainPhase
     nodes: tuple[str, ...]
     by: str
+    spanning: Spanning = Spanning.REFUSE
+    leaves_others: bool = False
     asked_s: float
-    ended_s: float | None
+    ended_s: float | None = None
     """The end of the drain; None while it goes on."""
-    said: str
+    said: str = ""
     """The reason why the drain waits, was refused, or would be refused; empty if there is none."""
-    jobs: tuple[DrainedJobRow, ...]
+    jobs: tuple[DrainedJob, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more will be done for it."""
+        return self.phase in OVER

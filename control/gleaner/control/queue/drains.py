@@ -1,58 +1,15 @@
 """Drains: what admins have asked for nodes, and the progress of it, so that a control that was killed goes on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pydantic import TypeAdapter
 from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
-from gleaner.control.models.drains import OVER, DrainPhase, DrainTask
-from gleaner.control.policy.draining import Deed, Kind, Spanning
+from gleaner.control.models.base import replaced
+from gleaner.control.models.drains import DrainPhase, DrainRow, DrainTask
+from gleaner.control.policy.draining import Spanning
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.tables import DRAIN
-
-
-@dataclass(frozen=True, slots=True)
-class DrainedJob:
-    """A job of Slurm's on nodes that are drained."""
-
-    job: str
-    user: str
-    kind: Kind
-    deed: Deed
-    nodes: tuple[str, ...]
-    until_s: float | None
-    """The time when Slurm ends it at the latest."""
-    at_first: int = 1
-    """The number of jobs of our queue that the agent had when it was first seen; 1 for whatever is no agent."""
-    left: int = 1
-    told_s: float | None = None
-    gone_s: float | None = None
-    released: bool = False
-    """True if it has been let into Slurm's queue again, or needs no such thing."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDrain:
-    """One request; see `tables.drains`."""
-
-    id: int
-    task: DrainTask
-    phase: DrainPhase
-    nodes: tuple[str, ...]
-    by: str
-    spanning: Spanning
-    leaves_others: bool
-    asked_s: float
-    ended_s: float | None = None
-    said: str = ""
-    jobs: tuple[DrainedJob, ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        """True if nothing more will be done for it."""
-        return self.phase in OVER
 
 
 def ask(
@@ -76,7 +33,7 @@ def ask(
         "phase": DrainPhase.ASKED,
         "nodes": list(nodes),
         "by": by,
-        "spanning": spanning.value,
+        "spanning": spanning,
         "leaves_others": leaves_others,
         "asked_s": now_s,
         "said": "",
@@ -85,7 +42,7 @@ def ask(
     return int(db.execute(insert(DRAIN).returning(DRAIN.c.id), row).scalar_one())
 
 
-def one(db: Connection, number: int) -> StoredDrain:
+def one(db: Connection, number: int) -> DrainRow:
     """Return the request of this number. Raises `Unknown`."""
     row = db.execute(select(DRAIN).where(DRAIN.c.id == number)).one_or_none()
     if row is None:
@@ -93,13 +50,13 @@ def one(db: Connection, number: int) -> StoredDrain:
     return _stored(row)
 
 
-def latest(db: Connection, at_most: int) -> tuple[StoredDrain, ...]:
+def latest(db: Connection, at_most: int) -> tuple[DrainRow, ...]:
     """Return the last requests, the latest first."""
     rows = db.execute(select(DRAIN).order_by(DRAIN.c.id.desc()).limit(at_most))
     return tuple(_stored(row) for row in rows)
 
 
-def open_ones(db: Connection) -> tuple[StoredDrain, ...]:
+def open_ones(db: Connection) -> tuple[DrainRow, ...]:
     """Return the requests for which something is still to be done, the oldest first."""
     rows = db.execute(select(DRAIN).where(DRAIN.c.ended_s.is_(None)).order_by(DRAIN.c.id))
     return tuple(_stored(row) for row in rows)
@@ -110,15 +67,9 @@ def nodes_emptied(db: Connection) -> frozenset[str]:
     return frozenset(node for drain in open_ones(db) if drain.task is DrainTask.DRAIN for node in drain.nodes)
 
 
-def record_progress(db: Connection, drain: StoredDrain) -> None:
+def record_progress(db: Connection, drain: DrainRow) -> None:
     """Record how far the request is."""
-    values: dict[str, Any] = {
-        "phase": drain.phase,
-        "nodes": list(drain.nodes),
-        "said": drain.said,
-        "ended_s": drain.ended_s,
-        "jobs": [asdict(job) for job in drain.jobs],
-    }
+    values = drain.model_dump(include={"phase", "nodes", "said", "ended_s", "jobs"})
     db.execute(update(DRAIN).where(DRAIN.c.id == drain.id).values(values))
 
 
@@ -128,7 +79,7 @@ def withdraw(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_
         _take_off(db, drain, nodes, phase=DrainPhase.REFUSED, said=f"withdrawn by {by}", now_s=now_s)
 
 
-def withdrawable(db: Connection, *, before: int) -> tuple[StoredDrain, ...]:
+def withdrawable(db: Connection, *, before: int) -> tuple[DrainRow, ...]:
     """Return the drains asked for before this request that have not begun to empty their nodes."""
     early = {DrainPhase.ASKED, DrainPhase.MARKING}
     return tuple(
@@ -144,24 +95,24 @@ def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_
 
 
 def _take_off(
-    db: Connection, drain: StoredDrain, nodes: Sequence[str], *, phase: DrainPhase, said: str, now_s: float
+    db: Connection, drain: DrainRow, nodes: Sequence[str], *, phase: DrainPhase, said: str, now_s: float
 ) -> None:
     """Take these nodes from the drain. A drain that has none left is over, and keeps the last for those who ask."""
     rest = tuple(node for node in drain.nodes if node not in nodes)
     if not rest:
-        record_progress(db, replace(drain, phase=phase, ended_s=now_s, said=said))
+        record_progress(db, replaced(drain, phase=phase, ended_s=now_s, said=said))
     elif len(rest) < len(drain.nodes):
-        record_progress(db, replace(drain, nodes=rest))
+        record_progress(db, replaced(drain, nodes=rest))
 
 
-def drained(db: Connection) -> Mapping[int, StoredDrain]:
+def drained(db: Connection) -> Mapping[int, DrainRow]:
     """Return the drains whose nodes have not been set back by us, by number."""
     still = DRAIN.c.phase.in_([DrainPhase.MARKING, DrainPhase.EMPTYING, DrainPhase.EMPTY])
     rows = db.execute(select(DRAIN).where(DRAIN.c.task == DrainTask.DRAIN, still).order_by(DRAIN.c.id))
     return {row.id: _stored(row) for row in rows}
 
 
-def nodes_drained(db: Connection) -> dict[str, StoredDrain]:
+def nodes_drained(db: Connection) -> dict[str, DrainRow]:
     """Return the last drain of each node that has not been set back by us.
 
     Somebody else may have set the node back without a word.
@@ -175,9 +126,6 @@ def remove_old(db: Connection, *, before_s: float) -> int:
     return db.execute(delete(DRAIN).where(DRAIN.c.ended_s < before_s, not_(stands))).rowcount
 
 
-_STORED = TypeAdapter(StoredDrain)
-
-
-def _stored(row: Any) -> StoredDrain:
+def _stored(row: Any) -> DrainRow:
     """Return the request. An unknown word is an error, and never taken for another."""
-    return _STORED.validate_python(row._asdict())
+    return DrainRow.model_validate(row._mapping)

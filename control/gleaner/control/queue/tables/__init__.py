@@ -17,6 +17,7 @@ from gleaner.control.queue.tables.attempts import (
     TrimmedLog,
 )
 from gleaner.control.queue.tables.attempts import Standing as Standing
+from gleaner.control.queue.tables.column_types import Stored
 from gleaner.control.queue.tables.decisions import Acted, Decision, Subject, Told
 from gleaner.control.queue.tables.deliveries import Delivery
 from gleaner.control.queue.tables.drains import Drain
@@ -43,8 +44,8 @@ METADATA = SQLModel.metadata
 """All tables."""
 
 
-def _table(kind: type[SQLModel]) -> Table:
-    return METADATA.tables[str(kind.__tablename__)]
+def _table(kind: type[Stored]) -> Table:
+    return METADATA.tables[kind.__tablename__]
 
 
 CAMPAIGN = _table(Campaign)

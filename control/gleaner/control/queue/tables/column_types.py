@@ -4,7 +4,7 @@ What a state implies is a constraint in its table, so that no code path can brea
 are seconds since the epoch.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import JSON, BigInteger, Dialect, Integer, TypeDecorator
 from sqlalchemy import Text as PlainText
@@ -35,4 +35,5 @@ class Text(TypeDecorator[str]):
 class Stored(SQLModel):
     """The last base of every table. What the API shows of it is a frozen class, which the row itself cannot be."""
 
+    __tablename__: ClassVar[str]  # pyright: ignore[reportIncompatibleVariableOverride]
     model_config = SQLModelConfig(frozen=False)
