@@ -127,12 +127,11 @@ def test_a_job_that_could_not_be_restored_in_its_memory_is_not_held_before_it_ha
     harness: QueueHarness,
 ) -> None:
     job = harness.job(memory_mib=512, most_memory_mib=1024)
-    line = f"{NEEDS_MEMORY} than its limit of 512 MiB allows"
     for node, memory_mib, is_held in (("a", 512, False), ("b", 1024, False), ("c", 1024, True)):
         work = harness.claim_one(harness.agent(node))
         assert work.memory_mib == memory_mib
         if node == "a":
             harness.record_checkpoint(job, work.attempt)
-        harness.record_return(job, work.attempt, ReturnReason.UNSAVABLE, detail=line)
+        harness.record_return(job, work.attempt, ReturnReason.UNSAVABLE, detail=NEEDS_MEMORY)
         assert harness.detail(job).job.held == is_held
     assert "goes on from checkpoint 1/1 with 1 GiB" in [event.detail for event in harness.detail(job).events]

@@ -35,8 +35,8 @@ _MIB, _KIB = 2**20, 2**10
 HEAD_ROOM_MIB = 64
 _HEAD_ROOM = HEAD_ROOM_MIB * _MIB
 # Measured with CRIU 4.1 and Linux 6.18, and rounded up.
-_KERNEL, _KERNEL_OF_PROCESS, _KERNEL_OF_THREAD = 512 * _KIB, 100 * _KIB, 30 * _KIB
-_CRIU, _CRIU_OF_PROCESS, _CRIU_OF_PAIR, _CRIU_OF_THREAD = 12 * _MIB, 250 * _KIB, 2 * _KIB, 60 * _KIB
+_KERNEL, _KERNEL_OF_PROCESS, _KERNEL_OF_THREAD = 512 * _KIB, 70 * _KIB, 30 * _KIB
+_CRIU, _CRIU_OF_PROCESS, _CRIU_OF_PAIR, _CRIU_OF_THREAD = 12 * _MIB, 140 * _KIB, 2 * _KIB, 60 * _KIB
 _AGAIN_S = 0.2
 
 
@@ -44,7 +44,7 @@ class Need(NamedTuple):
     """The memory that the restore of a container needs, in bytes."""
 
     after: int
-    """Need when its processes continue."""
+    """The memory when its processes go on."""
     peak: int
     limit: float
     """The container's own limit; infinity if it has none."""
@@ -119,7 +119,7 @@ def _areas(pid: int) -> Areas:
                 place = name
             elif name == "Shared_Dirty:":
                 shared = int(rest[0]) * _KIB
-            elif name == "Anonymous:":
+            elif name == "Anonymous:" and rest[0] != "0":
                 size = int(rest[0]) * _KIB
                 found[place] = size, min(size, shared)
     return found
@@ -154,7 +154,7 @@ def lent(bundle: str, lock: str, end_s: float, *, is_wanted: bool) -> Generator[
         yield limit
 
 
-def lower_again(folders: dict[str, str], limit: int) -> None:
+def lower_limit(folders: dict[str, str], limit: int) -> None:
     """Lower the limit of a container to its own again. Raises `Broken` if the container has more than that."""
     path = _limit_file(folders)
     counters = processes.cgroup_counters(os.path.dirname(path), "memory.stat")

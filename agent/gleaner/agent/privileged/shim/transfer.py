@@ -191,7 +191,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
                 on_failure.callback(_end_rest, call, own)
                 status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
                 if status == 0 and limit is not None:
-                    head_room.lower_again(cgroups_made_by_runc(call.folder), limit)
+                    head_room.lower_limit(cgroups_made_by_runc(call.folder), limit)
                 if status == 0:
                     with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                         pass
