@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gleaner.agent.job_spec import UrlInputSpec
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.input_list import LocalInput
-from gleaner.control.models.inputs import UrlInputSpec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -10,8 +10,8 @@ import pytest
 from tests import doc_pages
 from tests.doc_pages import Example
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.api.examples import A_SUBMISSION
-from gleaner.control.models.jobs import JobSpec
 
 IMAGES = Path(__file__).parents[1] / "images"
 PARSERS: dict[str, Callable[[Sequence[str]], object]] = {

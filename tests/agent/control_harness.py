@@ -25,7 +25,7 @@ from tests.databases import new_sqlite
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.common.randomness import Randomness
-from gleaner.agent.messages import SelfSave
+from gleaner.agent.job_spec import JobSpec, SelfSave
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
@@ -33,7 +33,7 @@ from gleaner.agent.settings import AgentSettings
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.images import ImageRow
-from gleaner.control.models.jobs import JobDetail, JobSpec, LogPage, SelfSaveSpec, Submission
+from gleaner.control.models.jobs import JobDetail, LogPage, Submission
 from gleaner.control.queue import agents, images, jobs, logs, queries
 from gleaner.control.queue.database import connect, snapshot, transaction
 from gleaner.control.queue.usage_cache import UsageCache
@@ -249,7 +249,7 @@ def job_spec(
         command=("save-itself" if saves_itself else "count", *command),
         memory_mib=64,
         retries=retries,
-        saves_itself=saves_itself and SelfSaveSpec(**saves_itself.model_dump()),
+        saves_itself=saves_itself and SelfSave(**saves_itself.model_dump()),
         compute_limit_s=compute_limit_s,
         most_memory_mib=most_memory_mib,
         silent_limit_s=silent_limit_s,

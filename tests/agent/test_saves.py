@@ -18,7 +18,8 @@ from gleaner.agent.checkpoints.interface import Archive, Draft, StorageFull
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job import job_checkpoints
 from gleaner.agent.job.control_reporter import ControlReporter
-from gleaner.agent.messages import Checkpointed, Message, SelfSave, Way
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import Checkpointed, Message, Way
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.queue import agents, jobs

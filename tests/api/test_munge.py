@@ -14,12 +14,13 @@ import pytest
 from tests.api.api_harness import ApiHarness, detail, served
 from tests.api.munge_daemon import Daemon, munge_daemon
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.api.caller_places import STRANGERS_AT_ONCE
 from gleaner.control.api.munge_login import Once
 from gleaner.control.cli.client import Control
 from gleaner.control.cli.failures import NoToken
 from gleaner.control.control_state import ControlState
-from gleaner.control.models.jobs import JobFilter, JobSpec, Submission
+from gleaner.control.models.jobs import JobFilter, Submission
 from gleaner.control.settings import ClientSettings, MungeRule, MungeSettings
 from gleaner.control.slurm import munge
 

@@ -39,10 +39,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks.stored_figures import StoredFigures, ended, failure
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import agents
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
 from gleaner.control.queue.jobs import SubmissionRules, submit

@@ -35,8 +35,9 @@ from tests.benchmarks.http_load import FACTS, measure
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.postgres import running
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import ClaimRequest, Completed, Registration, Slice
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, leader, tokens
 from gleaner.control.queue.database import connect, migrate, transaction

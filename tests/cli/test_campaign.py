@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gleaner.agent.common.quantities import memory_mib
+from gleaner.agent.job_spec import JobSpec, OutputSpec, SelfSave
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.input_errors import InputError
-from gleaner.control.models.jobs import JobSpec, SelfSaveSpec, Submission
-from gleaner.control.models.outputs import OutputSpec
+from gleaner.control.models.jobs import Submission
 
 GOOD = """\
 # Twelve runs of one process.
@@ -53,7 +53,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
             memory_mib=1024,
             priority=-5,
             retries=0,
-            saves_itself=SelfSaveSpec(signal="SIGUSR1", exit_code=3),
+            saves_itself=SelfSave(signal="SIGUSR1", exit_code=3),
             retry_on=(75, 137),
             never_retry_on=(1,),
             compute_limit_s=5400,

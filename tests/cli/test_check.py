@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.cli.cli_harness import CliHarness
 
-from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, Saved, SelfSave, Slice
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, Saved, Slice
 from gleaner.control.cli.check import FAILED_FOR_S, Act, CanBeSaved, CheckEnd, next_step, out_of_patience
 from gleaner.control.models.jobs import NOT_SAVED, AttemptRow, CheckpointRow, Ending, EventRow, JobDetail, JobRow
 from gleaner.control.queue import attempt_reports, queries

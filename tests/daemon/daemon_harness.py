@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.agents import AgentRow
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import agents, claims, jobs, node_health, queries
 from gleaner.control.queue.database import connect, snapshot, transaction
 from gleaner.control.settings import ClusterSettings, QueueSettings, RoundSettings, Settings, StorageSettings

@@ -14,11 +14,12 @@ from tests.slurm.fake_cluster import FakeCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.loops import Loop, LoopThreads, do_each
 from gleaner.control.daemon.main import control_loops
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import jobs, retention
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import (

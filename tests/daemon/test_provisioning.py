@@ -11,11 +11,11 @@ from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs, start_
 from tests.slurm.slurm_harness import FakedSlurm
 from tests.slurm_admin.facts import shown
 
+from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.agent.messages import Checkpoint, Completed, Output, Saved, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
-from gleaner.control.models.jobs import JobSpec, Submission
-from gleaner.control.models.outputs import OutputSpec
+from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, attempt_reports, deliveries, drains, jobs, node_health
 from gleaner.control.queue.database import snapshot, transaction

@@ -27,7 +27,8 @@ from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
-from gleaner.agent.messages import Assignment, Checkpoint, CredentialGiven, Returned, ReturnReason, SelfSave, Way
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import Assignment, Checkpoint, CredentialGiven, Returned, ReturnReason, Way
 from gleaner.agent.node.facts import node_facts, node_images
 from gleaner.agent.reporting.client import ControlRefused, Outbox
 from gleaner.agent.reporting.job_log import Mark

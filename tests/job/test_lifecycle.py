@@ -43,7 +43,8 @@ from gleaner.agent.job.lifecycle import (
     VacateAsked,
     step,
 )
-from gleaner.agent.messages import Checkpoint, ReturnReason, SelfSave
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import Checkpoint, ReturnReason
 from gleaner.agent.runtime.interface import ContainerId
 
 C = ContainerId("c1")

@@ -6,6 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import (
     Assignment,
     AttemptRef,
@@ -26,7 +27,7 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
-from gleaner.control.models.jobs import JobDetail, JobRow, JobSpec, Submission, Submitted
+from gleaner.control.models.jobs import JobDetail, JobRow, Submission, Submitted
 from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, tokens
 from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN

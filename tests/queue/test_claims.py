@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Checkpoint, ClaimRequest, ReturnReason, Saved, SelfSave, Slice, Stream
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.agent.job_spec import JobSpec, SelfSave
+from gleaner.agent.messages import Checkpoint, ClaimRequest, ReturnReason, Saved, Slice, Stream
+from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import Refused

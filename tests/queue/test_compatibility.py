@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import select, text
 from tests.queue.queue_harness import FACTS, QueueHarness
 
-from gleaner.agent.messages import NodeFacts, ReturnReason, SelfSave
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import NodeFacts, ReturnReason
 from gleaner.control.queue import compatibility, queries
 from gleaner.control.queue.attempt_reports import REFUSALS_UNTIL_HELD
 from gleaner.control.queue.database import connect, transaction

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 from tests.queue.queue_harness import QueueHarness
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Completed, Slice
-from gleaner.control.models.jobs import JobSpec
 from gleaner.control.policy.node_health import JOBS_UNTIL_SUSPECT
 from gleaner.control.queue import attempt_reports, node_health
 from gleaner.control.states import Outcome, State

@@ -4,9 +4,9 @@ import pytest
 from pydantic import ValidationError
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Assignment, Completed, ReturnReason, SelfSave, Slice
+from gleaner.agent.job_spec import JobSpec, SelfSave
+from gleaner.agent.messages import Assignment, Completed, ReturnReason, Slice
 from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
-from gleaner.control.models.jobs import JobSpec, SelfSaveSpec
 from gleaner.control.queue import attempt_reports, node_health
 from gleaner.control.queue.errors import Refused
 from gleaner.control.states import Outcome, State
@@ -40,9 +40,9 @@ def test_it_continues_from_its_last_checkpoint_with_twice_the_memory_and_says_so
     assert harness.detail(job).last_failure is None, "it has computed since"
 
 
-@pytest.mark.parametrize("saves_itself", [None, SelfSaveSpec(**SelfSave().model_dump())])
+@pytest.mark.parametrize("saves_itself", [None, SelfSave(**SelfSave().model_dump())])
 def test_without_a_checkpoint_it_starts_from_the_beginning_at_once(
-    harness: QueueHarness, saves_itself: SelfSaveSpec | None
+    harness: QueueHarness, saves_itself: SelfSave | None
 ) -> None:
     job = harness.job(memory_mib=512, most_memory_mib=700, saves_itself=saves_itself)
     agent = harness.agent("a")

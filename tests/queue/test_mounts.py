@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.queue.queue_harness import SPENT, QueueHarness
 
+from gleaner.agent.job_spec import JobSpec, UrlInputSpec
 from gleaner.agent.messages import Completed, ReturnReason
-from gleaner.control.models.inputs import UrlInputSpec
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
 from gleaner.control.queue import attempt_reports, compatibility, jobs, queries, relocation

@@ -11,8 +11,9 @@ from sqlalchemy import Engine, event, func, select, text
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.common.settings_sources import MOST
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import ClaimRequest
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.policy.resources import stepped
 from gleaner.control.queue import claims, jobs, lanes, queries, quotas

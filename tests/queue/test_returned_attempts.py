@@ -3,7 +3,8 @@
 import pytest
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import ReturnReason, SelfSave, Slice
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import ReturnReason, Slice
 from gleaner.control.queue import queries
 from gleaner.control.states import Outcome, State
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.agent.staging.allowed_urls import refusal
+from gleaner.agent.common.allowed_urls import refusal
 from gleaner.agent.staging.child_process import MayNot
 from gleaner.agent.staging.fetch_xrootd import library_settings, library_url, redirect_target
 

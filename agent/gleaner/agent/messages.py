@@ -6,19 +6,18 @@ report of an attempt that is no longer the current one with status 409, and chan
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, SelfSave
 from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
 LONGEST_TEXT = 2000
 MOST_IMAGES = 1000
 LONGEST_LOG_LINE = 65_536
-_LARGEST = 2**53 - 1
-"""The largest whole number that every JSON reader and every database column of ours holds."""
 
 
 def _clean(text: object, longest: int) -> object:
@@ -35,28 +34,17 @@ _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
 """The beginning of a line as base64 of its bytes: it may end within a character."""
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-"""A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
 
 
-def _a_number(value: object) -> object:
-    if isinstance(value, bool | str | bytes):
-        raise PydanticCustomError("number", "input should be a number")
-    return value
-
-
-NUMBER = BeforeValidator(_a_number)
-"""A number as in JSON: true, false and text are no numbers, and 2.0 is a whole one."""
-JobNumber = Annotated[int, Field(ge=1, le=_LARGEST), NUMBER]
+JobNumber = Annotated[int, Field(ge=1, le=MAX_ID), NUMBER]
 AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
-Count = Annotated[int, Field(ge=0, le=_LARGEST), NUMBER]
+Count = Annotated[int, Field(ge=0, le=MAX_ID), NUMBER]
 Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
-Seconds = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), NUMBER]
-Duration = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+Seconds = Annotated[float, Field(ge=-MAX_ID, le=MAX_ID), NUMBER]
+Duration = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 """The limit keeps the sum of many of these finite."""
-Weight = Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
-Flag = Annotated[bool, Field(strict=True)]
+Weight = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 
 
 VERSION = 1
@@ -143,8 +131,8 @@ class Registration(VersionedMessage):
 class CostSample(NamedTuple):
     """One measured save or restore: the size of all that ran at the same time, and the time that each of them took."""
 
-    mib: Annotated[float, Field(ge=1, le=_LARGEST), NUMBER]
-    took_s: Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+    mib: Annotated[float, Field(ge=1, le=MAX_ID), NUMBER]
+    took_s: Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 
 
 _Samples = Annotated[tuple[CostSample, ...], Field(max_length=100)]
@@ -191,20 +179,6 @@ class Way(StrEnum):
     """runc and CRIU through the node helper."""
     SELF = "self"
     """The workload itself, on a signal; the checkpoint is its folder."""
-
-
-class SelfSave(Message):
-    """For a program that saves itself: on the signal it writes its state into its folder and exits with the code.
-
-    HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The same command is started anew
-    in that folder to go on.
-
-    >>> SelfSave().model_dump()
-    {'signal': 'SIGTERM', 'exit_code': 85}
-    """
-
-    signal: Literal["SIGTERM", "SIGUSR1"] = "SIGTERM"
-    exit_code: Annotated[int, Field(ge=1, le=255), NUMBER] = 85
 
 
 class Stream(StrEnum):
@@ -295,7 +269,7 @@ class FetchRules(Message):
     """The admin's rules for fetching inputs from URLs."""
 
     allowed: tuple[str, ...]
-    """As `staging.allowed_urls` reads them."""
+    """As `allowed_urls` reads them."""
     largest_bytes: Count
     total_s: Duration
     silent_s: Duration

@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.privileged.common import mount_folders
-from gleaner.agent.staging import allowed_urls
 from gleaner.control.hostlist import chosen
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.node_rates import RateRules

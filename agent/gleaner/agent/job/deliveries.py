@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
-from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.deliver import schemes
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from gleaner.agent.messages import Checkpoint, ReturnReason, SelfSave
+from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.messages import Checkpoint, ReturnReason
 from gleaner.agent.runtime.interface import ContainerId
 
 SAVE_TRIES = 3

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import takewhile
 from urllib.parse import quote
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.common import allowed_urls
 
 LONGEST = 8192
 """The longest credential: a token with many claims has some thousand letters."""

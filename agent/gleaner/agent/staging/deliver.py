@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.quantities import in_words
 from gleaner.agent.messages import Delivery, DeliveryReport
-from gleaner.agent.staging import allowed_urls, deliver_child
+from gleaner.agent.staging import deliver_child
 from gleaner.agent.staging.child_process import (
     ChildSilent,
     ChildStopped,

@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
+from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.quantities import size
-from gleaner.agent.staging import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.servers import AddressGuard

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.quantities import in_words, size
 from gleaner.agent.messages import FetchRules
-from gleaner.agent.staging import allowed_urls, fetch_child
+from gleaner.agent.staging import fetch_child
 from gleaner.agent.staging.child_process import (
     ChildSilent,
     ChildStopped,

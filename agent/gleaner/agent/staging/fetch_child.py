@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from gleaner.agent.staging import allowed_urls, fetch_xrootd, servers
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.staging import fetch_xrootd, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.servers import AddressGuard

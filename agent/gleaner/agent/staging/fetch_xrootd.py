@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
-from gleaner.agent.staging import allowed_urls, servers
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.staging import servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential
 

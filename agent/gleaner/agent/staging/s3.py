@@ -14,7 +14,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
-from gleaner.agent.staging import allowed_urls, servers
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.staging import servers
 from gleaner.agent.staging.child_process import MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.stage import SAYS_WHILE_SILENT, SLOWEST_BYTES_PER_S, Names, while_saying

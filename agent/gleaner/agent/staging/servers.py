@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, NoReturn, cast
 
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.common import allowed_urls
 from gleaner.agent.staging.child_process import MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential, CredentialKind, kind
 

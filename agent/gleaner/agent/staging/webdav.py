@@ -14,7 +14,8 @@ from http import HTTPStatus
 from typing import IO
 from urllib.parse import quote, urljoin, urlsplit
 
-from gleaner.agent.staging import allowed_urls, servers
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.staging import servers
 from gleaner.agent.staging.child_process import MayPass
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.stage import SAYS_WHILE_SILENT, SLOWEST_BYTES_PER_S, Names, while_saying

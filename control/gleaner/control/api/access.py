@@ -18,13 +18,13 @@ from sqlalchemy import Connection
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gleaner.agent.job_spec import Name
 from gleaner.control.api.caller_places import strangers
 from gleaner.control.api.instruments import Instruments
 from gleaner.control.api.munge_login import MungeLogin
 from gleaner.control.api.problems import answer_to
 from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
-from gleaner.control.models.base import Name
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from gleaner.agent.common.allowed_urls import for_group
 from gleaner.agent.messages import (
     Assignments,
     ClaimRequest,
@@ -22,7 +23,6 @@ from gleaner.agent.messages import (
     UrlInput,
     Welcome,
 )
-from gleaner.agent.staging.allowed_urls import for_group
 from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.inputs import INPUT_PART, input_key
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import (
     Checkpointed,
     Completed,
@@ -26,7 +27,6 @@ from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import is_whole
 from gleaner.control.api.problems import documented
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.queue import attempt_inputs, attempt_reports, queries, secrets
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Invalid, Refused

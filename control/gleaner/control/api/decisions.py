@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import Connection
 
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.queue import decisions, queries
 from gleaner.control.queue.decisions import StoredDecision

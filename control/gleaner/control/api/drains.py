@@ -8,11 +8,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller
 from gleaner.control.api.problems import documented
 from gleaner.control.hostlist import chosen
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.drains import DrainRequest, DrainRow, DrainTask, ResumeRequest
 from gleaner.control.queue import drains
 from gleaner.control.queue.errors import Invalid, Refused

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, HTTPException, Path, Query
 
+from gleaner.agent.job_spec import Name
 from gleaner.agent.runtime.images import IMAGE_PART, image_key, matches
 from gleaner.control.api import examples, image_uploads
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.image_uploads import Uploads
 from gleaner.control.api.problems import documented
-from gleaner.control.models.base import Name
 from gleaner.control.models.images import (
     EVERYBODY,
     PIECE_BYTES,

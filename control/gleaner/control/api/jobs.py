@@ -14,12 +14,12 @@ from sqlalchemy import Connection
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, output_key
 from gleaner.agent.common.quantities import in_words, memory_in_words
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.waiting_context import places, surroundings
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.jobs import (
     Change,
     JobDetail,

@@ -15,13 +15,13 @@ import yaml
 from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
+from gleaner.agent.job_spec import JobSpec, UrlInputSpec
 from gleaner.agent.system import keep_patterns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.input_errors import InputError, at_line, complaint, one_line, read_text, unknown_key
-from gleaner.control.models.inputs import UrlInputSpec
-from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.models.jobs import Submission
 
 MOST_BYTES = 4 * 1024 * 1024
 MOST_RUNS = 100_000

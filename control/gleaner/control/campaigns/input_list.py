@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from gleaner.agent.staging import allowed_urls
-from gleaner.control.models.inputs import InputName, UrlInputSpec
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.job_spec import InputName, UrlInputSpec
 
 KEYS = frozenset({"from", "to", "copy", "url", "sha256"})
 

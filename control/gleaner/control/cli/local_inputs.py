@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gleaner.agent.job.inputs import CONTENT, MOST_FILES
+from gleaner.agent.job_spec import InputSpec
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.cli.client import Control
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.pieces import send_missing
 from gleaner.control.input_errors import InputError, one_line
 from gleaner.control.models.images import MOST_PIECES, PIECE_BYTES
-from gleaner.control.models.inputs import InputList, InputPut, InputSpec
+from gleaner.control.models.inputs import InputList, InputPut
 
 _CHUNK_BYTES = 2**20
 _BLOCK = tarfile.BLOCKSIZE

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
+from gleaner.agent.common.allowed_urls import location
+from gleaner.agent.job_spec import Name
 from gleaner.agent.staging import credentials
-from gleaner.agent.staging.allowed_urls import location
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import complaint, one_line
-from gleaner.control.models.base import Name
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.simulation.metrics.tables import Table
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
+from gleaner.agent.job_spec import InputSpec, UrlInputSpec
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.campaign_file import Given
@@ -22,7 +23,6 @@ from gleaner.control.cli.local_inputs import PackedInput, pack, send
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import one_line
-from gleaner.control.models.inputs import InputSpec, UrlInputSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,9 @@
 Times are seconds since the epoch, durations seconds, memory MiB. Agents have models of their own, `agent.messages`.
 """
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
-
-MAX_ID = 2**53 - 1
-"""The largest whole number that every JSON reader and every database column of ours holds."""
-
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-
-
-class Shape(BaseModel):
-    """A value that people send: immutable, and an unknown field is an error, for it may be a misspelt one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from pydantic import BaseModel, ConfigDict
 
 
 class Reply(BaseModel):

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from gleaner.agent.messages import Flag
-from gleaner.control.models.base import Reply, Shape
+from gleaner.agent.job_spec import Flag, Shape
+from gleaner.control.models.base import Reply
 from gleaner.control.policy.draining import Deed, Kind, Spanning
 from gleaner.control.slurm_admin.request import MOST_NODES
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from gleaner.agent.messages import NUMBER, Digest
-from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Name, Shape
+from gleaner.control.models.base import Reply
 
 PIECE_BYTES = 4 * 2**20
 """The size of every piece of an image except for the last one."""

@@ -4,76 +4,13 @@ An input is a tar archive whose one member, `content`, is the file or folder. It
 a group stores it once, however many jobs read it.
 """
 
-from typing import Annotated, cast
+from typing import Annotated
 
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from gleaner.agent.messages import NUMBER, Digest, Flag
-from gleaner.agent.privileged.common import mount_folders
-from gleaner.agent.staging.allowed_urls import LONGEST_URL
-from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
+from gleaner.agent.job_spec import MAX_ID, MOST_INPUTS, NUMBER, Digest, InputSpec, Name, Shape, UrlInputSpec
+from gleaner.control.models.base import Reply
 from gleaner.control.models.images import Pieces
-
-MOST_INPUTS = 100
-InputName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-
-
-class InputSpec(Shape):
-    """An input of a job."""
-
-    name: InputName
-    """Its name in `/inputs`."""
-    content: Digest
-    """The SHA-256 of its tar archive."""
-    into_job: Flag = False
-    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
-
-
-class UrlInputSpec(Shape):
-    """An input of a job that the agent fetches."""
-
-    name: InputName
-    """Its name in `/inputs`."""
-    url: Annotated[str, StringConstraints(pattern=r"^(https|s3|roots?|file)://[!-~]+$", max_length=LONGEST_URL)]
-    """One that the site allows (`urls` in `[inputs]` of control's settings)."""
-    sha256: Digest | None = None
-    """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""
-    content: Digest | None = None
-    """The `content` that an earlier job has read. While the group has it, it is read again, and nothing is fetched."""
-    into_job: Flag = False
-    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
-
-
-def _kind(one: object) -> str:
-    has_url = "url" in cast("dict[str, object]", one) if isinstance(one, dict) else isinstance(one, UrlInputSpec)
-    return "url" if has_url else "stored"
-
-
-_AnyInput = Annotated[
-    Annotated[InputSpec, Tag("stored")] | Annotated[UrlInputSpec, Tag("url")],
-    Discriminator(_kind),
-]
-
-
-def _each_once(inputs: tuple[_AnyInput, ...]) -> tuple[_AnyInput, ...]:
-    names = [one.name for one in inputs]
-    for name in names:
-        if names.count(name) > 1:
-            raise PydanticCustomError("unique_names", "two inputs are called {name}", {"name": name})
-    return inputs
-
-
-InputSpecs = Annotated[tuple[_AnyInput, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
-
-
-def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
-    if why := mount_folders.fault_of_list(list(folders)):
-        raise PydanticCustomError("mountable", "{why}", {"why": why})
-    return tuple(sorted(folders))
-
-
-Mounts = Annotated[tuple[str, ...], Field(max_length=mount_folders.MOST), AfterValidator(_mountable)]
 
 
 class JobInput(Reply):

@@ -5,139 +5,22 @@ from typing import Annotated
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
-    ConfigDict,
     Field,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.messages import NUMBER, Flag, SelfSave
-from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, OutputSpec, SelfSave, Shape
+from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
-from gleaner.control.models.inputs import InputSpecs, JobInput, Mounts
-from gleaner.control.models.outputs import DeliveryRow, OutputSpec
+from gleaner.control.models.inputs import JobInput
+from gleaner.control.models.outputs import DeliveryRow
 from gleaner.control.states import Outcome, State
-
-Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
-"""One argument or value for a program: anything but NUL, which no program can be given."""
-
-
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(indices)) < len(indices):
         raise PydanticCustomError("unique_items", "an index stands there twice")
     return indices
-
-
-def _in_order(codes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(codes)))
-
-
-ExitCodes = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=255), NUMBER], ...],
-    Field(min_length=1, max_length=1000),
-    AfterValidator(_in_order),
-]
-
-
-class SelfSaveSpec(SelfSave):
-    """The way of a workload to save itself, as people write it: an unknown key is a mistake there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-def _as_written(how: object) -> object:
-    return how.model_dump() if isinstance(how, SelfSave) else how
-
-
-class JobSpec(Shape):
-    """The program to run. In a campaign, `{index}` in command and environment values becomes the job's index."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "zmumu",
-                    "image": "pythia",
-                    "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
-                    "cpus": 1,
-                    "memory_mib": 512,
-                }
-            ]
-        },
-    )
-
-    name: Name
-    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
-    command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
-    environment: dict[Variable, Word] = Field(
-        default={}, max_length=256, json_schema_extra={"additionalProperties": False}
-    )
-    cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
-    memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] = 512
-    most_memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] | None = None
-    """A job that has met its memory limit goes on with more memory, up to this; None: with no more."""
-    nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
-    """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
-    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
-    retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
-    """Starts over after the job's own failure; None: the site's default."""
-    retry_on: ExitCodes | None = None
-    """After these exit codes alone the job is tried again; None: after all."""
-    never_retry_on: ExitCodes | None = None
-    """After these exit codes the job has failed for good, whatever retries are left."""
-    compute_limit_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds for which the job may compute, all slices together; None: no limit."""
-    needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds that an agent must have left to be given the job; None: any agent will do."""
-    disk_mib: Annotated[int, Field(ge=1, le=16 * 1024 * 1024), NUMBER] | None = None
-    """The job may write so much, in MiB, its folder and all else together; None: as much as its node allows."""
-    silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds for which the job may compute without printing or writing anything; None: no limit."""
-    inputs: InputSpecs = ()
-    """Files and folders that the job reads and does not change."""
-    mounts: Mounts = ()
-    """Folders of the nodes that the job sees read-only, each at its own path, out of those that the site allows."""
-    outputs: OutputSpec | None = None
-    """The part of the job's folder that is kept; None: everything."""
-    saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
-    """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
-
-    @field_validator("nodes")
-    @classmethod
-    def _one_node_or_less(cls, nodes: int) -> int:
-        if nodes > 1:
-            raise PydanticCustomError("too_wide", "a job runs on one node or less; wider jobs are only simulated")
-        return nodes
-
-    @field_validator("most_memory_mib")
-    @classmethod
-    def _not_less(cls, most_mib: int | None, info: ValidationInfo) -> int | None:
-        least_mib = info.data.get("memory_mib", 0)
-        if most_mib is not None and most_mib < least_mib:
-            raise PydanticCustomError(
-                "less_than_the_least",
-                "the most memory is less than the least: {least} MiB, and at most {most} MiB",
-                {"least": least_mib, "most": most_mib},
-            )
-        return most_mib
-
-    @field_validator("never_retry_on")
-    @classmethod
-    def _in_one_list(cls, codes: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
-        both = sorted(set(codes or ()) & set(info.data.get("retry_on") or ()))
-        if both:
-            raise PydanticCustomError(
-                "in_both_lists", "exit code {code} is in retry_on too; leave it in one of the two", {"code": both[0]}
-            )
-        return codes
 
 
 class Submission(Shape):

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from gleaner.control.models.base import Reply, Shape
+from gleaner.agent.job_spec import Shape
+from gleaner.control.models.base import Reply
 
 
 class ReportFilter(Shape):

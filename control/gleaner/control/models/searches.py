@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from gleaner.control.models.base import Name, Reply, Shape
+from gleaner.agent.job_spec import Name, Shape
+from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.jobs import JobRow
 from gleaner.control.states import Outcome, State

@@ -9,10 +9,11 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from gleaner.agent.common.allowed_urls import LONGEST_URL
+from gleaner.agent.job_spec import Name, Shape
 from gleaner.agent.staging import credentials
-from gleaner.agent.staging.allowed_urls import LONGEST_URL
 from gleaner.agent.staging.credentials import CredentialKind
-from gleaner.control.models.base import Name, Reply, Shape
+from gleaner.control.models.base import Reply
 
 MOST_SECRETS = 100
 """The secrets of one group."""

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from gleaner.agent.messages import NUMBER, Flag
-from gleaner.control.models.base import Name, Reply, Shape
+from gleaner.agent.job_spec import NUMBER, Flag, Name, Shape
+from gleaner.control.models.base import Reply
 
 
 class Role(StrEnum):

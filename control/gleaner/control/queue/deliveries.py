@@ -12,8 +12,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, false, insert, or_, select, text, update
 
+from gleaner.agent.job_spec import filled_target
 from gleaner.agent.messages import DeliveryReport
-from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow, filled_target
+from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow
 from gleaner.control.policy import retries
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
 from gleaner.control.queue.tables import AGENT, DELIVERY, JOB, SPEC, Phase

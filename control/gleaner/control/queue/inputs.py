@@ -10,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.job_spec import InputSpec, UrlInputSpec
 from gleaner.agent.messages import InputFetched, StoredInput, UrlInput
-from gleaner.agent.staging import allowed_urls
-from gleaner.control.models.inputs import InputRow, InputSpec, UrlInputSpec
+from gleaner.control.models.inputs import InputRow
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.tables import INPUT, JOB, SPEC
 from gleaner.control.states import State

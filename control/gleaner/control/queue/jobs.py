@@ -14,10 +14,9 @@ from sqlalchemy import Connection, Integer, and_, func, insert, literal, select,
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql import ColumnElement
 
-from gleaner.agent.messages import SelfSave
-from gleaner.agent.staging import allowed_urls
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.job_spec import OutputSpec, SelfSave, filled_target, unfilled
 from gleaner.control.models.jobs import Ending, Submission, Submitted
-from gleaner.control.models.outputs import OutputSpec, filled_target, unfilled
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, inputs, lanes
@@ -43,7 +42,7 @@ class SubmissionRules:
     """The longest time that a job can have on one agent: no job's least time is rounded up beyond it."""
     quotas: QuotaRules = NO_QUOTAS
     urls: Sequence[str] = ()
-    """The URLs that inputs may have, as `staging.allowed_urls` reads them."""
+    """The URLs that inputs may have, as `allowed_urls` reads them."""
     targets: Sequence[str] = ()
     """The URLs to which results may be delivered, as `allowed_urls.for_group` reads them."""
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None

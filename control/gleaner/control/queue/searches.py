@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, case, func, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from gleaner.control.models.base import MAX_ID
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.models.jobs import JobRow
 from gleaner.control.models.searches import (
     ROWS_A_PAGE,

@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, and_, delete, insert, select, update
 from sqlalchemy.sql import ColumnElement
 
+from gleaner.agent.common.allowed_urls import location
 from gleaner.agent.messages import CredentialGiven
-from gleaner.agent.staging.allowed_urls import location
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut, SecretRow
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.errors import Refused, Unknown

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.api import campaigns, drains, jobs, nodes
 from gleaner.control.api.access import Admin, User
 from gleaner.control.api.campaigns import CampaignPath
@@ -19,7 +20,7 @@ from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
-from gleaner.control.models.jobs import Change, JobDetail, JobSpec, MigrateRequest, Submission
+from gleaner.control.models.jobs import Change, JobDetail, MigrateRequest, Submission
 from gleaner.control.queue import searches
 from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT, Fields

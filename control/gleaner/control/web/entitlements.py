@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import decisions, owners
 from gleaner.control.api.access import User
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch, listing

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import jobs
 from gleaner.control.api.access import Caller, User
 from gleaner.control.control_state import ControlState
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.queue import logs, queries
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import QueueError

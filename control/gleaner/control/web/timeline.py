@@ -10,8 +10,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api.access import Caller, User
-from gleaner.control.models.base import MAX_ID
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import finest
 from gleaner.control.policy.provisioning import boundary

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.agent.staging.allowed_urls import address_refusal, location, refusal
+from gleaner.agent.common.allowed_urls import address_refusal, location, refusal
 
 LIST = (
     "https://data.example.org/pub/",

@@ -1,0 +1,309 @@
+"""The specification of a job: what a user submits, what the queue stores as one document, what an agent runs.
+
+A new option of a job is a field of `JobSpec`, and is named again only where it takes effect. Times are in seconds,
+memory is in MiB. In a campaign, `{index}` becomes the job's index (`resolved`).
+"""
+
+import re
+from typing import Annotated, Literal, Self, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.common.allowed_urls import LONGEST_URL
+from gleaner.agent.privileged.common import mount_folders
+from gleaner.agent.system import keep_patterns
+
+MAX_ID = 2**53 - 1
+"""The largest whole number that every JSON reader and every database column of ours holds."""
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
+
+
+def _a_number(value: object) -> object:
+    if isinstance(value, bool | str | bytes):
+        raise PydanticCustomError("number", "input should be a number")
+    return value
+
+
+NUMBER = BeforeValidator(_a_number)
+"""A number as in JSON: true, false and text are no numbers, and 2.0 is a whole one."""
+
+Flag = Annotated[bool, Field(strict=True)]
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Shape(BaseModel):
+    """A value that people send: immutable, and an unknown field is an error, for it may be a misspelt one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+"""One argument or value for a program: anything but NUL, which no program can be given."""
+
+
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+def _in_order(codes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(codes)))
+
+
+ExitCodes = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=255), NUMBER], ...],
+    Field(min_length=1, max_length=1000),
+    AfterValidator(_in_order),
+]
+
+
+MOST_INPUTS = 100
+InputName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+
+
+class InputSpec(Shape):
+    """An input of a job."""
+
+    name: InputName
+    """Its name in `/inputs`."""
+    content: Digest
+    """The SHA-256 of its tar archive."""
+    into_job: Flag = False
+    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
+
+
+class UrlInputSpec(Shape):
+    """An input of a job that the agent fetches."""
+
+    name: InputName
+    """Its name in `/inputs`."""
+    url: Annotated[str, StringConstraints(pattern=r"^(https|s3|roots?|file)://[!-~]+$", max_length=LONGEST_URL)]
+    """One that the site allows (`urls` in `[inputs]` of control's settings)."""
+    sha256: Digest | None = None
+    """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""
+    content: Digest | None = None
+    """The `content` that an earlier job has read. While the group has it, it is read again, and nothing is fetched."""
+    into_job: Flag = False
+    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
+
+
+def _kind(one: object) -> str:
+    has_url = "url" in cast("dict[str, object]", one) if isinstance(one, dict) else isinstance(one, UrlInputSpec)
+    return "url" if has_url else "stored"
+
+
+_AnyInput = Annotated[
+    Annotated[InputSpec, Tag("stored")] | Annotated[UrlInputSpec, Tag("url")],
+    Discriminator(_kind),
+]
+
+
+def _each_once(inputs: tuple[_AnyInput, ...]) -> tuple[_AnyInput, ...]:
+    names = [one.name for one in inputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise PydanticCustomError("unique_names", "two inputs are called {name}", {"name": name})
+    return inputs
+
+
+InputSpecs = Annotated[tuple[_AnyInput, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
+
+
+def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
+    if why := mount_folders.fault_of_list(list(folders)):
+        raise PydanticCustomError("mountable", "{why}", {"why": why})
+    return tuple(sorted(folders))
+
+
+Mounts = Annotated[tuple[str, ...], Field(max_length=mount_folders.MOST), AfterValidator(_mountable)]
+
+
+PLACES = ("campaign", "index", "job")
+"""The words in braces that are filled in in a target."""
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+def _a_pattern(pattern: str) -> str:
+    if why := keep_patterns.fault(pattern):
+        raise PydanticCustomError("pattern", "{why}", {"why": why})
+    return pattern
+
+
+def _a_target(url: str) -> str:
+    if why := target_fault(url):
+        raise PydanticCustomError("target", "{why}", {"why": why})
+    return url
+
+
+def target_fault(url: str) -> str:
+    """Return why this is no target; "" if it is one.
+
+    >>> target_fault("file:///data/{campaign}/{index}/"), target_fault("file:///data/{run}/")
+    ('', 'has {run}: only {campaign}, {index} and {job} are filled in')
+    """
+    for word in _BRACES.findall(url):
+        if word not in PLACES:
+            return f"has {{{word[:60]}}}: only {{campaign}}, {{index}} and {{job}} are filled in"
+    try:
+        where = allowed_urls.location(_BRACES.sub("1", url))
+    except ValueError as error:
+        return str(error)
+    if where.scheme not in allowed_urls.TARGET_SCHEMES:
+        return f"must begin with {' or '.join(f'{each}://' for each in allowed_urls.TARGET_SCHEMES)}"
+    if where.scheme == "s3" and not where.folders:
+        return "names no bucket: write s3://HOST/BUCKET/..., or s3://BUCKET/... for Amazon's"
+    return "names a folder, and a folder has no ?" if "?" in url else ""
+
+
+def unfilled(url: str, *, of_campaign: bool) -> str:
+    """Return what the target lacks, or has too much, for a campaign or for a single job; "" if nothing.
+
+    >>> unfilled("file:///data/{campaign}/", of_campaign=True)
+    'needs {index} or {job}: else the jobs of a campaign would overwrite the files of each other'
+    """
+    words = set(_BRACES.findall(url))
+    if of_campaign and not words & {"index", "job"}:
+        return "needs {index} or {job}: else the jobs of a campaign would overwrite the files of each other"
+    if not of_campaign and words & {"campaign", "index"}:
+        return "has {campaign} or {index}, and this is a single job: write {job}"
+    return ""
+
+
+def filled_target(url: str, *, job: int, campaign: int | None, index: int | None) -> str:
+    """Return the target of one job.
+
+    >>> filled_target("file:///data/{campaign}/{index}/", job=7, campaign=3, index=0)
+    'file:///data/3/0/'
+    """
+    values = {"job": job, "campaign": campaign, "index": index}
+    return _BRACES.sub(lambda word: str(values.get(word[1], word[0])), url)
+
+
+class OutputSpec(Shape):
+    """The part of a job's folder that is kept as its result, and the target to which an agent copies it."""
+
+    keep: Annotated[tuple[Annotated[str, AfterValidator(_a_pattern)], ...], Field(max_length=keep_patterns.MOST)] = ()
+    """Patterns like `*.root` or `hist/**`, in which `{index}` becomes the job's index. Empty: everything."""
+    to: (
+        Annotated[str, StringConstraints(max_length=allowed_urls.LONGEST_URL - 100), AfterValidator(_a_target)] | None
+    ) = None
+    """A folder like `file:///data/results/{campaign}/{index}/`, below a URL that the site allows."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.keep and self.to is None:
+            raise PydanticCustomError("says_nothing", "must say what to keep, or where to deliver it")
+        return self
+
+
+class SelfSave(Shape):
+    """For a program that saves itself: on the signal it writes its state into its folder and exits with the code.
+
+    HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The same command is started anew
+    in that folder to go on.
+
+    >>> SelfSave().model_dump()
+    {'signal': 'SIGTERM', 'exit_code': 85}
+    """
+
+    signal: Literal["SIGTERM", "SIGUSR1"] = "SIGTERM"
+    exit_code: Annotated[int, Field(ge=1, le=255), NUMBER] = 85
+
+
+class JobSpec(Shape):
+    """The program to run. In a campaign, `{index}` in command and environment values becomes the job's index."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "zmumu",
+                    "image": "pythia",
+                    "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
+                    "cpus": 1,
+                    "memory_mib": 512,
+                }
+            ]
+        },
+    )
+
+    name: Name
+    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+    command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
+    environment: dict[Variable, Word] = Field(
+        default={}, max_length=256, json_schema_extra={"additionalProperties": False}
+    )
+    cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
+    memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] = 512
+    most_memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] | None = None
+    """A job that has met its memory limit goes on with more memory, up to this; None: with no more."""
+    nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
+    """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
+    retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
+    """Starts over after the job's own failure; None: the site's default."""
+    retry_on: ExitCodes | None = None
+    """After these exit codes alone the job is tried again; None: after all."""
+    never_retry_on: ExitCodes | None = None
+    """After these exit codes the job has failed for good, whatever retries are left."""
+    compute_limit_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
+    """The seconds for which the job may compute, all slices together; None: no limit."""
+    needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
+    """The seconds that an agent must have left to be given the job; None: any agent will do."""
+    disk_mib: Annotated[int, Field(ge=1, le=16 * 1024 * 1024), NUMBER] | None = None
+    """The job may write so much, in MiB, its folder and all else together; None: as much as its node allows."""
+    silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
+    """The seconds for which the job may compute without printing or writing anything; None: no limit."""
+    inputs: InputSpecs = ()
+    """Files and folders that the job reads and does not change."""
+    mounts: Mounts = ()
+    """Folders of the nodes that the job sees read-only, each at its own path, out of those that the site allows."""
+    outputs: OutputSpec | None = None
+    """The part of the job's folder that is kept; None: everything."""
+    saves_itself: SelfSave | None = None
+    """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
+
+    @field_validator("nodes")
+    @classmethod
+    def _one_node_or_less(cls, nodes: int) -> int:
+        if nodes > 1:
+            raise PydanticCustomError("too_wide", "a job runs on one node or less; wider jobs are only simulated")
+        return nodes
+
+    @field_validator("most_memory_mib")
+    @classmethod
+    def _not_less(cls, most_mib: int | None, info: ValidationInfo) -> int | None:
+        least_mib = info.data.get("memory_mib", 0)
+        if most_mib is not None and most_mib < least_mib:
+            raise PydanticCustomError(
+                "less_than_the_least",
+                "the most memory is less than the least: {least} MiB, and at most {most} MiB",
+                {"least": least_mib, "most": most_mib},
+            )
+        return most_mib
+
+    @field_validator("never_retry_on")
+    @classmethod
+    def _in_one_list(cls, codes: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        both = sorted(set(codes or ()) & set(info.data.get("retry_on") or ()))
+        if both:
+            raise PydanticCustomError(
+                "in_both_lists", "exit code {code} is in retry_on too; leave it in one of the two", {"code": both[0]}
+            )
+        return codes
