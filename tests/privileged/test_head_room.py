@@ -22,12 +22,11 @@ MEASURED = [  # MiB of memory, of all once it went on and at most; KiB of page t
 ]
 
 
-@pytest.mark.parametrize("measured", MEASURED)
-def test_a_need_is_what_was_measured_and_a_little_more(measured: tuple[float, ...]) -> None:
-    memory, after, peak, tables, *counts = measured
-    found = need(int(memory * MIB), int(tables) * 2**10, 0, count=int(counts[0]), threads=int(counts[1]))
-    assert after < found.after / MIB + 0.1 < after * 1.1
-    assert peak < found.peak / MIB < peak * 1.15
+def test_a_need_is_what_was_measured_and_a_little_more() -> None:
+    for memory, after, peak, tables, count, threads in MEASURED:
+        found = need(int(memory * MIB), tables * 2**10, 0, count=count, threads=threads)
+        assert after < found.after / MIB < after * 1.1
+        assert peak < found.peak / MIB < peak * 1.15
 
 
 def test_what_would_not_fit_into_its_limit_or_the_head_room_is_refused() -> None:
@@ -50,8 +49,7 @@ def test_only_what_child_and_parent_share_is_counted_once() -> None:
 def test_one_container_of_a_node_has_room_at_a_time(tmp_path: Path) -> None:
     config, lock = tmp_path / "config.json", str(tmp_path / "lock")
     config.write_text(json.dumps({"linux": {"resources": {"memory": {"limit": 128 * MIB, "swap": 128 * MIB}}}}))
-    with lent(str(tmp_path), lock, time.time() + 60, is_wanted=True) as limit:
-        assert limit == 128 * MIB
+    with lent(str(tmp_path), lock, time.time() + 60, is_wanted=True):
         assert config.read_text().count(str(192 * MIB)) == 2
         with pytest.raises(HandshakeFailed, match="others"), lent(str(tmp_path), lock, 0, is_wanted=True):
             pass

@@ -47,11 +47,12 @@ OTHERS = [pytest.param(kind, marks=pytest.mark.extended) for kind in list(KINDS)
 
 @pytest.fixture(params=["docker", pytest.param("criu", marks=pytest.mark.extended)])
 def image(python_image: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """An image that no job needs when it goes, on a cluster of which control knows each node with one runtime."""
+    """An image that no job needs when it goes. Control knows each node with one runtime; bob has all but the first."""
     cluster_harness.set_runtime(request.param)
     everywhere = cluster_harness.submit_pi(3)
     cluster_harness.wait_running(everywhere)
     cluster.glean("cancel", *map(str, everywhere))
+    cluster_harness.occupy(cluster.NODES[1:], user="bob")
     yield python_image
     cluster.clear()
 
@@ -77,9 +78,15 @@ def save(jobs: list[int]) -> set[str]:
     return nodes
 
 
+def take(nodes: set[str]) -> None:
+    """Give these nodes to a regular job, and let go of bob's."""
+    cluster_harness.occupy(sorted(nodes))
+    cluster.run("head", "scancel", "--user=bob")
+
+
 def restore_elsewhere(jobs: list[int], nodes: set[str]) -> None:
     """Let jobs continue, but not on these nodes."""
-    cluster_harness.occupy(sorted(nodes))
+    take(nodes)
     for job in jobs:
         cluster.api("POST", f"/jobs/{job}/release")
     cluster.until("them to continue", lambda: all("restored" in cluster.log_of(job) for job in jobs), timeout_s=120)
@@ -99,7 +106,7 @@ def test_they_are_restored_elsewhere_and_their_own_limit_still_counts(image: str
 
 def test_many_children_are_not_saved_and_then_get_the_next_step_of_their_range(image: str) -> None:
     job = submit(image, "200 children", PYTHON_MIB, memory="128..512")
-    cluster_harness.occupy(sorted(cluster_harness.wait_running([job]).values()))
+    take(set(cluster_harness.wait_running([job]).values()))
     cluster.until("it to have more", lambda: cluster_harness.job(job)["job"]["memory_mib"] == 256, timeout_s=90)
     assert ends(job)[0].startswith(f"cannot be saved: {NEEDS_MEMORY} than its limit of 128 MiB allows")
     restore_elsewhere([job], save([job]))
