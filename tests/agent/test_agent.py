@@ -423,7 +423,7 @@ def test_a_job_that_passes_its_own_limit_of_the_disk_fails_and_others_have_the_n
     control.once_it_counts(fill, jobs=2)
     control.live(control.agent("a1", lives_s=FAR_S))
     detail = control.job(limited)
-    assert (detail.job.outcome, detail.job.exit_code, detail.disk_mib) == (Outcome.FAILED, 153, 2)
+    assert (detail.job.outcome, detail.job.exit_code, detail.spec.disk_mib) == (Outcome.FAILED, 153, 2)
     assert detail.failed_because == "disk limit 2 MiB reached: it takes at least 3 MiB of the disk"
     assert control.job(other).job.outcome is Outcome.SUCCEEDED
 

@@ -45,8 +45,8 @@ def test_a_registered_agent_learns_its_lease_claims_and_completes(harness: ApiHa
     }
     (claimed,) = agent.claim()
     assert claimed["job"] == job
-    assert claimed["command"] == ["run", "--fast"]
-    assert claimed["environment"] == {"A": "1"}
+    assert claimed["spec"]["command"] == ["run", "--fast"]
+    assert claimed["spec"]["environment"] == {"A": "1"}
     assert claimed["checkpoint"] is None
     assert agent.claim() == []
     assert agent.ask("beat", {"attempts": [{"job": job, "attempt": 1}]}).json()["orders"] == ["go-on"]

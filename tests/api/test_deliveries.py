@@ -37,7 +37,7 @@ def test_a_heartbeat_says_that_a_result_waits_and_the_agent_gets_it_with_the_rul
     assert harness.agent("n2").ask("delivered", {"job": job, "number": 1}).status_code == 409
     assert agent.ask("delivered", {"job": job, "number": 1, "files": 3, "size_bytes": 9}).status_code == 204
     shown = harness.user.get(f"/v1/jobs/{job}").json()
-    assert shown["outputs"] == outputs | {"to": f"file:///data/atlas/{job}/"}
+    assert shown["spec"]["outputs"] == outputs | {"to": f"file:///data/atlas/{job}/"}
     assert (shown["delivery"]["phase"], shown["delivery"]["files"]) == ("delivered", 3)
 
 

@@ -33,9 +33,9 @@ def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(harness: ApiHar
     first, second = answer.json()["jobs"]
     shown = harness.user.get(f"/v1/jobs/{first}").json()
     assert shown["job"]["index"] == 3
-    assert shown["command"] == ["run", "--seed=3"]
-    assert shown["environment"] == {"RUN": "r3"}
-    assert harness.user.get(f"/v1/jobs/{second}").json()["command"] == ["run", "--seed=1"]
+    assert shown["spec"]["command"] == ["run", "--seed=3"]
+    assert shown["spec"]["environment"] == {"RUN": "r3"}
+    assert harness.user.get(f"/v1/jobs/{second}").json()["spec"]["command"] == ["run", "--seed=1"]
     assert harness.user.get("/v1/jobs", campaign=answer.json()["campaign"]).json()["total"] == 2
 
 

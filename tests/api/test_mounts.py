@@ -27,7 +27,7 @@ def test_a_folder_that_is_not_allowed_is_refused_in_one_line_with_those_that_are
             f"job.mounts: {folder} is not among the folders that jobs may mount here: {', '.join(ALLOWED)}"
         )
     job = harness.user.submit(spec={"mounts": ["/data/calib", "/cvmfs/atlas.cern.ch"]})
-    assert harness.user.get(f"/v1/jobs/{job}").json()["mounts"] == ALLOWED
+    assert harness.user.get(f"/v1/jobs/{job}").json()["spec"]["mounts"] == ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from tests.runtime.account_harness import AsAccount
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.job.inputs import CONTENT, INPUT_PART, input_key
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, StoredInput
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.images import ensure_image
@@ -144,10 +145,7 @@ def _staging(size_mb: int) -> Staging:
         job=1,
         attempt=1,
         group=GROUP,
-        name="bench",
-        image=BASE,
-        command=(),
-        cpus=1,
+        spec=JobSpec(name="bench", image=BASE),
         memory_mib=100,
         inputs=(StoredInput(name="large", content=content, digest=digest, size_bytes=size_bytes),),
     )

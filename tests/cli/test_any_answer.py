@@ -29,10 +29,13 @@ ATTEMPT = {
     "attempt": 1, "agent": "a", "node": "n1", "claimed_s": 1.5e9, "ended_s": 1.6e9, "ending": "lost", "detail": "why",
     "started_s": 1.5e9, "restored_from": "1/1", "restore_s": 0.5, "compute_s": 5.0, "save_s": 1.0,
 }  # fmt: skip
-DETAIL = {
-    "job": JOB, "image": "a/b", "command": ["x"], "environment": {"A": "b"}, "retries": 1, "saves_itself": None,
-    "failures": 0, "waits_because": "no node is free", "attempts": [ATTEMPT], "output_bytes": 5, "needs_at_least_s": 60,
-    "events": [{"at_s": 1.5e9, "what": "claim", "detail": "d"}], "compute_limit_s": 60,
+SPEC: dict[str, Any] = {
+    "name": "pi", "image": "a/b", "command": ["x"], "environment": {"A": "b"}, "retries": 1, "needs_at_least_s": 60,
+    "compute_limit_s": 60,
+}  # fmt: skip
+DETAIL: dict[str, Any] = {
+    "job": JOB, "spec": SPEC, "failures": 0, "waits_because": "no node is free", "attempts": [ATTEMPT],
+    "output_bytes": 5, "events": [{"at_s": 1.5e9, "what": "claim", "detail": "d"}],
     "checkpoints": [{"attempt": 1, "number": 1, "size_bytes": 5, "published_s": 1.5e9}],
 }  # fmt: skip
 DRAIN: dict[str, Any] = {

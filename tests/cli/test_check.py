@@ -24,7 +24,12 @@ QUEUE = "cannot be saved: it has a POSIX message queue (mq_open): use a pipe"
 
 
 def detail(
-    state: State, *slices: AttemptRow, held: bool = False, outcome: Outcome | None = None, **more: Any
+    state: State,
+    *slices: AttemptRow,
+    held: bool = False,
+    outcome: Outcome | None = None,
+    saves_itself: Any = None,
+    **more: Any,
 ) -> JobDetail:
     row = JobRow(
         id=7, name="check", group="atlas", campaign=None, index=None, state=state, outcome=outcome, exit_code=None,
@@ -32,7 +37,7 @@ def detail(
     )  # fmt: skip
     events: tuple[EventRow, ...] = ()
     blank: dict[str, Any] = {
-        "image": "lab:1", "command": (), "environment": {}, "retries": 0, "saves_itself": None, "failures": 0,
+        "spec": {"name": "check", "image": "lab:1", "saves_itself": saves_itself}, "failures": 0,
         "waits_because": "all agents are busy", "events": events, "checkpoints": (), "output_bytes": None,
     }  # fmt: skip
     return JobDetail.model_validate(blank | {"job": row, "attempts": slices} | more)
@@ -190,7 +195,7 @@ def answer(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
 def test_a_program_that_is_saved_restored_and_saved_again_can_be_saved(harness: CliHarness) -> None:
     process = begun(harness)
     first = claimed(harness)
-    assert (first.image, first.command) == ("lab:1", ("simulate", "--seed", "1"))
+    assert (first.image, first.spec.command) == ("lab:1", ("simulate", "--seed", "1"))
     save(harness, first)
     second = claimed(harness)
     assert second.checkpoint is not None

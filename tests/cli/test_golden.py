@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.test_any_answer import AGENT, ATTEMPT, DETAIL, DRAIN, IMAGE, JOB, NODES, OWNERS, STATUS, TOKEN
+from tests.cli.test_any_answer import AGENT, ATTEMPT, DETAIL, DRAIN, IMAGE, JOB, NODES, OWNERS, SPEC, STATUS, TOKEN
 from tests.cli.test_decisions import ANSWER, GIVEN
 from tests.cli.test_simulate import TRACE
 
@@ -33,14 +33,16 @@ END: dict[str, Any] = {"state": "Complete", "outcome": "failed", "exit_code": 3,
 ALONE: dict[str, Any] = {"id": 1234, "campaign": None, "index": None, "node": None, "name": "Zµµ\x1b[2J", "held": True}
 JOBS: dict[str, Any] = {"jobs": [JOB, JOB | ALONE, JOB | END | {"id": 8}], "total": 7}
 FULL: dict[str, Any] = DETAIL | {
-    "job": JOB | END, "saves_itself": {"signal": "SIGUSR1", "exit_code": 85}, "image_id": "sha256:" + "a" * 64,
-    "retry_on": [75, 137], "never_retry_on": [2], "failed_because": "exit code 3", "counted_s": 59.0,
+    "job": JOB | END, "image_id": "sha256:" + "a" * 64, "failed_because": "exit code 3", "counted_s": 59.0,
+    "spec": SPEC | {
+        "saves_itself": {"signal": "SIGUSR1", "exit_code": 85}, "retry_on": [75, 137], "never_retry_on": [2],
+    },
     "attempts": [ATTEMPT, ATTEMPT | {"attempt": 2, "ending": None, "restored_from": None, "save_s": 2.25}],
 }  # fmt: skip
 BARE: dict[str, Any] = DETAIL | {
     "job": JOB | ALONE | {"held": False, "submitter": ""}, "unsaved_because": "cannot be saved: it has a queue",
-    "needs_at_least_s": None, "compute_limit_s": None, "checkpoints": [], "output_bytes": None, "environment": {},
-    "attempts": [], "events": [],
+    "spec": SPEC | {"needs_at_least_s": None, "compute_limit_s": None, "environment": {}},
+    "checkpoints": [], "output_bytes": None, "attempts": [], "events": [],
 }  # fmt: skip
 START: dict[str, Any] = {
     "id": 3, "at_s": 1.5e9, "kind": "start", "policy": "fairshare", "acted": True, "subjects": ["job 7"],

@@ -13,6 +13,7 @@ from tests.made_inputs import MadeInput, packed
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.inputs import Inputs, NotStaged, input_key
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, ReturnReason, StoredInput
 from gleaner.agent.reporting.job_log import Mark
 
@@ -34,8 +35,7 @@ def node(tmp_path: Path, storage: FolderStorage) -> Node:
 
 
 def assigned(*inputs: StoredInput, job: int = 7) -> Assignment:
-    plain: dict[str, Any] = {"job": job, "attempt": 1, "group": "g", "name": "j", "image": "i", "command": ()}
-    return Assignment(**plain, cpus=1, memory_mib=64, inputs=inputs)
+    return Assignment(job=job, attempt=1, group="g", spec=JobSpec(name="j", image="i"), memory_mib=64, inputs=inputs)
 
 
 def failure(node: Node, *inputs: StoredInput, hurried: bool = False) -> lifecycle.NotStarted:

@@ -17,6 +17,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.job_checkpoints import JobCheckpoints, NewCheckpoint, why_unfit
+from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Stream
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, ContainerSpec
@@ -77,10 +78,7 @@ class Attempt:
             job=7,
             attempt=number,
             group="g",
-            name="j",
-            image="i",
-            command=("count",),
-            cpus=1,
+            spec=JobSpec(name="j", image="i", command=("count",)),
             memory_mib=64,
             checkpoint=checkpoint,
         )
@@ -369,8 +367,8 @@ def test_a_result_has_what_is_to_be_kept_and_says_which_patterns_fitted_nothing(
     place.mkdir()
     for name in ("a.root", "core.1"):
         (place / name).write_text(name)
-    plain: dict[str, object] = {"job": 7, "attempt": 1, "group": "g", "name": "n", "image": "i", "command": ()}
-    assignment = Assignment.model_validate(plain | {"cpus": 1, "memory_mib": 64, "keep": ("*.root", "*.log")})
+    spec = JobSpec(name="n", image="i", outputs=OutputSpec(keep=("*.root", "*.log")))
+    assignment = Assignment(job=7, attempt=1, group="g", spec=spec, memory_mib=64)
     made = JobCheckpoints(storage, assignment, HERE, place).publish_output(0)
     assert made.unmatched == ("*.log",)
     again = tmp_path / "again"

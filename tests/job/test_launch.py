@@ -27,7 +27,7 @@ from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
-from gleaner.agent.job_spec import SelfSave
+from gleaner.agent.job_spec import JobSpec, SelfSave
 from gleaner.agent.messages import Assignment, Checkpoint, CredentialGiven, Returned, ReturnReason, Way
 from gleaner.agent.node.facts import node_facts, node_images
 from gleaner.agent.reporting.client import ControlRefused, Outbox
@@ -78,8 +78,12 @@ class Node:
     def launch_job(
         self, *, hurried: bool = False, **given: object
     ) -> tuple[lifecycle.Started | lifecycle.NotStarted, JobCheckpoints]:
-        plain = {"job": 7, "attempt": 1, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
-        assignment = Assignment.model_validate({**plain, "command": ("count", "100000"), **given})
+        of_spec = JobSpec.model_fields.keys() - {"inputs", "memory_mib"}
+        spec: dict[str, object] = {"name": "j", "image": "i", "command": ("count", "100000")}
+        spec |= {name: value for name, value in given.items() if name in of_spec}
+        plain = {"job": 7, "attempt": 1, "group": "g", "memory_mib": 64, "spec": JobSpec.model_validate(spec)}
+        others = {name: value for name, value in given.items() if name not in of_spec}
+        assignment = Assignment.model_validate(plain | others)
         stored = JobCheckpoints(self.context.storage, assignment, self.context.facts, self.folder)
         if hurried:
             stored.stop_waiting.set()
@@ -200,7 +204,7 @@ def an_image(storage: FolderStorage, content: bytes = b"layers", part: str = IMA
     with storage.draft(image_key(image_id)) as draft:
         draft.add(part, [content])
         published = draft.publish({})
-    return {"image": image_id, "pushed": {"name": "pi:1", "digest": published.digest}}
+    return {"image": "pi:1", "image_id": image_id, "image_digest": published.digest}
 
 
 def test_a_pushed_image_is_taken_in_from_the_storage_once_though_the_list_does_not_name_it(
@@ -212,7 +216,7 @@ def test_a_pushed_image_is_taken_in_from_the_storage_once_though_the_list_does_n
     for _ in range(2):
         begun, _stored = node.launch_job(**given)
         assert isinstance(begun, lifecycle.Started)
-    assert node.runtime.images == {given["image"]: b"layers"}
+    assert node.runtime.images == {given["image_id"]: b"layers"}
     assert node.runtime.loads == 1
 
 
@@ -232,7 +236,7 @@ def test_a_pushed_image_is_refused_where_the_admin_says_so_before_anything_is_to
 def test_a_job_whose_folder_is_not_on_the_node_is_returned_before_anything_is_touched(
     tmp_path: Path, storage: FolderStorage
 ) -> None:
-    node, gone = Node(tmp_path, storage), "/opt/not-there"
+    node, gone = Node(tmp_path, storage), "/mnt/not-there"
     begun, _ = node.launch_job(mounts=[gone])
     assert begun == lifecycle.NotStarted(
         ReturnReason.MOUNT_MISSING, f"{gone}: it is not among the mounts of {node.context.facts.node}"
@@ -275,11 +279,11 @@ def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_on
     given = an_image(storage)
     assert why(**an_image(storage, b"no image at all"))[0] is ReturnReason.IMAGE_REFUSED
     assert why(**an_image(storage, b"other", part="other"))[0] is ReturnReason.IMAGE_MISSING
-    assert why(image=given["image"], pushed={"name": "pi:1", "digest": f"sha256:{'0' * 64}"}) == (
+    assert why(**given | {"image_digest": f"sha256:{'0' * 64}"}) == (
         ReturnReason.IMAGE_MISSING,
         mock.ANY,
     )
-    (pack,) = (tmp_path / "storage" / "images" / given["image"][7:]).glob("*.pack")
+    (pack,) = (tmp_path / "storage" / "images" / given["image_id"][7:]).glob("*.pack")
     with monkeypatch.context() as patch:
         patch.setattr(storage, "open", mock.Mock(side_effect=StorageError("the storage is away")))
         assert why(**given) == (ReturnReason.STORAGE_FAULT, "the storage is away")
@@ -299,7 +303,7 @@ def test_a_further_image_takes_the_place_of_the_one_that_was_not_used_for_longes
     node = Node(tmp_path, storage)
     node.context = dataclasses.replace(node.context, images_limit_bytes=18)
     given = [an_image(storage, content) for content in (b"first-", b"second", b"third-", b"fourth", b"fifth-")]
-    names: list[str] = [one["image"] for one in given]
+    names: list[str] = [one["image_id"] for one in given]
     for one in given[:3]:
         assert isinstance(node.launch_job(**one)[0], lifecycle.Started)
     node.runtime.held_images = {names[0]}
@@ -334,9 +338,9 @@ def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
 
     def take_in() -> None:
         waiting.wait()
-        digest = given["pushed"]["digest"]
+        digest = given["image_digest"]
         lock = tmp_path / "lock"
-        images.ensure_image(node.runtime, storage, given["image"], digest, lock=lock, limit_bytes=2**30)
+        images.ensure_image(node.runtime, storage, given["image_id"], digest, lock=lock, limit_bytes=2**30)
 
     monkeypatch.setattr(node.runtime, "load_image", slowly)
     with ThreadPoolExecutor(4) as agents:
@@ -434,10 +438,9 @@ def test_a_job_that_was_told_to_vacate_while_it_looked_for_its_checkpoint_is_no_
 ) -> None:
     checkpoint = Node(tmp_path / "first", storage).saved()
     node = Node(tmp_path / "second", storage)
-    lost = {"job": 8, "attempt": 2, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
-    shell = make_executor(
-        node.context, Assignment.model_validate({**lost, "command": ("count", "9"), "checkpoint": checkpoint})
-    )
+    spec = JobSpec(name="j", image="i", command=("count", "9"))
+    lost = Assignment(job=8, attempt=2, group="g", spec=spec, memory_mib=64, checkpoint=checkpoint)
+    shell = make_executor(node.context, lost)
 
     async def told_to_vacate() -> None:
         running = asyncio.create_task(shell.run())

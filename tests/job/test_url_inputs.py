@@ -20,6 +20,7 @@ from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.inputs import Inputs, NotStaged, input_key
 from gleaner.agent.job.url_inputs import UrlInputs
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import (
     Assignment,
     CredentialGiven,
@@ -110,15 +111,8 @@ class World:
 
 
 def assigned(*inputs: UrlInput | StoredInput, job: int = 7) -> Assignment:
-    plain: dict[str, Any] = {
-        "job": job,
-        "attempt": 1,
-        "group": "g",
-        "name": "j",
-        "image": "i",
-        "command": ("count", "9"),
-    }
-    return Assignment(**plain, cpus=1, memory_mib=64, inputs=inputs, fetch_rules=RULES)
+    spec = JobSpec(name="j", image="i", command=("count", "9"))
+    return Assignment(job=job, attempt=1, group="g", spec=spec, memory_mib=64, inputs=inputs, fetch_rules=RULES)
 
 
 @pytest.fixture
@@ -271,7 +265,8 @@ def test_nothing_is_fetched_for_a_job_that_cannot_run_here(world: World, tmp_pat
     node = Node(tmp_path / "work", world.storage)
     node.context = dataclasses.replace(node.context, url_inputs=world.agent, images_allowed=("other/*",))
     for more, why in (({}, "IMAGE_REFUSED"), ({"mounts": ("/opt/not-there",)}, "MOUNT_MISSING")):
-        assignment = assigned(ONE).model_copy(update=more)
+        plain = assigned(ONE)
+        assignment = plain.model_copy(update={"spec": plain.spec.model_copy(update=more)})
         event = asyncio.run(launched(make_executor(node.context, assignment)))
         assert isinstance(event, lifecycle.NotStarted)
         assert event.why is ReturnReason[why]

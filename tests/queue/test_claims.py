@@ -82,9 +82,15 @@ def test_an_assignment_says_all_that_the_agent_must_know(harness: QueueHarness) 
         memory_mib=700,
     )
     made = harness.claim_one(harness.agent("a"))
-    assert (made.job, made.attempt, made.group, made.name, made.image) == (1, 1, "physics", "zmumu", "gleaner/pythia")
-    assert (made.command, made.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
-    assert (made.cpus, made.memory_mib, made.checkpoint) == (2, 704, None), "700 is rounded up to a step"
+    assert (made.job, made.attempt, made.group, made.spec.name, made.image) == (
+        1,
+        1,
+        "physics",
+        "zmumu",
+        "gleaner/pythia",
+    )
+    assert (made.spec.command, made.spec.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
+    assert (made.spec.cpus, made.memory_mib, made.checkpoint) == (2, 704, None), "700 is rounded up to a step"
 
 
 def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(harness: QueueHarness) -> None:
@@ -105,16 +111,16 @@ def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(harness: Queue
 
 def test_an_assignment_says_how_the_workload_saves_itself(harness: QueueHarness) -> None:
     job = harness.job(saves_itself={"signal": "SIGUSR1"})
-    assert harness.claim_one(harness.agent("a")).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
-    assert harness.detail(job).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
+    assert harness.claim_one(harness.agent("a")).spec.saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
+    assert harness.detail(job).spec.saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
     other = harness.job()
-    assert harness.claim_one("a").saves_itself is None
-    assert harness.detail(other).saves_itself is None
+    assert harness.claim_one("a").spec.saves_itself is None
+    assert harness.detail(other).spec.saves_itself is None
 
 
 def test_an_index_is_filled_in_only_where_there_is_one(harness: QueueHarness) -> None:
     harness.job(command=("echo", "{index}"))
-    assert harness.claim_one(harness.agent("a")).command == ("echo", "{index}")
+    assert harness.claim_one(harness.agent("a")).spec.command == ("echo", "{index}")
 
 
 def test_waiting_work_is_counted_by_size_without_what_is_held_or_running(harness: QueueHarness) -> None:

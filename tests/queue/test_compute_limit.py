@@ -7,7 +7,6 @@ from gleaner.agent.messages import (
     Checkpoint,
     Checkpointed,
     Completed,
-    ComputeLimit,
     Returned,
     ReturnReason,
     Saved,
@@ -35,21 +34,21 @@ def _checkpoint(harness: QueueHarness, job: int, attempt: int, computed_s: float
 
 
 def _left_s(harness: QueueHarness, agent: str) -> float:
-    limit = harness.claim_one(agent).compute_limit
-    assert limit is not None
-    assert limit.limit_s == 3600
-    return limit.left_s
+    work = harness.claim_one(agent)
+    assert work.spec.compute_limit_s == 3600
+    assert work.compute_left_s is not None
+    return work.compute_left_s
 
 
 def test_a_claim_says_what_earlier_slices_have_left(harness: QueueHarness) -> None:
     job, agent = harness.job(compute_limit_s=3600), harness.agent("a")
-    assert harness.claim_one(agent).compute_limit == ComputeLimit(limit_s=3600, left_s=3600)
+    assert _left_s(harness, agent) == 3600
     _save(harness, job, 1, 1000.5)
     assert _left_s(harness, agent) == 2599.5
     _save(harness, job, 2, 3000)
     assert _left_s(harness, agent) == 0
     detail = harness.detail(job)
-    assert (detail.compute_limit_s, detail.counted_s) == (3600, 4000.5)
+    assert (detail.spec.compute_limit_s, detail.counted_s) == (3600, 4000.5)
 
 
 def test_each_job_of_a_claim_has_its_own_and_a_job_without_a_limit_has_none(harness: QueueHarness) -> None:
@@ -58,10 +57,10 @@ def test_each_job_of_a_claim_has_its_own_and_a_job_without_a_limit_has_none(harn
     plain = harness.job()
     for work in harness.claim(agent):
         _save(harness, work.job, work.attempt, 100.0 * work.job)
-    limits = {work.job: work.compute_limit for work in harness.claim(agent)}
+    limits = {work.job: work.compute_left_s for work in harness.claim(agent)}
     assert limits[plain] is None
-    assert limits == {plain: None} | {job: ComputeLimit(limit_s=3600, left_s=3600 - 100.0 * job) for job in jobs}
-    assert harness.detail(plain).compute_limit_s is None
+    assert limits == {plain: None} | {job: 3600 - 100.0 * job for job in jobs}
+    assert harness.detail(plain).spec.compute_limit_s is None
 
 
 def test_of_a_lost_attempt_counts_what_it_had_computed_at_its_last_checkpoint(harness: QueueHarness) -> None:

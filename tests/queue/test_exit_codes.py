@@ -95,9 +95,9 @@ def test_failures_that_end_jobs_at_once_still_speak_against_their_node(harness: 
 
 def test_the_codes_are_shown_in_order_and_each_once(harness: QueueHarness) -> None:
     detail = harness.detail(harness.job(retry_on=[137, 75, 75], never_retry_on=[1]))
-    assert (detail.retry_on, detail.never_retry_on) == ((75, 137), (1,))
+    assert (detail.spec.retry_on, detail.spec.never_retry_on) == ((75, 137), (1,))
     plain = harness.detail(harness.job())
-    assert (plain.retry_on, plain.never_retry_on) == (None, None)
+    assert (plain.spec.retry_on, plain.spec.never_retry_on) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,9 @@ def test_a_job_gets_the_image_that_its_group_has_pushed_under_the_name(harness: 
     job = harness.job(image="pythia:8.3")
     given = harness.claim_one(harness.agent("a1"))
     assert (given.job, given.image) == (job, OLD)
-    assert given.pushed is not None
-    assert (given.pushed.name, given.pushed.digest) == ("pythia:8.3", digest(101))
+    assert (given.spec.image, given.image_digest) == ("pythia:8.3", digest(101))
     detail = harness.look(queries.job_detail, job)
-    assert (detail.image, detail.image_id) == ("pythia:8.3", OLD)
+    assert (detail.spec.image, detail.image_id) == ("pythia:8.3", OLD)
 
 
 def test_another_groups_image_and_another_tag_are_other_names(harness: QueueHarness) -> None:
@@ -53,7 +52,7 @@ def test_another_groups_image_and_another_tag_are_other_names(harness: QueueHarn
     harness.job(image="latest")
     given = harness.claim(harness.agent("a1"))
     assert [one.image for one in given] == ["pythia:8.3", "pythia", "gleaner/pythia:8.3", OLD]
-    assert [one.pushed is not None for one in given] == [False, False, False, True]
+    assert [one.image_digest is not None for one in given] == [False, False, False, True]
 
 
 def test_a_job_goes_on_with_the_image_with_which_it_was_submitted(harness: QueueHarness) -> None:
@@ -65,8 +64,7 @@ def test_a_job_goes_on_with_the_image_with_which_it_was_submitted(harness: Queue
     again = harness.claim_one(harness.agent("a2"))
     assert (again.job, again.image) == (job, OLD)
     assert again.checkpoint is not None
-    assert again.pushed is not None
-    assert again.pushed.digest == digest(101)
+    assert again.image_digest == digest(101)
     harness.job(image="pythia:8.3")
     assert harness.claim_one(harness.agent("a3")).image == NEW
 

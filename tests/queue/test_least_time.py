@@ -42,7 +42,7 @@ def test_whatever_becomes_of_the_job_it_needs_the_same(harness: QueueHarness, sa
         return work.attempt
 
     harness.record_save(job, claimed_only_with_time("a"), has_memory=saves_itself is None)
-    assert harness.detail(job).needs_at_least_s == 1200
+    assert harness.detail(job).spec.needs_at_least_s == 1200
     harness.record_return(job, claimed_only_with_time("a"), ReturnReason.CANNOT_RESTORE)
     attempt = claimed_only_with_time("b")
     harness.do(relocation.ask, job, to=None, by="alice", now_s=harness.now_s)
@@ -56,7 +56,7 @@ def test_whatever_becomes_of_the_job_it_needs_the_same(harness: QueueHarness, sa
     harness.silence()
     harness.now_s += LONGEST_ELSEWHERE_S  # so long it was not to go where it had failed
     assert claimed_only_with_time("a") == attempt + 1
-    assert harness.detail(job).needs_at_least_s == 1200
+    assert harness.detail(job).spec.needs_at_least_s == 1200
 
 
 def test_jobs_that_need_different_times_wait_for_themselves_only(harness: QueueHarness) -> None:
@@ -68,4 +68,4 @@ def test_jobs_that_need_different_times_wait_for_themselves_only(harness: QueueH
     assert harness.look(queries.waiting, within_s=7199.0) == ()
     assert [each.count for each in harness.look(queries.waiting, within_s=7200.0)] == [3]
     assert _claimed(harness, agent, 7200) == list(long)
-    assert harness.detail(harness.job()).needs_at_least_s is None
+    assert harness.detail(harness.job()).spec.needs_at_least_s is None

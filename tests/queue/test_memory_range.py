@@ -32,7 +32,7 @@ def test_it_continues_from_its_last_checkpoint_with_twice_the_memory_and_says_so
     said = "memory limit 512 MiB reached; continues from checkpoint 1/3 with 1 GiB"
     assert (detail.job.state, detail.failures, detail.failed_because) == (State.SAVED, 0, None)
     assert (detail.last_failure, detail.attempts[0].detail, detail.events[-1].detail) == (said, said, said)
-    assert (detail.job.memory_mib, detail.most_memory_mib) == (1024, 4096)
+    assert (detail.job.memory_mib, detail.spec.most_memory_mib) == (1024, 4096)
     again = harness.claim_one(agent)
     assert (again.memory_mib, again.checkpoint and again.checkpoint.number) == (1024, 3)
     harness.record_save(job, again.attempt)
@@ -118,7 +118,7 @@ def test_the_report_of_an_attempt_that_was_given_up_as_lost_counts(harness: Queu
 
 def test_the_range_is_rounded_as_other_memory_is_and_may_not_end_before_it_begins(harness: QueueHarness) -> None:
     detail = harness.detail(harness.job(memory_mib=500, most_memory_mib=4000))
-    assert (detail.job.memory_mib, detail.most_memory_mib) == (512, 4096)
+    assert (detail.job.memory_mib, detail.spec.most_memory_mib) == (512, 4096)
     with pytest.raises(ValidationError, match="the most memory is less than the least: 512 MiB, and at most 100 MiB"):
         JobSpec(name="a", image="a", memory_mib=512, most_memory_mib=100)
 

@@ -33,9 +33,9 @@ def test_only_a_node_with_all_the_folders_is_given_the_job(harness: QueueHarness
     assert claimed(harness, harness.agent("none")) == [plain]
     assert claimed(harness, harness.agent("one", mounts=(A,))) == [one]
     (work,) = harness.claim(harness.agent("more", mounts=("/x", A, B)))
-    assert (work.job, work.mounts) == (both, (A, B))
-    assert harness.detail(both).mounts == (A, B)
-    assert harness.detail(plain).mounts == ()
+    assert (work.job, work.spec.mounts) == (both, (A, B))
+    assert harness.detail(both).spec.mounts == (A, B)
+    assert harness.detail(plain).spec.mounts == ()
 
 
 def test_what_a_node_has_is_what_its_latest_agent_has_found(harness: QueueHarness) -> None:
@@ -85,7 +85,7 @@ def test_whatever_becomes_of_the_job_it_mounts_the_same(harness: QueueHarness, s
         assert harness.claim("without") == ()
         harness.record_heartbeat(agent)
         (work,) = harness.claim(agent)
-        assert (work.job, work.mounts) == (job, (A,))
+        assert (work.job, work.spec.mounts) == (job, (A,))
         return work.attempt
 
     harness.record_save(job, attempt("with"), has_memory=saves_itself is None)

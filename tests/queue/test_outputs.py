@@ -16,16 +16,16 @@ def complete(harness: QueueHarness, job: int, attempt: int, *unmatched: str, exi
 
 def test_an_agent_is_told_what_to_keep_with_the_jobs_index_filled_in(harness: QueueHarness) -> None:
     (job,) = harness.submit(indices=(7,), outputs=KEEP).jobs
-    assert harness.claim_one(harness.agent("a")).keep == ("run-7.root", "hist/**")
-    said = harness.detail(job).outputs
+    assert harness.claim_one(harness.agent("a")).spec.keep == ("run-7.root", "hist/**")
+    said = harness.detail(job).spec.outputs
     assert said is not None
     assert said.keep == ("run-7.root", "hist/**")
 
 
 def test_without_it_everything_is_kept(harness: QueueHarness) -> None:
     job = harness.job()
-    assert harness.claim_one(harness.agent("a")).keep == ()
-    assert (harness.detail(job).outputs, harness.detail(job).unmatched) == (None, ())
+    assert harness.claim_one(harness.agent("a")).spec.keep == ()
+    assert (harness.detail(job).spec.outputs, harness.detail(job).unmatched) == (None, ())
 
 
 def test_a_pattern_that_fitted_nothing_is_said_of_the_result_that_counts(harness: QueueHarness) -> None:

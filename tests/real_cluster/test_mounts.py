@@ -84,7 +84,7 @@ def test_a_job_with_inputs_goes_on_only_on_nodes_that_have_its_mount(
     cluster.until("the job to end", lambda: cluster_harness.states([job]) == ["Complete"], timeout_s=300)
     cluster.run("head", "scancel", next_)
     shown = cluster_harness.job(job)
-    assert (shown["job"]["outcome"], shown["failures"], shown["mounts"]) == ("succeeded", 0, [CALIB])
+    assert (shown["job"]["outcome"], shown["failures"], shown["spec"]["mounts"]) == ("succeeded", 0, [CALIB])
     assert [attempt["node"] for attempt in shown["attempts"] if attempt["restored_from"]]
     assert {attempt["node"] for attempt in shown["attempts"]} == {"node1", "node2"}
     assert cluster.log_of(job) == ["alpha 1 one", "Read-only file system", "beta 2 two", "Read-only file system"]

@@ -23,6 +23,7 @@ from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, StorageError, checkpoint_key
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, Checkpoint
 from gleaner.agent.node.facts import cannot_ask_passcred, node_facts
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, parse
@@ -274,8 +275,8 @@ class UserJobHarness:
         workdir_tar.clear(work)
         latest = self.catalog.latest()
         given = Assignment(
-            job=66, attempt=self.catalog.next_attempt(), group="own", name="own-1-66", image=image, command=command,
-            cpus=1, memory_mib=100, checkpoint=latest[0] if latest else None,
+            job=66, attempt=self.catalog.next_attempt(), group="own", memory_mib=100,
+            spec=JobSpec(name="own-1-66", image=image, command=command), checkpoint=latest[0] if latest else None,
         )  # fmt: skip
         self.job = UserJob(
             slurm_job=JobHandle("66"),

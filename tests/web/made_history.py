@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine, insert
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_time import FIELDS, RESOLUTIONS, AttemptTime, NodeTime, Use, of_attempts, of_look
 from gleaner.control.queue import node_time
@@ -54,8 +55,8 @@ class MadeHistory:
             for at_s in range(int(self.begin_s), int(self.now_s), ROUND_S):
                 self._round(name, float(at_s), min(float(at_s + ROUND_S), self.now_s))
         with transaction(engine) as db:
-            spec = {"name": "zmumu", "image": "gleaner/pythia", "command": ["--seed", "{index}"], "environment": {}}
-            db.execute(insert(SPEC), {"id": 1} | spec)
+            spec = JobSpec(name="zmumu", image="pythia", command=("--seed", "{index}"))
+            db.execute(insert(SPEC), {"id": 1, "name": spec.name, "saves_itself": False, "document": spec})
             lanes = [
                 {"id": number, "cpus": SLICE_CORES, "memory_mib": 4096, "group": group}
                 for number, group in enumerate(self.groups, start=1)

@@ -169,7 +169,11 @@ def test_a_campaign_file_is_submitted(harness: ApiHarness) -> None:
     text = "image: gleaner/pi\r\nname: zmumu\r\ncommand: [run, '{index}']\r\nindices: 0-2\r\n"  # as browsers send it
     assert _submitted(harness, harness.user, text).answer.headers["location"] == "/web/campaigns/1?done=submit"
     shown = harness.user.get("/v1/jobs/2").json()
-    assert (shown["job"]["name"], shown["job"]["submitter"], shown["command"]) == ("zmumu", "alice", ["run", "1"])
+    assert (shown["job"]["name"], shown["job"]["submitter"], shown["spec"]["command"]) == (
+        "zmumu",
+        "alice",
+        ["run", "1"],
+    )
     one = _submitted(harness, harness.admin, "image: gleaner/pi\ngroup: atlas\nhold: true\n")
     assert one.answer.headers["location"] == "/web/jobs/4?done=submit"
 
@@ -208,7 +212,7 @@ def test_a_job_with_inputs_that_came_to_need_all_its_memory_is_run_again(harness
     assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2?done=submit"
     again = harness.user.get("/v1/jobs/2").json()
     assert again["inputs"] == [wanted[0] | {"size_bytes": 1, "url": None, "sha256": None}]
-    assert (again["job"]["memory_mib"], again["most_memory_mib"]) == (200, None)
+    assert (again["job"]["memory_mib"], again["spec"]["most_memory_mib"]) == (200, None)
 
 
 def test_a_job_that_has_ended_is_run_again_as_a_new_job(harness: ApiHarness) -> None:
@@ -218,10 +222,9 @@ def test_a_job_that_has_ended_is_run_again_as_a_new_job(harness: ApiHarness) -> 
     assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
     assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2?done=submit"
     old, new = (harness.user.get(f"/v1/jobs/{job}").json() for job in (1, 2))
-    same = ("image", "command", "environment", "retries", "saves_itself", "compute_limit_s", "needs_at_least_s")
-    assert [new[name] for name in same] == [old[name] for name in same]
+    assert new["spec"] == old["spec"]
     for name in ("name", "group", "cpus", "memory_mib", "priority"):
         assert new["job"][name] == old["job"][name]
-    assert (new["environment"], new["job"]["state"], new["job"]["campaign"]) == ({"SEED": "4"}, "New", None)
+    assert (new["spec"]["environment"], new["job"]["state"], new["job"]["campaign"]) == ({"SEED": "4"}, "New", None)
     stranger = browser_of(harness, harness.caller("user", "carol", "cms"))
     assert stranger.send("/web/jobs/1/rerun").status == 403

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.models.jobs import AttemptRow, JobDetail, JobRow
 from gleaner.control.models.nodes import NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
@@ -61,7 +62,7 @@ def _attempts(draw: st.DrawFn) -> AttemptRow:
 
 def _detail(*attempts: AttemptRow) -> JobDetail:
     return JobDetail(
-        job=JOB, image="i", command=(), environment={}, retries=0, saves_itself=None, failures=0, waits_because=None,
+        job=JOB, spec=JobSpec(name="j", image="i"), failures=0, waits_because=None,
         attempts=attempts, events=(), checkpoints=(), output_bytes=None,
     )  # fmt: skip
 

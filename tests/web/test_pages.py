@@ -14,6 +14,7 @@ from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import Browser, Shown, browser_of, markup
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import LogLines
 from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.control_state import ControlState
@@ -279,10 +280,12 @@ def _job_page(word: str) -> str:
         attempt=1, agent=word, node=word, claimed_s=0.0, ended_s=None, ending=None, detail=word, started_s=None,
         restored_from=None, restore_s=0.0, compute_s=0.0, save_s=0.0,
     )  # fmt: skip
+    spec = JobSpec.model_construct(
+        name=word, image=f"i{word}", command=(word, word), environment={f"E{word}": word}, retries=0
+    )
     detail = JobDetail(
-        job=row, image=f"i{word}", command=(word, word), environment={f"E{word}": word}, retries=0, saves_itself=None,
-        failures=0, waits_because=f"w{word}", attempts=(attempt,), events=(EventRow(at_s=0.0, what=word, detail=word),),
-        checkpoints=(), output_bytes=None,
+        job=row, spec=spec, failures=0, waits_because=f"w{word}", attempts=(attempt,),
+        events=(EventRow(at_s=0.0, what=word, detail=word),), checkpoints=(), output_bytes=None,
     )  # fmt: skip
     lines = LogPage(first=0, lines=(word, word), ended=False)
     facts: dict[str, object] = {

@@ -476,7 +476,7 @@ class Agent:
 
     def _free_resources(self) -> ClaimRequest | None:
         here = [job.assignment for job in self._jobs if not job.done.is_set()]
-        cpus = self.facts.cpus - sum(job.cpus for job in here)
+        cpus = self.facts.cpus - sum(job.spec.cpus for job in here)
         memory_mib = self.facts.memory_mib - sum(job.memory_mib for job in here)
         if cpus <= 0 or memory_mib <= 0:
             return None

@@ -307,3 +307,28 @@ class JobSpec(Shape):
                 "in_both_lists", "exit code {code} is in retry_on too; leave it in one of the two", {"code": both[0]}
             )
         return codes
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """The patterns of what is kept of the job's folder; none: everything is."""
+        return () if self.outputs is None else self.outputs.keep
+
+    def resolved(self, *, job: int, campaign: int | None, index: int | None) -> "JobSpec":
+        """Return the specification of one job, with its numbers in place of what stands in braces.
+
+        >>> runs = JobSpec(name="a", image="pi", command=("run", "--seed={index}"), environment={"RUN": "r{index}"})
+        >>> one = runs.resolved(job=1, campaign=1, index=7)
+        >>> one.command, one.environment
+        (('run', '--seed=7'), {'RUN': 'r7'})
+        """
+
+        def filled(word: str) -> str:
+            return word if index is None else word.replace("{index}", str(index))
+
+        outputs = self.outputs
+        if outputs is not None:
+            to = None if outputs.to is None else filled_target(outputs.to, job=job, campaign=campaign, index=index)
+            outputs = outputs.model_copy(update={"keep": tuple(map(filled, outputs.keep)), "to": to})
+        environment = {name: filled(value) for name, value in self.environment.items()}
+        filled_in = {"command": tuple(map(filled, self.command)), "environment": environment, "outputs": outputs}
+        return self.model_copy(update=filled_in)

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, SelfSave
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, JobSpec
 from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
@@ -208,14 +208,6 @@ class Checkpoint(Message):
     """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
 
 
-class ComputeLimit(Message):
-    """The time for which a job may compute over all its slices."""
-
-    limit_s: Duration
-    left_s: Duration
-    """The part of it that earlier slices have left."""
-
-
 class ClaimRequest(VersionedMessage):
     """A request for work: the cores and the memory that are free on the node."""
 
@@ -225,15 +217,6 @@ class ClaimRequest(VersionedMessage):
     """At most this many jobs."""
     left_s: Duration | None = None
     """The time for which a job may compute here before it is saved. None: nobody knows."""
-
-
-class PushedImage(Message):
-    """A container image that the job's group has pushed, and that is in the storage."""
-
-    name: Text
-    """The group's name for it."""
-    digest: Digest
-    """The digest of its archive's manifest in the storage."""
 
 
 class StoredInput(Message):
@@ -317,34 +300,26 @@ class Assignment(Message):
     job: int
     attempt: int
     group: str
-    name: str
-    image: str
-    """The name of the container image; its id if it was pushed. An older agent cannot take an id for another image."""
-    command: tuple[str, ...]
-    environment: dict[str, str] = {}
-    cpus: int
+    spec: JobSpec
+    """The job's specification, resolved."""
     memory_mib: int
+    """The job's memory limit now: within the range that its specification allows."""
+    image_id: Digest | None = None
+    """The id of the container image, if the group has pushed it; None: the node has the image, or pulls it."""
+    image_digest: Digest | None = None
+    """The digest of the pushed image's manifest in the storage."""
     checkpoint: Checkpoint | None = None
     """The checkpoint from which the job goes on; None if it starts from the beginning."""
-    saves_itself: SelfSave | None = None
-    """The way in which the workload saves itself; None if the agent saves its memory."""
-    compute_limit: ComputeLimit | None = None
-    """The agent ends the job when this is used up. None: no limit."""
-    disk_mib: Mebibytes | None = None
-    """The job may write so much, its folder and all else together, if the node's limit is not lower. None: no limit."""
-    silent_limit_s: Duration | None = None
-    """The agent ends the job when it has computed for so long without writing anything. None: no limit."""
-    pushed: PushedImage | None = None
-    """None: the image is one of the site's, and the node has it or pulls it."""
-    mounts: tuple[str, ...] = ()
-    """Folders of the node that the job sees read-only, each at its own path. The node has named them at the
-    registration, so an older agent gets no such job."""
+    compute_left_s: Duration | None = None
+    """The part of the job's compute limit that earlier slices have left. None: no limit."""
     inputs: tuple[Annotated[StoredInput | UrlInput, Field(union_mode="left_to_right")], ...] = ()
     fetch_rules: FetchRules | None = None
     """The rules for its `UrlInput`s; None if it has none."""
-    keep: tuple[str, ...] = ()
-    """The files of the job's folder that are its result, as `system.keep_patterns` reads it; empty: all. An older
-    agent keeps all, too."""
+
+    @property
+    def image(self) -> str:
+        """The name of the container image; its id if it was pushed."""
+        return self.image_id or self.spec.image
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:

@@ -114,7 +114,7 @@ class Executor:
     """The job's save, from the wait for a slot on."""
 
     def __post_init__(self) -> None:
-        self.state = lifecycle.Preparing(self.assignment.saves_itself)
+        self.state = lifecycle.Preparing(self.assignment.spec.saves_itself)
         self._pausing = self.context.clock.lock()
         self.silence.before_s = self.assignment.checkpoint.silent_s if self.assignment.checkpoint else 0.0
 
@@ -170,12 +170,12 @@ class Executor:
     def at_stake(self) -> AtStake:
         """The work that is lost without a save, and the cost of the save."""
         computed_s = elapsed_s(self.since_s, self.context.clock.now_s())
-        return AtStake(self.assignment.cpus * computed_s, self.context.estimates.expected_s(self.load))
+        return AtStake(self.assignment.spec.cpus * computed_s, self.context.estimates.expected_s(self.load))
 
     @property
     def load(self) -> Load:
         """The job as a save to be made: its memory, and the way to save it."""
-        return Load(self.memory_bytes, Way.SELF if self.assignment.saves_itself else self.context.way)
+        return Load(self.memory_bytes, Way.SELF if self.assignment.spec.saves_itself else self.context.way)
 
     def feed(self, event: lifecycle.Event) -> None:
         """Feed an event to the lifecycle, and queue the things to do."""
@@ -439,7 +439,7 @@ class Executor:
 
     def _look_at_writes(self, container: ContainerId) -> None:
         """Look how much the job has written, if its silence has a limit. Before and after a save: nothing is missed."""
-        if self.assignment.silent_limit_s is not None:
+        if self.assignment.spec.silent_limit_s is not None:
             written_bytes = self.context.count_writes([container]).get(container)
             self.silence.record_look(written_bytes, self.times.slice().compute_s)
 

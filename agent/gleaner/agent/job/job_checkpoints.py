@@ -182,9 +182,9 @@ class JobCheckpoints:
     def publish_output(self, exit_code: int) -> Output:
         """Publish what is to be kept of the folder as the job's result. Raises `StorageError` or `OSError`."""
         key = output_key(self.assignment.job, self.assignment.attempt)
-        keep = Keep(self.assignment.keep)
+        keep = Keep(self.assignment.spec.keep)
         with self._working_with_storage(), self.storage.draft(key) as draft:
-            draft.add(FOLDER_PART, folder.pack(self.folder, keep if self.assignment.keep else None))
+            draft.add(FOLDER_PART, folder.pack(self.folder, keep if self.assignment.spec.keep else None))
             archive = draft.publish({"job": self.assignment.job, "exit_code": exit_code})
         return Output(digest=archive.digest, size_bytes=archive.size_bytes, unmatched=keep.unmatched)
 

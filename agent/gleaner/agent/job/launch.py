@@ -68,7 +68,7 @@ def refuse(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarte
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, reason)
     if lacking := missing_mount(context, assignment):
         return lifecycle.NotStarted(ReturnReason.MOUNT_MISSING, lacking)
-    if not context.can_save and assignment.saves_itself is None:
+    if not context.can_save and assignment.spec.saves_itself is None:
         return lifecycle.NotStarted(ReturnReason.INCOMPATIBLE, "this node cannot save the memory of a job")
     return None
 
@@ -106,17 +106,17 @@ def launch_job(
 
 def refusal(context: AgentContext, assignment: Assignment) -> str:
     """Return one line that says why the job's image may not run here; "" if it may."""
-    if assignment.pushed is None:
+    if assignment.image_digest is None:
         return images.refusal(assignment.image, context.images_allowed)
     if context.images_pushed:
         return ""
-    name = assignment.pushed.name
+    name = assignment.spec.image
     return f"the image {name} may not run here: images_pushed in the settings of the agents says that none does"
 
 
 def missing_mount(context: AgentContext, assignment: Assignment) -> str:
     """Return one line that begins with a folder that the job mounts and this node lacks; "" if it lacks none."""
-    for path in assignment.mounts:
+    for path in assignment.spec.mounts:
         if path not in context.facts.mounts:
             return f"{path}: it is not among the mounts of {context.facts.node}"
         try:
@@ -128,7 +128,7 @@ def missing_mount(context: AgentContext, assignment: Assignment) -> str:
 
 def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
     """Load the job's image onto the node if the job's group has pushed it. Return the failure, if any."""
-    if assignment.pushed is None:
+    if assignment.image_digest is None:
         return None
     lock = context.work / "pushed-images.lock"
     try:
@@ -136,16 +136,16 @@ def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.No
             context.runtime,
             context.storage,
             assignment.image,
-            assignment.pushed.digest,
+            assignment.image_digest,
             lock=lock,
             limit_bytes=context.images_limit_bytes,
         )
     except ImageMissing as error:
-        return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{assignment.pushed.name}: {error}")
+        return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{assignment.spec.image}: {error}")
     except ImageRefused as error:
-        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, f"{assignment.pushed.name}: {error}")
+        return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, f"{assignment.spec.image}: {error}")
     except NoRoom as error:
-        return lifecycle.NotStarted(ReturnReason.NODE_LACKS, f"{assignment.pushed.name}: {error}")
+        return lifecycle.NotStarted(ReturnReason.NODE_LACKS, f"{assignment.spec.image}: {error}")
     except StorageError as error:
         return lifecycle.NotStarted(ReturnReason.STORAGE_FAULT, str(error))
     except (RuntimeFault, OSError) as error:
@@ -214,9 +214,9 @@ def spec_of(context: AgentContext, assignment: Assignment, checkpoints: JobCheck
     return ContainerSpec(
         name=f"gleaner-{assignment.job}-{assignment.attempt}",
         image=assignment.image,
-        command=assignment.command,
-        environment={"HOME": FOLDER_IN_CONTAINER, **assignment.environment},
-        cpus=assignment.cpus,
+        command=assignment.spec.command,
+        environment={"HOME": FOLDER_IN_CONTAINER, **assignment.spec.environment},
+        cpus=assignment.spec.cpus,
         memory_mib=assignment.memory_mib,
         folder=checkpoints.folder,
         labels={
@@ -226,7 +226,7 @@ def spec_of(context: AgentContext, assignment: Assignment, checkpoints: JobCheck
             LABEL_SLURM_JOB: context.slurm_job or "",
             LABEL_END: str(int(context.end_s())),
         },
-        disk_mib=context.limits.mib_of(assignment.disk_mib),
+        disk_mib=context.limits.mib_of(assignment.spec.disk_mib),
         inputs=context.inputs.folder(assignment),
-        mounts=assignment.mounts,
+        mounts=assignment.spec.mounts,
     )

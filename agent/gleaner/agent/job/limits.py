@@ -21,10 +21,10 @@ def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.
 
     `computed_s` is the time that it has computed in this slice.
     """
-    limit = assignment.compute_limit
-    if limit is None or computed_s < limit.left_s:
+    if assignment.compute_left_s is None or computed_s < assignment.compute_left_s:
         return None
-    return lifecycle.LimitPassed(f"compute limit {in_words(limit.limit_s)} reached", lifecycle.Limit.COMPUTING)
+    limit_s = assignment.spec.compute_limit_s or 0
+    return lifecycle.LimitPassed(f"compute limit {in_words(limit_s)} reached", lifecycle.Limit.COMPUTING)
 
 
 def memory_limit_reached(assignment: Assignment) -> str:
@@ -44,13 +44,13 @@ async def end_silent_jobs(jobs: Sequence[Executor], count_writes: CountWrites) -
     limited = {
         job.container: job
         for job in jobs
-        if job.container is not None and job.is_computing and job.assignment.silent_limit_s is not None
+        if job.container is not None and job.is_computing and job.assignment.spec.silent_limit_s is not None
     }
     if not limited:
         return
     writes = await asyncio.to_thread(count_writes, limited)
     for container, job in limited.items():
-        limit_s = job.assignment.silent_limit_s
+        limit_s = job.assignment.spec.silent_limit_s
         if job.container != container or not job.is_computing or limit_s is None:
             continue
         computed_s = job.times.slice().compute_s
@@ -74,7 +74,7 @@ class DiskGuard:
         """Count what the jobs have written, and end or save those that must go."""
         here = {job.container: job for job in jobs if job.container is not None}
         folders = {container: job.checkpoints.folder for container, job in here.items()}
-        own = {container: job.assignment.disk_mib for container, job in here.items()}
+        own = {container: job.assignment.spec.disk_mib for container, job in here.items()}
         own_mib = {container: mib for container, mib in own.items() if mib is not None}
         for container, verdict in (await asyncio.to_thread(self.watch.look, folders, own_mib)).items():
             await self._carry_out(here[container], container, verdict)

@@ -17,6 +17,7 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.quantities import memory_mib as parse_memory_mib
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
 from gleaner.agent.privileged.common import config
@@ -239,11 +240,13 @@ def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
         job=int(number),
         attempt=catalog.next_attempt(),
         group="own",
-        name=spec.name,
-        image=options.image,
-        command=options.command,
-        environment=dict(options.environment),
-        cpus=spec.cpus,
+        spec=JobSpec.model_construct(
+            name=spec.name,
+            image=options.image,
+            command=options.command,
+            environment=dict(options.environment),
+            cpus=spec.cpus,
+        ),
         memory_mib=spec.memory_mib,
         checkpoint=latest[0] if latest else None,
     )

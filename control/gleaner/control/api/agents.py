@@ -28,7 +28,7 @@ from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
-from gleaner.control.queue import agents, claims, deliveries, jobs, node_rates, queries, secrets
+from gleaner.control.queue import agents, claims, deliveries, node_rates, queries, secrets
 
 LATE_REPORT_S = 60.0
 """An agent may say so much later that it has delivered a result."""
@@ -129,7 +129,7 @@ def take_delivery(caller: OwnAgent, ask: Annotated[DeliveryClaim, examples.A_DEL
             number=row.number,
             digest=row.output_digest,
             to=row.to,
-            keep=jobs.kept_patterns(row.outputs, row.run),
+            keep=row.document.resolved(job=row.job, campaign=row.campaign, index=row.run).keep,
             allowed=for_group(outputs.urls, row.group),
             total_s=outputs.deliver_s,
             silent_s=outputs.silent_s,

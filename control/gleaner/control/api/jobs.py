@@ -201,7 +201,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         unreachable=last if last.startswith(ReturnReason.INPUT_UNREACHABLE) else "",
         quota=quota,
         moved=moves_now.way if moves_now else "",
-        needs_s=detail.needs_at_least_s or 0,
+        needs_s=detail.spec.needs_at_least_s or 0,
         before=before,
         lacking=found.lacking if found else {},
     )

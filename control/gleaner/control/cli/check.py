@@ -103,8 +103,8 @@ def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
     row, waited = detail.job, in_words(waited_s)
     if row.state is not State.RUNNING:
         return CheckEnd(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
-    if detail.saves_itself is not None and row.held:
-        how = detail.saves_itself
+    if detail.spec.saves_itself is not None and row.held:
+        how = detail.spec.saves_itself
         said = f"it got {how.signal}, and has not exited with code {how.exit_code} within {waited}"
         return CheckEnd(
             CanBeSaved.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)"

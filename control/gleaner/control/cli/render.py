@@ -283,30 +283,32 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         "last failure": detail.last_failure, "not saved": detail.not_saved_because,
     }  # fmt: skip
     facts |= {what: reason for what, reason in reasons.items() if reason}
-    facts["runs"] = shlex.join((detail.image, *detail.command))
+    facts["runs"] = shlex.join((detail.spec.image, *detail.spec.command))
     files = {
-        "mounts": ", ".join(detail.mounts),
+        "mounts": ", ".join(detail.spec.mounts),
         "inputs": ", ".join(map(_input, detail.inputs)),
-        "keeps": ", ".join(detail.outputs.keep) if detail.outputs is not None else "",
+        "keeps": ", ".join(detail.spec.outputs.keep) if detail.spec.outputs is not None else "",
         "delivers": _delivery(detail),
     }
     facts |= {what: names for what, names in files.items() if names}
     if detail.image_id is not None:
         facts["image"] = f"{detail.image_id}, pushed by the group"
-    if detail.environment:
-        facts["with"] = shlex.join(f"{key}={value}" for key, value in detail.environment.items())
-    stretch = f", {in_words(detail.needs_at_least_s)} of an agent's time" if detail.needs_at_least_s else ""
-    most = f" (at most {memory_in_words(detail.most_memory_mib)})" if detail.most_memory_mib else ""
+    if detail.spec.environment:
+        facts["with"] = shlex.join(f"{key}={value}" for key, value in detail.spec.environment.items())
+    stretch = f", {in_words(detail.spec.needs_at_least_s)} of an agent's time" if detail.spec.needs_at_least_s else ""
+    most = f" (at most {memory_in_words(detail.spec.most_memory_mib)})" if detail.spec.most_memory_mib else ""
     facts["needs"] = f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}"
-    if detail.compute_limit_s is not None:
-        facts["computed"] = f"{in_words(detail.counted_s)} of at most {in_words(detail.compute_limit_s)}"
-    if detail.disk_mib is not None:
-        facts["writes"] = f"at most {memory_in_words(detail.disk_mib)}"
-    if detail.silent_limit_s is not None:
-        facts["ends"] = f"after {in_words(detail.silent_limit_s)} without output or writes"
-    if detail.saves_itself:
-        facts["saves itself"] = f"on {detail.saves_itself.signal}, with exit code {detail.saves_itself.exit_code}"
-    facts["failures"] = f"{detail.failures} of its own; {detail.retries} retries allowed{_codes(detail)}"
+    if detail.spec.compute_limit_s is not None:
+        facts["computed"] = f"{in_words(detail.counted_s)} of at most {in_words(detail.spec.compute_limit_s)}"
+    if detail.spec.disk_mib is not None:
+        facts["writes"] = f"at most {memory_in_words(detail.spec.disk_mib)}"
+    if detail.spec.silent_limit_s is not None:
+        facts["ends"] = f"after {in_words(detail.spec.silent_limit_s)} without output or writes"
+    if detail.spec.saves_itself:
+        facts["saves itself"] = (
+            f"on {detail.spec.saves_itself.signal}, with exit code {detail.spec.saves_itself.exit_code}"
+        )
+    facts["failures"] = f"{detail.failures} of its own; {detail.spec.retries} retries allowed{_codes(detail)}"
     if detail.checkpoints:
         saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
         facts["saved as"] = ", ".join(saves)
@@ -326,7 +328,11 @@ def _delivery(detail: JobDetail) -> str:
     """Return where the result goes or is, in words; empty if the job names no target."""
     delivery = detail.delivery
     if delivery is None:
-        return "" if detail.outputs is None or detail.outputs.to is None else f"to {shown(detail.outputs.to)}"
+        return (
+            ""
+            if detail.spec.outputs is None or detail.spec.outputs.to is None
+            else f"to {shown(detail.spec.outputs.to)}"
+        )
     to = shown(delivery.to)
     match delivery.phase:
         case DeliveryPhase.DELIVERED:
@@ -350,7 +356,7 @@ def _input(one: JobInput) -> str:
 
 def _codes(detail: JobDetail) -> str:
     """Return the exit codes on which the retries depend, in words; empty if they depend on none."""
-    only, never = (", ".join(map(str, codes or ())) for codes in (detail.retry_on, detail.never_retry_on))
+    only, never = (", ".join(map(str, codes or ())) for codes in (detail.spec.retry_on, detail.spec.never_retry_on))
     return (f", only on exit code {only}" if only else "") + (f", never on exit code {never}" if never else "")
 
 

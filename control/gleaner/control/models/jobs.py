@@ -9,7 +9,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, OutputSpec, SelfSave, Shape
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, Shape
 from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import JobInput
@@ -136,35 +136,21 @@ class JobDetail(Reply):
     """All that is known of one job."""
 
     job: JobRow
-    image: str
+    spec: JobSpec
+    """The specification with which it was accepted, with its numbers filled in."""
     image_id: str | None = None
     """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
     inputs: tuple[JobInput, ...] = ()
-    mounts: tuple[str, ...] = ()
-    outputs: OutputSpec | None = None
-    """The part of its folder that is kept, with its index filled in; None: everything."""
     unmatched: tuple[str, ...] = ()
     """The patterns of `outputs` that have fitted no file of the result."""
     delivery: DeliveryRow | None = None
     """None: the job names no target, or has not succeeded yet."""
-    command: tuple[str, ...]
-    environment: dict[str, str]
-    most_memory_mib: int | None = None
-    """The most memory that the job may be given after it has met its memory limit."""
-    retries: int
-    retry_on: tuple[int, ...] | None = None
-    never_retry_on: tuple[int, ...] | None = None
-    compute_limit_s: int | None = None
     counted_s: float = 0.0
     """The seconds computed that count against such a limit: all but what was lost since a last checkpoint."""
-    needs_at_least_s: int | None = None
-    disk_mib: int | None = None
-    silent_limit_s: int | None = None
     failed_because: str | None = None
     """The reason why the job has failed, in one line; None if it has not."""
     last_failure: str | None = None
     """The reason why its newest try failed, in one line, if the job goes on all the same."""
-    saves_itself: SelfSave | None
     failures: int
     unsaved_because: str | None = None
     """The reason why the newest slice to end could not be saved, in one line; None if it was, or did not need to be."""

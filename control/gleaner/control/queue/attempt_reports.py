@@ -20,7 +20,7 @@ from gleaner.control.policy.node_health import counts
 from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
-from gleaner.control.queue.jobs import codes_to_retry, hold_new, memory_range_mib, put_on_hold
+from gleaner.control.queue.jobs import hold_new, memory_range_mib, put_on_hold, spec_of
 from gleaner.control.queue.tables import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
@@ -192,7 +192,8 @@ def _failed(
     is_its_last = row.failures >= row.retries or row.from_attempt is not None
     failures = row.failures
     known = bool(lanes.unless_nowhere_else(db, job, node_health.nodes_failed_on(db, job)))
-    never = retries.refusal(report.exit_code, **codes_to_retry(db, row.spec))
+    spec = spec_of(db, job)
+    never = retries.refusal(report.exit_code, retry_on=spec.retry_on, never_retry_on=spec.never_retry_on)
     if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
         failures += node_health.charge_job(db, job, attempt)
     detail = _cause(report)

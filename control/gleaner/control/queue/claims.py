@@ -32,7 +32,7 @@ from sqlalchemy import (
     true,
 )
 
-from gleaner.agent.messages import Assignment, Assignments, Checkpoint, ClaimRequest, ComputeLimit, PushedImage
+from gleaner.agent.messages import Assignment, Assignments, Checkpoint, ClaimRequest
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy import fair_share
 from gleaner.control.policy.fair_share import Book, First, Shares
@@ -40,7 +40,6 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.jobs import filled_in, kept_patterns, self_save
 from gleaner.control.queue.lanes import NOWHERE, is_kept_off
 from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
@@ -134,6 +133,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             JOB.c.id,
             JOB.c.attempt,
             JOB.c.group,
+            JOB.c.campaign,
             JOB.c.index.label("run"),
             JOB.c.priority,
             JOB.c.state,
@@ -145,18 +145,9 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             CHECKPOINT.c.open_lines,
             CHECKPOINT.c.has_memory,
             CHECKPOINT.c.silent_s,
-            SPEC.c.name,
-            SPEC.c.image,
-            SPEC.c.command,
-            SPEC.c.environment,
-            SPEC.c.saves_itself,
-            SPEC.c.compute_limit_s,
-            SPEC.c.silent_limit_s,
-            SPEC.c.disk_mib,
+            SPEC.c.document,
             SPEC.c.image_id,
             SPEC.c.inputs,
-            SPEC.c.mounts,
-            SPEC.c.outputs,
             STORED_IMAGE.c.digest.label("image_digest"),
         )
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
@@ -276,7 +267,7 @@ def claim(
             acted=True,
             now_s=now_s,
         )
-    counted_s = attempts.counted_s(db, [row.id for row, _ in chosen if row.compute_limit_s is not None])
+    counted_s = attempts.counted_s(db, [row.id for row, _ in chosen if row.document.compute_limit_s is not None])
     return Assignments(jobs=tuple(_assignment(row, lane, counted_s.get(row.id, 0.0)) for row, lane in chosen))
 
 
@@ -342,7 +333,7 @@ def _first(queue: _Queue) -> First:
 
 
 def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
-    command, environment = filled_in(row.command, row.environment, row.run)
+    spec = row.document.resolved(job=row.id, campaign=row.campaign, index=row.run)
     checkpoint = None
     if row.from_attempt is not None:
         checkpoint = Checkpoint(
@@ -355,28 +346,16 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
             has_memory=row.has_memory,
             silent_s=row.silent_s,
         )
-    pushed = None
-    if row.image_id is not None:
-        pushed = PushedImage(name=row.image, digest=row.image_digest)
+    limit_s = spec.compute_limit_s
     return Assignment(
         job=row.id,
         attempt=row.attempt + 1,
         group=row.group,
-        name=row.name,
-        image=row.image if row.image_id is None else row.image_id,
-        command=command,
-        environment=environment,
-        cpus=lane.cpus,
+        spec=spec,
         memory_mib=lane.memory_mib,
+        image_id=row.image_id,
+        image_digest=row.image_digest,
         checkpoint=checkpoint,
-        saves_itself=self_save(row.saves_itself),
-        compute_limit=None
-        if row.compute_limit_s is None
-        else ComputeLimit(limit_s=row.compute_limit_s, left_s=max(0.0, row.compute_limit_s - counted_s)),
-        silent_limit_s=row.silent_limit_s,
-        disk_mib=row.disk_mib,
-        pushed=pushed,
+        compute_left_s=None if limit_s is None else max(0.0, limit_s - counted_s),
         inputs=row.inputs or (),
-        mounts=row.mounts or (),
-        keep=kept_patterns(row.outputs, row.run),
     )

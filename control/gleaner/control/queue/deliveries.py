@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, false, insert, or_, select, text, update
 
-from gleaner.agent.job_spec import filled_target
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow
 from gleaner.control.policy import retries
@@ -28,13 +27,14 @@ NOTHING_HEARD = "its agent has not said in time how it ended"
 
 def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
     """Let the result of this attempt be delivered, if the job names a target. It is the result that counts."""
-    wanted = select(SPEC.c.outputs, JOB.c.campaign, JOB.c.index.label("run")).join_from(
-        JOB, SPEC, SPEC.c.id == JOB.c.spec
+    wanted = select(SPEC.c.document, JOB.c.campaign, JOB.c.index.label("run")).join_from(
+        JOB, SPEC, JOB.c.spec == SPEC.c.id
     )
     row = db.execute(wanted.where(JOB.c.id == job)).one()
-    if row.outputs is None or not row.outputs.get("to"):
+    outputs = row.document.resolved(job=job, campaign=row.campaign, index=row.run).outputs
+    if outputs is None or outputs.to is None:
         return
-    to = filled_target(row.outputs["to"], job=job, campaign=row.campaign, index=row.run)
+    to = outputs.to
     new = {"job": job, "attempt": attempt, "to": to, "phase": DeliveryPhase.WAITING, "number": 0, "failures": 0}
     db.execute(insert(DELIVERY).values(**new, due_s=now_s, problem=""))
 
@@ -163,7 +163,7 @@ def place_of(db: Connection, job: int, number: int, *, agent: str) -> tuple[str,
 
 
 def _whole(db: Connection, job: int) -> Any:
-    columns = (DELIVERY, JOB.c.group, JOB.c.index.label("run"), JOB.c.output_digest, SPEC.c.outputs)
+    columns = (DELIVERY, JOB.c.group, JOB.c.index.label("run"), JOB.c.output_digest, JOB.c.campaign, SPEC.c.document)
     whole = select(*columns).join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job).join(SPEC, SPEC.c.id == JOB.c.spec)
     return db.execute(whole.where(DELIVERY.c.job == job)).one()
 

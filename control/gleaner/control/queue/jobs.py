@@ -8,14 +8,14 @@ undone. The event of each change says who made it, as far as the caller knows.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Integer, and_, func, insert, literal, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.job_spec import OutputSpec, SelfSave, filled_target, unfilled
+from gleaner.agent.job_spec import JobSpec, OutputSpec, filled_target, unfilled
 from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
@@ -96,21 +96,18 @@ def submit(
         made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
     taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
+    accepted = {
+        "memory_mib": memory_mib,
+        "most_memory_mib": most_memory_mib,
+        "needs_at_least_s": stepped_s(spec.needs_at_least_s or 0, rules.longest_s) or None,
+        "retries": rules.default_retries if spec.retries is None else spec.retries,
+    }
+    spec = spec.model_copy(update=accepted)
     stored = insert(SPEC).values(
+        document=spec,
         name=spec.name,
-        image=spec.image,
-        command=list(spec.command),
-        environment=spec.environment,
-        saves_itself=None if spec.saves_itself is None else spec.saves_itself.model_dump(),
-        retry_on=spec.retry_on,
-        never_retry_on=spec.never_retry_on,
-        compute_limit_s=spec.compute_limit_s,
-        most_memory_mib=most_memory_mib,
-        silent_limit_s=spec.silent_limit_s,
-        disk_mib=spec.disk_mib,
+        saves_itself=spec.saves_itself is not None,
         image_id=images.pushed_id(db, group, spec.image),
-        mounts=list(spec.mounts) or None,
-        outputs=None if spec.outputs is None else spec.outputs.model_dump(),
         inputs=taken,
     )
     common: dict[str, Any] = {
@@ -124,14 +121,14 @@ def submit(
             memory_mib,
             saves_itself=spec.saves_itself is not None,
             submitter=submitter if rules.quotas.limits_running_users(group) else "",
-            needs_s=stepped_s(spec.needs_at_least_s or 0, rules.longest_s),
+            needs_s=spec.needs_at_least_s or 0,
             mounts=(*spec.mounts, *map(lanes.fetch_of, inputs.schemes_to_fetch(taken))),
         ),
         "state": State.NEW,
         "held": submission.hold,
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
         "priority": spec.priority,
-        "retries": rules.default_retries if spec.retries is None else spec.retries,
+        "retries": spec.retries,
         "failures": 0,
         "attempt": 0,
         "lost": False,
@@ -271,55 +268,13 @@ def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
     return incomplete
 
 
-_INDEX = "{index}"
-
-
-def self_save(stored: Mapping[str, Any] | None) -> SelfSave | None:
-    """Return how the workload saves itself, from what is stored."""
-    return None if stored is None else SelfSave.model_validate(stored)
-
-
-def kept_patterns(stored: Mapping[str, Any] | None, index: int | None) -> tuple[str, ...]:
-    """Return the patterns of what is kept of a job's folder, from what is stored; none: everything is kept."""
-    return () if stored is None else filled_in(stored["keep"], {}, index)[0]
-
-
-def outputs_of(
-    stored: Mapping[str, Any] | None, *, job: int, campaign: int | None, index: int | None
-) -> OutputSpec | None:
-    """Return what is kept of a job's folder and its target, from what is stored, with all braces filled in."""
-    if stored is None:
-        return None
-    target = stored.get("to")
-    to = None if target is None else filled_target(target, job=job, campaign=campaign, index=index)
-    return OutputSpec.model_construct(keep=kept_patterns(stored, index), to=to)
-
-
-def codes_to_retry(db: Connection, spec: int) -> Mapping[str, Sequence[int] | None]:
-    """Return after which exit codes jobs of this spec may be tried again, as `policy.retries.refusal` takes it."""
-    wanted = select(SPEC.c.retry_on, SPEC.c.never_retry_on).where(SPEC.c.id == spec)
-    return dict(db.execute(wanted).mappings().one())
+def spec_of(db: Connection, job: int) -> JobSpec:
+    """Return the specification with which the job was accepted, as its campaign has it."""
+    wanted = select(SPEC.c.document).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
+    return cast("JobSpec", db.execute(wanted).scalar_one())
 
 
 def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:
     """Return the memory that the job has, and the most that it may have; None: it keeps what it has."""
-    wanted = select(LANE.c.memory_mib, SPEC.c.most_memory_mib).join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
-    row = db.execute(wanted.join(SPEC, SPEC.c.id == JOB.c.spec).where(JOB.c.id == job)).one()
-    return row.memory_mib, row.most_memory_mib
-
-
-def filled_in(
-    command: Sequence[str], environment: Mapping[str, str], index: int | None
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return command and environment with the job's index in place of `{index}`; unchanged for a job without one.
-
-    >>> filled_in(["run", "--seed={index}"], {"RUN": "r{index}"}, 7)
-    (('run', '--seed=7'), {'RUN': 'r7'})
-    """
-    if index is None:
-        return tuple(command), dict(environment)
-    written = str(index)
-    return (
-        tuple(word.replace(_INDEX, written) for word in command),
-        {name: value.replace(_INDEX, written) for name, value in environment.items()},
-    )
+    now = select(LANE.c.memory_mib).join(JOB, LANE.c.id == JOB.c.lane).where(JOB.c.id == job)
+    return int(db.execute(now).scalar_one()), spec_of(db, job).most_memory_mib

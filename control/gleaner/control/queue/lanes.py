@@ -252,7 +252,7 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
 def give_memory(db: Connection, job: int, memory_mib: int) -> None:
     """Give a waiting job so much memory, wherever it goes on from."""
     mine: Any = db.execute(_OF_JOB, {"job_": job}).one()
-    saves_itself = select(SPEC.c.saves_itself.is_not(None)).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
+    saves_itself = select(SPEC.c.saves_itself).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
     larger = replace(_key(mine), memory_mib=memory_mib)
     _ensure(db, replace(larger, kind=kind_of_new, not_on=""))  # there it waits if it starts over

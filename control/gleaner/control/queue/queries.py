@@ -28,7 +28,6 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility, deliveries
 from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.jobs import filled_in, outputs_of
 from gleaner.control.queue.lanes import NOWHERE
 from gleaner.control.queue.tables import (
     AGENT,
@@ -132,44 +131,26 @@ def job_detail(db: Connection, job: int) -> JobDetail:
     row = job_row(db, job)
     columns = (
         select(
-            SPEC.c.image,
+            SPEC.c.document,
             SPEC.c.image_id,
             SPEC.c.inputs,
-            SPEC.c.mounts,
-            SPEC.c.outputs,
-            SPEC.c.command,
-            SPEC.c.environment,
-            SPEC.c.saves_itself,
-            SPEC.c.retry_on,
-            SPEC.c.never_retry_on,
-            SPEC.c.compute_limit_s,
-            SPEC.c.most_memory_mib,
-            SPEC.c.silent_limit_s,
-            SPEC.c.disk_mib,
-            JOB.c.retries,
             JOB.c.failures,
             JOB.c.output_bytes,
-            LANE.c.needs_s,
         )
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-        .join(LANE, LANE.c.id == JOB.c.lane)
         .where(JOB.c.id == job)
     )
     more = db.execute(columns).mappings().one()
-    command, environment = filled_in(more["command"], more["environment"], row.index)
+    spec = more["document"].resolved(job=job, campaign=row.campaign, index=row.index)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
     return JobDetail.model_validate(
         {
             **more,
             "inputs": more["inputs"] or (),
-            "mounts": more["mounts"] or (),
-            "outputs": outputs_of(more["outputs"], job=job, campaign=row.campaign, index=row.index),
-            "delivery": deliveries.find(db, job) if more["outputs"] is not None else None,
+            "spec": spec,
+            "delivery": deliveries.find(db, job) if spec.outputs is not None else None,
             "unmatched": [event.detail for event in events if event.what == NOTHING_TO_KEEP],
             "job": row,
-            "command": command,
-            "environment": environment,
-            "needs_at_least_s": more["needs_s"] or None,
             "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
             "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
             "last_failure": _last_failure(row, slices),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Saved, Slice
 from gleaner.control.models.jobs import Ending
 from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs, lanes
@@ -200,7 +201,8 @@ def _skip_ids(db: Connection, latest_job: int, *, now_s: float) -> None:
     job = latest_job + IDS_TO_SKIP
     about = {"group": PLACEHOLDER, "submitted_s": now_s, "submitter": PLACEHOLDER}
     db.execute(insert(CAMPAIGN), about | {"id": campaign, "name": PLACEHOLDER})
-    spec = insert(SPEC).values(name=PLACEHOLDER, image=PLACEHOLDER, command=[], environment={}).returning(SPEC.c.id)
+    nothing = JobSpec(name=PLACEHOLDER, image=PLACEHOLDER)
+    spec = insert(SPEC).values(document=nothing, name=PLACEHOLDER, saves_itself=False).returning(SPEC.c.id)
     whose = {"campaign": campaign, "index": 0, "spec": db.execute(spec).scalar_one()}
     state = {"state": State.COMPLETE, "outcome": Outcome.CANCELLED, "ended_s": now_s, "held": False, "lost": False}
     counts = dict.fromkeys(("priority", "retries", "failures", "attempt", "sound_attempt"), 0)

@@ -23,9 +23,7 @@ from gleaner.control.queue.transitions import lock, record
 from gleaner.control.states import State
 
 _EARLIER = ATTEMPT.alias("earlier")
-SAVES_NOTHING = and_(
-    SPEC.c.saves_itself.is_(None), ~exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind)
-)
+SAVES_NOTHING = and_(~SPEC.c.saves_itself, ~exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind))
 """A condition on a job, its spec and its agent: neither of them saves it."""
 SAVE_HAS_FAILED = exists().where(
     _EARLIER.c.job == JOB.c.id,
@@ -143,7 +141,7 @@ def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
         free_cpus = agent.facts["cpus"] - (taken.cpus or 0) - (promised.cpus or 0)
         free_mib = agent.facts["memory_mib"] - (taken.memory_mib or 0) - (promised.memory_mib or 0)
         if free_cpus >= mine.cpus and free_mib >= mine.memory_mib:
-            if mine.saves_itself is None and not _fits(db, mine.kind, agent.kind):
+            if not mine.saves_itself and not _fits(db, mine.kind, agent.kind):
                 raise Refused(f"what is saved on {mine.node} cannot be restored on {to}; see `glean why {job}`")
             return
     raise Refused(

@@ -58,7 +58,7 @@ def _lane_of_new() -> ScalarSelect[int]:
     same_size = and_(*(new.c[name] == mine.c[name] for name in sizes))
     same_owner = and_(new.c.group == mine.c.group, new.c.submitter == mine.c.submitter)
     same = and_(same_owner, same_size, new.c.not_on == literal_column("''"))
-    kind = case((SPEC.c.saves_itself.is_(null()), SAVING), else_=ANY_KIND)
+    kind = case((SPEC.c.saves_itself, ANY_KIND), else_=SAVING)
     return (
         select(new.c.id)
         .join_from(mine, new, same)

@@ -58,8 +58,8 @@ class UsageCache:
         """Record that these jobs run now."""
         with self._lock:
             for job in assignments:
-                self._handed_out[job.job] = (job.group, job.cpus)
-                self._add(job.group, job.cpus)
+                self._handed_out[job.job] = (job.group, job.spec.cpus)
+                self._add(job.group, job.spec.cpus)
 
     def record_end(self, job: int) -> None:
         """Record that the job runs no more, as its agent says."""

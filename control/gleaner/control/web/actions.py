@@ -20,7 +20,7 @@ from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
-from gleaner.control.models.jobs import Change, JobDetail, MigrateRequest, Submission
+from gleaner.control.models.jobs import Change, MigrateRequest, Submission
 from gleaner.control.queue import searches
 from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT, Fields
@@ -67,12 +67,11 @@ def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
     detail = jobs.show(caller, job)
     if detail.job.state is not State.COMPLETE:
         raise HTTPException(409, f"job {job} has not ended: cancel it first, or let it go on")
-    needs = {name: getattr(detail.job, name) for name in ("name", "cpus", "memory_mib", "priority")}
-    runs = {name: getattr(detail, name) for name in JobSpec.model_fields if name in JobDetail.model_fields}
-    runs["inputs"] = [one.spec for one in detail.inputs]
-    if detail.most_memory_mib == detail.job.memory_mib:  # it has come to need the most
-        runs["most_memory_mib"] = None
-    made = jobs.submit(caller, Submission(job=_model(JobSpec, needs | runs), group=detail.job.group))
+    now: dict[str, object] = {"memory_mib": detail.job.memory_mib, "priority": detail.job.priority}
+    now["inputs"] = [one.spec for one in detail.inputs]
+    if detail.spec.most_memory_mib == detail.job.memory_mib:  # it has come to need the most
+        now["most_memory_mib"] = None
+    made = jobs.submit(caller, Submission(job=_model(JobSpec, detail.spec.model_dump() | now), group=detail.job.group))
     return _to(f"{ROOT}/jobs/{made.jobs[0]}", "submit")
 
 

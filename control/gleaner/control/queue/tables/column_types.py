@@ -6,6 +6,7 @@ are seconds since the epoch.
 
 from typing import Any, ClassVar
 
+from pydantic import BaseModel
 from sqlalchemy import JSON, BigInteger, Dialect, Integer, TypeDecorator
 from sqlalchemy import Text as PlainText
 from sqlmodel import SQLModel
@@ -30,6 +31,23 @@ class Text(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else storable(value)
+
+
+class Document(TypeDecorator[Any]):
+    """A value of a Pydantic class, as JSON."""
+
+    impl = JSON
+    cache_ok = True
+
+    def __init__(self, kind: type[BaseModel]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: BaseModel | None, dialect: Dialect) -> Any:
+        return None if value is None else value.model_dump(mode="json")
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> BaseModel | None:
+        return None if value is None else self.kind.model_validate(value)
 
 
 class Stored(SQLModel):

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, Index, text
+from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Stored, Text
+from gleaner.agent.job_spec import JobSpec
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Document, Stored, Text
 from gleaner.control.states import Outcome, State
 
 WAITS = "state IN ('New', 'Saved') AND NOT held"
@@ -30,35 +31,19 @@ class Campaign(Stored, table=True):
 
 
 class Spec(Stored, table=True):
-    """A job's container image, command, environment and inputs. Never changed, but that an input from a URL is noted
-    once it was fetched. A campaign's jobs share one, and `{index}` in it is filled in when it is read.
-
-    It is apart from `Job`, because a job's row is rewritten at every transition."""
+    """The specification of jobs: a campaign's jobs share one. It is apart from `Job`, whose row is rewritten often."""
 
     __tablename__ = "spec"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+    document: JobSpec = Field(sa_type=Document(JobSpec))  # Never changed. The columns below are what statements need.
     name: str
-    image: str
-    command: Any = Field(sa_type=JSON)
-    environment: Any = Field(sa_type=JSON)
-    saves_itself: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    retry_on: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    never_retry_on: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    compute_limit_s: int | None = None
-    # A job that has met its memory limit gets more, up to this. None: no more than at first.
-    most_memory_mib: int | None = None
-    silent_limit_s: int | None = None
-    disk_mib: int | None = None
-    # The id of the image that the group had pushed under the name `image` at the submission. All slices of the job use
-    # this very image. None: `image` is a name that the nodes know.
+    saves_itself: bool
+    # The id of the image that the group had pushed under the image's name at the submission. All slices of the job use
+    # this very image. None: the nodes know the image.
     image_id: str | None = None
     # The files and folders that the job reads, as `StoredInput` has them, or `UrlInput` until an agent has fetched it.
     # None: there are none.
     inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    # The folders of the node that the job mounts, sorted. None: there are none.
-    mounts: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    # What is kept of the job's folder, as `OutputSpec` has it. None: everything.
-    outputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
 
 
 class Lane(Stored, table=True):
