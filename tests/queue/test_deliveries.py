@@ -7,7 +7,7 @@ from sqlalchemy import event
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import DeliveryReport
-from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow
+from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
 from gleaner.control.queue import deliveries
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
@@ -26,7 +26,7 @@ def site(harness: QueueHarness) -> QueueHarness:
 def taken(site: QueueHarness, agent: str = "a") -> tuple[int, int] | None:
     """Let an agent take a delivery; return its job and the number of the try."""
     row = site.do(deliveries.take, agent, **TAKING, now_s=site.now_s)
-    return None if row is None else (row.job, row.number)
+    return None if row is None else (row.job, row.tries)
 
 
 def end(site: QueueHarness, job: int, number: int, agent: str = "a", **said: object) -> None:
@@ -58,7 +58,7 @@ def test_a_result_is_offered_when_it_counts_and_shown_when_it_is_there(site: Que
     assert found(site, job).to == f"file:///data/physics/1-4-{job}/"
     row = site.do(deliveries.take, "a", **TAKING, now_s=site.now_s)
     assert row is not None
-    assert (row.job, row.attempt, row.number, row.group, row.run) == (job, work.attempt, 1, "physics", 4)
+    assert (row.job, row.attempt, row.tries, row.group, row.run) == (job, work.attempt, 1, "physics", 4)
     assert (found(site, job).phase, taken(site)) == (DeliveryPhase.TAKEN, None)
     for _ in range(2):
         end(site, job, 1)
@@ -138,7 +138,7 @@ def test_what_no_agent_delivers_says_so_until_one_takes_it(site: QueueHarness) -
     site.do(deliveries.record_no_agent, (*unable, {"file"}), now_s=site.now_s)
     assert found(site, job).trouble == ""
     site.do(deliveries.record_no_agent, unable, now_s=site.now_s)
-    assert found(site, job).trouble == f"{NO_AGENT} file://: the nodes lack its library"
+    assert found(site, job).trouble == "no agent here delivers to file://: the nodes lack its library"
     assert taken(site) == (job, 1)
     assert found(site, job).trouble == ""
     site.do(deliveries.record_no_agent, unable, now_s=site.now_s)

@@ -126,7 +126,7 @@ def take_delivery(caller: OwnAgent, ask: Annotated[DeliveryClaim, examples.A_DEL
         delivery=Delivery(
             job=row.job,
             attempt=row.attempt,
-            number=row.number,
+            number=row.tries,
             digest=row.output_digest,
             to=row.to,
             keep=row.document.resolved(job=row.job, campaign=row.campaign, index=row.run).keep,

@@ -189,7 +189,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         paused_until_s = lanes.paused_until(db, job)
         before = queries.waiting_before(db, job, at_most=MOST_BEFORE)
         quota = quotas.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
-    last = detail.attempts[-1].detail if detail.attempts else ""
+    last = detail.attempts[-1] if detail.attempts else None
     wish = JobNeeds(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -198,7 +198,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
         paused_until_s=paused_until_s,
-        unreachable=last if last.startswith(ReturnReason.INPUT_UNREACHABLE) else "",
+        unreachable=last.detail if last and last.why is ReturnReason.INPUT_UNREACHABLE else "",
         quota=quota,
         moved=moves_now.way if moves_now else "",
         needs_s=detail.spec.needs_at_least_s or 0,

@@ -89,11 +89,11 @@ def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Check
             return CheckEnd(CanBeSaved.NO, why)
         return Act.HOLD if ran_s >= due_s and not row.held else Act.WAIT
     last = slices[-1] if slices else None
-    if detail.unsaved_because is not None and not detail.unsaved_because.startswith(ReturnReason.TOO_LATE):
+    if detail.unsaved_because is not None and (last is None or last.why is not ReturnReason.TOO_LATE):
         return CheckEnd(CanBeSaved.NO, detail.unsaved_because)
-    if last is not None and last.restored_from and last.detail.startswith(ReturnReason.CANNOT_RESTORE):
+    if last is not None and last.restored_from and last.why is ReturnReason.CANNOT_RESTORE:
         return CheckEnd(CanBeSaved.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
-    if row.held and (last is None or last.detail.startswith((ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED))):
+    if row.held and (last is None or last.why in {ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED}):
         return CheckEnd(CanBeSaved.UNKNOWN, f"it did not start: {detail.waits_because}")
     return Act.RELEASE if row.held else Act.WAIT
 
@@ -117,7 +117,7 @@ def _has_gone_on(slice_: AttemptRow) -> bool:
 
 
 def _is_unstarted(slice_: AttemptRow) -> bool:
-    return slice_.ending == Ending.RETURNED and slice_.detail.startswith(ReturnReason.UNSTARTED)
+    return slice_.why is ReturnReason.UNSTARTED
 
 
 def _lasts(why: str) -> bool:

@@ -10,6 +10,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, Shape
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import JobInput
@@ -98,6 +99,8 @@ class AttemptRow(Reply):
     ended_s: float | None
     ending: str | None
     """saved, succeeded, failed, lost, forgotten, returned, cancelled; None while it lives."""
+    why: ReturnReason | None = None
+    """The reason of a returned attempt; `detail` begins with it."""
     detail: str
     started_s: float | None
     restored_from: str | None

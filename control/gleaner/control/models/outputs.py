@@ -4,9 +4,6 @@ from enum import StrEnum
 
 from gleaner.control.models.base import Reply
 
-NO_AGENT = "no agent here delivers to"
-"""The beginning of the problem of a delivery that no agent can take."""
-
 
 class DeliveryPhase(StrEnum):
     """The phases of a delivery."""
@@ -28,6 +25,8 @@ class DeliveryRow(Reply):
     """The number of times that an agent has begun with it."""
     problem: str
     """Why the latest try failed, or no agent can try; empty if neither."""
+    no_agent: bool = False
+    """True if no agent can try. `problem` says why."""
     files: int | None
     size_bytes: int | None
     ended_s: float | None
@@ -36,6 +35,6 @@ class DeliveryRow(Reply):
     @property
     def trouble(self) -> str:
         """Return the problem of a delivery that has not ended, in words; "" if it has none."""
-        if not self.problem or self.problem.startswith(NO_AGENT):
+        if not self.problem or self.no_agent:
             return self.problem
         return f"the last try failed: {self.problem}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
-from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration
+from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration, ReturnReason
 from gleaner.control.models.jobs import NOT_SAVED, Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_health import QUICK_S
@@ -201,7 +201,8 @@ def record_deregistration(
     if row.phase is Phase.SUBMITTED:
         raise Refused(f"agent {name} cannot end: it never registered")
     for job in running_on(db, name):
-        end = end_columns(Ending.RETURNED, ended_s=now_s, detail="unstarted: its agent has ended")
+        why = ReturnReason.UNSTARTED
+        end = end_columns(Ending.RETURNED, ended_s=now_s, detail=f"{why}: its agent has ended", why=why)
         take_from_agent(db, job, now_s=now_s, detail=f"returned: {name} has ended", end=end)
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     tokens.end_later(db, agent=name, now_s=now_s)

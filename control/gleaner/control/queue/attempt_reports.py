@@ -301,7 +301,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     if is_broken:
         _break(db, row, line, now_s)
         row = lock(db, job)
-    end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=line)
+    end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=line, why=report.why)
     has_more = _end_returned(db, row, report, end=end, now_s=now_s)
     if report.why is ReturnReason.IMAGE_REFUSED:
         _hold_with_campaign(db, row, line, now_s)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, null, select, update
 
 from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
@@ -72,7 +72,13 @@ def running_job(db: Connection, job: int, attempt: int, agent: str) -> Any:
 
 
 def end_columns(
-    ending: Ending, *, ended_s: float, spent: Slice | None = None, exit_code: int | None = None, detail: str = ""
+    ending: Ending,
+    *,
+    ended_s: float,
+    spent: Slice | None = None,
+    exit_code: int | None = None,
+    detail: str = "",
+    why: ReturnReason | None = None,
 ) -> dict[str, object]:
     """Return the columns for an attempt's end, and for its time if it reports it.
 
@@ -80,6 +86,7 @@ def end_columns(
     is lost, and does not count against the job's limit.
     """
     values: dict[str, object] = {"ended_s": ended_s, "ending": ending, "exit_code": exit_code, "detail": detail}
+    values["why"] = why
     return values if spent is None else values | slice_columns(spent, counts=ending is not Ending.RETURNED)
 
 
@@ -119,7 +126,7 @@ def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -
 
 def reopen(db: Connection, job: int, attempt: int) -> None:
     """Let the attempt run again: it lives after all."""
-    again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), detail="")
+    again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), why=null(), detail="")
     run(db, again, {"job_": job, "attempt_": attempt})
 
 
@@ -144,12 +151,11 @@ def futile_attempts(
 ) -> Sequence[tuple[str, ReturnReason]]:
     """Return the node and the reason of each attempt later than `after` that came to nothing for such a reason."""
     returned = (
-        select(ATTEMPT.c.node, ATTEMPT.c.detail)
-        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.RETURNED)
+        select(ATTEMPT.c.node, ATTEMPT.c.why)
+        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.why.in_(whys))
         .order_by(ATTEMPT.c.attempt)
     )
-    rows = db.execute(returned).all()
-    return [(row.node, why) for row in rows for why in whys if row.detail.startswith(why)]
+    return [(row.node, row.why) for row in db.execute(returned)]
 
 
 def has_begun(db: Connection, campaign: int) -> bool:
@@ -160,7 +166,7 @@ def has_begun(db: Connection, campaign: int) -> bool:
 
 def nodes_without_image(db: Connection, campaign: int) -> Sequence[str]:
     """Return the node of each attempt at the campaign's jobs that has missed its image since the job's release."""
-    returned = (ATTEMPT.c.ending == Ending.RETURNED) & ATTEMPT.c.detail.startswith(ReturnReason.IMAGE_MISSING)
+    returned = ATTEMPT.c.why == ReturnReason.IMAGE_MISSING
     missed = select(ATTEMPT.c.node).join(JOB, JOB.c.id == ATTEMPT.c.job)
     missed = missed.where(JOB.c.campaign == campaign, ATTEMPT.c.attempt > JOB.c.sound_attempt, returned)
     return db.execute(missed.order_by(ATTEMPT.c.job, ATTEMPT.c.attempt)).scalars().all()
@@ -198,8 +204,7 @@ def unrestored(
         ATTEMPT.c.job == job,
         ATTEMPT.c.from_attempt == checkpoint[0],
         ATTEMPT.c.from_number == checkpoint[1],
-        ATTEMPT.c.ending == Ending.RETURNED,
-        or_(*(ATTEMPT.c.detail.startswith(str(why)) for why in whys)),
+        ATTEMPT.c.why.in_(whys),
     )
     return db.execute(nodes).scalars().all()
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, exists, false, insert, or_, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
-from gleaner.control.models.outputs import NO_AGENT, DeliveryPhase, DeliveryRow
+from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
 from gleaner.control.policy import retries
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
 from gleaner.control.queue.tables import AGENT, DELIVERY, JOB, SPEC, Phase
@@ -35,7 +35,7 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
     if outputs is None or outputs.to is None:
         return
     to = outputs.to
-    new = {"job": job, "attempt": attempt, "to": to, "phase": DeliveryPhase.WAITING, "number": 0, "failures": 0}
+    new = {"job": job, "attempt": attempt, "to": to, "phase": DeliveryPhase.WAITING, "tries": 0, "failures": 0}
     db.execute(insert(DELIVERY).values(**new, due_s=now_s, problem=""))
 
 
@@ -88,12 +88,12 @@ def record_no_agent(db: Connection, abilities: Abilities, *, now_s: float) -> No
     for_nobody = and_(
         or_(_is_due(now_s), and_(_IS_OPEN, _IS_LEFT)),
         ~or_(*map(_can_be_of, abilities)),
-        ~DELIVERY.c.problem.startswith(NO_AGENT, autoescape=True),
+        ~DELIVERY.c.no_agent,
     )
     targets = db.scalars(select(DELIVERY.c.to).where(for_nobody))
     for scheme in sorted({to.partition("://")[0].lower() for to in targets}):
-        problem = f"{NO_AGENT} {scheme}://: the nodes lack its library"
-        db.execute(update(DELIVERY).where(for_nobody, _is_to(scheme)).values(problem=problem))
+        problem = f"no agent here delivers to {scheme}://: the nodes lack its library"
+        db.execute(update(DELIVERY).where(for_nobody, _is_to(scheme)).values(problem=problem, no_agent=True))
 
 
 _IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that its partial index is used
@@ -126,14 +126,14 @@ def take(
             select(DELIVERY).where(condition, _can_be_of(delivers)).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
         )
         while row := db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
-            taken = {"phase": DeliveryPhase.TAKEN, "number": row.number + 1, "agent": agent, "due_s": now_s + lease_s}
+            taken = {"phase": DeliveryPhase.TAKEN, "tries": row.tries + 1, "agent": agent, "due_s": now_s + lease_s}
             if row.phase is DeliveryPhase.TAKEN:
                 if row.failures + 1 >= most_failures:
                     _give_up(db, row, problem, now_s=now_s)
                     continue
                 taken |= {"failures": row.failures + 1, "problem": problem}
-            elif row.problem.startswith(NO_AGENT):
-                taken |= {"problem": ""}
+            elif row.no_agent:
+                taken |= {"problem": "", "no_agent": False}
             _change(db, row, taken)
             return _whole(db, row.job)
     return None
@@ -157,8 +157,8 @@ def place_of(db: Connection, job: int, number: int, *, agent: str) -> tuple[str,
     """Return the group and the target of a delivery that the agent has under this number. Raises `NotCurrent`."""
     _check_lives(db, agent)
     row = _locked(db, job)
-    if (row.number, row.agent, row.phase) != (number, agent, DeliveryPhase.TAKEN):
-        raise NotCurrent(job, row.attempt, f"try {row.number} to deliver its result is the latest")
+    if (row.tries, row.agent, row.phase) != (number, agent, DeliveryPhase.TAKEN):
+        raise NotCurrent(job, row.attempt, f"try {row.tries} to deliver its result is the latest")
     return _whole(db, job).group, row.to
 
 
@@ -175,8 +175,8 @@ def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failu
     begun since. The same report once more changes nothing.
     """
     row = _locked(db, report.job)
-    if row.number != report.number or row.agent != agent:
-        raise NotCurrent(report.job, row.attempt, f"try {row.number} to deliver its result is the latest")
+    if row.tries != report.number or row.agent != agent:
+        raise NotCurrent(report.job, row.attempt, f"try {row.tries} to deliver its result is the latest")
     if row.phase is not DeliveryPhase.TAKEN:
         return
     if not report.failed:
@@ -209,8 +209,7 @@ def try_again(db: Connection, job: int, *, now_s: float) -> None:
 
 def find(db: Connection, job: int) -> DeliveryRow | None:
     """Return the delivery of the job's result, if there is one."""
-    wanted = select(DELIVERY, DELIVERY.c.number.label("tries")).where(DELIVERY.c.job == job)
-    row = db.execute(wanted).mappings().one_or_none()
+    row = db.execute(select(DELIVERY).where(DELIVERY.c.job == job)).mappings().one_or_none()
     return None if row is None else DeliveryRow.model_validate(row)
 
 
@@ -223,5 +222,5 @@ def _locked(db: Connection, job: int) -> Any:
 
 def _change(db: Connection, row: Any, values: dict[str, Any]) -> None:
     """Change a delivery whose row is locked."""
-    same = and_(DELIVERY.c.job == row.job, DELIVERY.c.number == row.number, DELIVERY.c.phase == row.phase)
+    same = and_(DELIVERY.c.job == row.job, DELIVERY.c.tries == row.tries, DELIVERY.c.phase == row.phase)
     db.execute(update(DELIVERY).where(same).values(values))

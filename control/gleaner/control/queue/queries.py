@@ -179,9 +179,9 @@ def _last_failure(row: JobRow, slices: Sequence[AttemptRow]) -> str | None:
 
 
 def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
-    details = [row.detail for row in slices if row.ending is not None]
-    is_lost = bool(details) and details[-1].startswith((*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE))
-    return details[-1] if is_lost else None
+    ended = [row for row in slices if row.ending is not None]
+    is_lost = bool(ended) and ended[-1].why in {*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE}
+    return ended[-1].detail if is_lost else None
 
 
 def _not_saved_because(events: Sequence[EventRow]) -> str | None:

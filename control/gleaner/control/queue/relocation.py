@@ -13,7 +13,6 @@ from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or
 
 from gleaner.agent.messages import NodeRates
 from gleaner.agent.timing.save_cost import fit
-from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, compatibility, lanes, node_rates
@@ -28,8 +27,7 @@ SAVES_NOTHING = and_(~SPEC.c.saves_itself, ~exists().where(FIT.c.saved_on == SAV
 SAVE_HAS_FAILED = exists().where(
     _EARLIER.c.job == JOB.c.id,
     _EARLIER.c.attempt > JOB.c.sound_attempt,
-    _EARLIER.c.ending == Ending.RETURNED,
-    or_(*(_EARLIER.c.detail.startswith(why) for why in attempts.SAVE_FAILURES)),
+    _EARLIER.c.why.in_(attempts.SAVE_FAILURES),
 )
 """A condition on a job: since it was last sound, an attempt of it could not be saved."""
 

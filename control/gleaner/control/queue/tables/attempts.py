@@ -5,6 +5,7 @@ from enum import StrEnum
 from sqlalchemy import BigInteger, CheckConstraint, Enum, ForeignKeyConstraint, Index, text
 from sqlmodel import Field
 
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_health import Blame
 from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Stored, Text
@@ -39,6 +40,8 @@ class Attempt(Stored, table=True):
     ended_s: float | None = None
     ending: Ending | None = Field(default=None, sa_type=Enum(Ending, name="ending", **BY_VALUE))
     exit_code: int | None = None
+    # The reason of an attempt that was returned. `detail` begins with it.
+    why: ReturnReason | None = Field(default=None, sa_type=Enum(ReturnReason, name="why", **BY_VALUE | {"length": 24}))
     detail: str = Field(sa_type=Text)
     from_attempt: int | None = None
     from_number: int | None = None

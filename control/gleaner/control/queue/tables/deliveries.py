@@ -3,16 +3,16 @@
 from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
-from gleaner.control.models.outputs import DeliveryPhase
+from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
 from gleaner.control.queue.tables.column_types import BY_VALUE, Stored, Text
 
 
-class Delivery(Stored, table=True):
+class Delivery(DeliveryRow, Stored, table=True):
     """The result of a job that has succeeded, to be copied to the target that the job names."""
 
     __tablename__ = "delivery"
     __table_args__ = (
-        CheckConstraint("number >= 0 AND failures >= 0 AND attempt >= 1", "counts"),
+        CheckConstraint("tries >= 0 AND failures >= 0 AND attempt >= 1", "counts"),
         CheckConstraint("(ended_s IS NOT NULL) = (phase IN ('delivered', 'failed'))", "end_iff_ended"),
         CheckConstraint("(files IS NOT NULL) = (phase = 'delivered')", "files_iff_delivered"),
         CheckConstraint("(files IS NULL) = (size_bytes IS NULL)", "size_whole"),
@@ -31,13 +31,10 @@ class Delivery(Stored, table=True):
         primary_key=True, sa_type=BigInteger, foreign_key="job.id", sa_column_kwargs={"autoincrement": False}
     )
     attempt: int  # The attempt whose result it is.
-    to: str
     phase: DeliveryPhase = Field(sa_type=Enum(DeliveryPhase, name="delivery_phase", **BY_VALUE))
-    number: int  # How often an agent has taken it; it guards the agents' reports.
     failures: int
-    agent: str | None = None  # The agent that took it last.
+    agent: str | None = None  # The agent that took it last. The number of tries guards the agents' reports.
     due_s: float  # The time from which an agent may take it; if one has, from which another may.
     problem: str = Field(sa_type=Text)
     files: int | None = Field(default=None, sa_type=BigInteger)
     size_bytes: int | None = Field(default=None, sa_type=BigInteger)
-    ended_s: float | None = None
