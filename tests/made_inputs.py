@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.made_images import digest
 
-from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.job.inputs import CONTENT, INPUT_PART, input_key
 from gleaner.agent.messages import StoredInput
 
@@ -43,7 +43,7 @@ class MadeInput:
     def put(self, **more: object) -> dict[str, Any]:
         return {"content": self.content, "size_bytes": len(self.archive), "pieces": [digest(self.archive)], **more}
 
-    def stored(self, storage: Storage, name: str = "a.cmnd", *, group: str = "g", **more: Any) -> StoredInput:
+    def stored(self, storage: FolderStorage, name: str = "a.cmnd", *, group: str = "g", **more: Any) -> StoredInput:
         """Put it into the storage, unless it is there."""
         key = input_key(group, self.content)
         if key in storage.keys("inputs"):

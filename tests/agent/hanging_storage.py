@@ -15,8 +15,9 @@ from tests.agent.pretended_runtime import PretendedRuntime
 
 from gleaner.agent import main
 from gleaner.agent.agent import Agent
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient, Outbox
 from gleaner.agent.settings import AgentSettings
@@ -32,7 +33,7 @@ class HangingStorage(FolderStorage):
         self._pipe = root / "never-written"
         os.mkfifo(self._pipe)
 
-    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+    def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
         os.close(os.open(self._pipe, os.O_RDONLY))
         return super().draft(key, before)
 

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.disk_usage import DiskUse
@@ -210,7 +211,7 @@ class PretendedRuntime:
     def unpause(self, container: ContainerId) -> None:
         self._processes[container].unpause()
 
-    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+    def checkpoint(self, container: ContainerId, draft: FolderDraft) -> None:
         if self.unsavable:
             self._clock.pause(self.unsavable_after_s)
             raise CannotCheckpoint(self.unsavable, lasts=True)
@@ -222,7 +223,7 @@ class PretendedRuntime:
         self._clock.pause(self.checkpoint_takes_s)
         draft.add("memory.tar", [f"{process.count} {process.goal} {process.exit_code}".encode()])
 
-    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+    def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
         words = b"".join(archive.read("memory.tar")).split()
         try:
             if len(words) != 3:

@@ -20,8 +20,9 @@ from tests.privileged.root import only_root
 from tests.privileged.waiting import wait_until
 
 from gleaner.agent import main
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.checkpoints.storage_probe import PATIENCE_S, StorageProbe
 from gleaner.agent.reporting.client import Outbox
 from gleaner.control.api.app import create_app
@@ -43,7 +44,7 @@ class HangingStorage(FolderStorage):
         super().__init__(root)
         self._clock = clock
 
-    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+    def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
         self._clock.wait_until(lambda: False)
         raise AssertionError("nobody waits for ever")
 

@@ -13,7 +13,7 @@ from tests.agent.fake_clock import RunIsOver
 from gleaner.agent import agent as runner
 from gleaner.agent import main
 from gleaner.agent.agent import Agent
-from gleaner.agent.checkpoints.interface import Draft
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.control_reporter import ControlReporter
@@ -96,7 +96,7 @@ def test_a_save_that_fails_when_the_agent_planned_to_be_gone_is_tried_again_in_t
     checkpoint = control.runtime.checkpoint
     tries: list[float] = []
 
-    def fail_late(container: ContainerId, draft: Draft) -> None:
+    def fail_late(container: ContainerId, draft: FolderDraft) -> None:
         tries.append(control.now_s)
         if len(tries) == 1:
             control.clock.pause(max(0.0, agent.exit_by_s - agent._shutdown_grace_s - control.now_s) + 0.2)
@@ -177,7 +177,7 @@ def test_when_time_is_short_no_save_begins_that_would_slow_down_another(control:
     agent = control.agent("a1", lives_s=FAR_S, saves_at_once=3)
     checkpoint, under_way, seen = control.runtime.checkpoint, list[ContainerId](), list[int]()
 
-    def share(container: ContainerId, draft: Draft) -> None:
+    def share(container: ContainerId, draft: FolderDraft) -> None:
         under_way.append(container)
         seen.append(len(under_way))
         control.clock.pause(2 * len(under_way))
@@ -214,7 +214,7 @@ def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_ther
     agent = control.agent("a1", lives_s=7200)
     checkpoint = control.runtime.checkpoint
 
-    def while_the_clock_is_set(container: ContainerId, draft: Draft) -> None:
+    def while_the_clock_is_set(container: ContainerId, draft: FolderDraft) -> None:
         control.clock.shift_s = 600.0
         checkpoint(container, draft)
 
@@ -443,7 +443,7 @@ def hanging(control: Control, over: threading.Event) -> threading.Event:
     """Let saves hang until then. Return what is set when the first of them has begun."""
     checkpoint, begun = control.runtime.checkpoint, threading.Event()
 
-    def hang(container: ContainerId, draft: Draft) -> None:
+    def hang(container: ContainerId, draft: FolderDraft) -> None:
         begun.set()
         control.clock.wait(over, TOO_LONG_S)
         checkpoint(container, draft)

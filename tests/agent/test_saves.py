@@ -13,8 +13,10 @@ from tests.agent.control_harness import FAR_S, Control, controlled
 
 from gleaner.agent import agent as runner
 from gleaner.agent.agent import Agent
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, Draft, StorageFull
+from gleaner.agent.checkpoints.interface import StorageFull
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job import job_checkpoints
 from gleaner.agent.job.control_reporter import ControlReporter
@@ -318,7 +320,7 @@ class SlowStorage(FolderStorage):
         super().__init__(root)
         self._clock = clock
 
-    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+    def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
         self._clock.pause(0.25)
         return super().draft(key, before)
 
@@ -336,7 +338,7 @@ def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control
 class FullStorage(FolderStorage):
     """It takes nothing."""
 
-    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+    def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
         raise StorageFull("the storage is full")
 
 

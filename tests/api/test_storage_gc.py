@@ -17,8 +17,9 @@ from tests.api.test_images import pushed
 from tests.api.test_inputs import put
 from tests.made_images import MadeImage
 
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
+from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, output_key
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
 from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
@@ -171,7 +172,7 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
     assert killed.claim()
     folder = harness.state.settings.storage.folder
 
-    def begin(writer: str) -> AbstractContextManager[Draft]:
+    def begin(writer: str) -> AbstractContextManager[FolderDraft]:
         draft = FolderStorage(folder, writer=writer).draft(checkpoint_key(job, 1, 1))
         draft.__enter__().add("memory", [b"x" * 100_000])
         return draft

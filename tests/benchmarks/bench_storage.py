@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.stored_figures import StoredFigures, ended
 
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive
 
 OUTPUT = Path("bench-output/storage.json")
 CHUNK_BYTES = 2**20
@@ -76,7 +76,7 @@ def timed(act: Callable[[], T]) -> tuple[float, T]:
     return time.perf_counter() - began_s, result
 
 
-def save(storage: FolderStorage, content: bytes, before: Archive | None) -> tuple[str, int]:
+def save(storage: FolderStorage, content: bytes, before: FolderArchive | None) -> tuple[str, int]:
     """Publish at `new`, as a pipe's reader does it; the digest, and what was stored."""
     buffer = memoryview(bytearray(CHUNK_BYTES))
     source = memoryview(content)
@@ -105,7 +105,7 @@ def dd(source: Path, target: Path) -> None:
 def measured(folder: Path, name: str, content: bytes, older: bytes, rounds: int) -> Row:
     storage = FolderStorage(folder / "storage")
     storage.prepare()
-    before: Archive | None = None
+    before: FolderArchive | None = None
     if name == "as before":
         with storage.draft("before") as draft:
             draft.add("pages-1.img", [older])
@@ -133,7 +133,7 @@ def measured(folder: Path, name: str, content: bytes, older: bytes, rounds: int)
     return Row(name, stored=stored_bytes / len(content), cpu_s=statistics.median(times["cpu"]), **rates)
 
 
-def read(archive: Archive) -> None:
+def read(archive: FolderArchive) -> None:
     for _ in archive.read("pages-1.img"):
         pass
 

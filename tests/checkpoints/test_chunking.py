@@ -16,8 +16,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.chunking import LEAST_BYTES, MOST_BYTES, PAGE_BYTES, cuts
-from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, Draft, Storage, StorageError
+from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.checkpoints.pack_writer import is_worth_compressing
 
 KEY = "jobs/7/attempt-3/checkpoint-2"
@@ -32,8 +35,8 @@ def noise(size_bytes: int, seed: int = 0) -> bytes:
 
 
 def published(
-    storage: Storage, key: str, parts: dict[str, bytes], before: Archive | None = None
-) -> tuple[Archive, int]:
+    storage: FolderStorage, key: str, parts: dict[str, bytes], before: FolderArchive | None = None
+) -> tuple[FolderArchive, int]:
     """The archive, and how many bytes were written for it."""
     with storage.draft(key, before) as draft:
         for name, content in parts.items():
@@ -42,7 +45,7 @@ def published(
     return storage.open(key, walk_and_make.digest), walk_and_make.stored_bytes
 
 
-def read(archive: Archive) -> dict[str, bytes]:
+def read(archive: FolderArchive) -> dict[str, bytes]:
     return {name: b"".join(archive.read(name)) for name in archive.parts}
 
 
@@ -58,7 +61,7 @@ pieces = st.one_of(
 @slow
 @given(written=st.dictionaries(st.sampled_from("abc"), st.lists(pieces, max_size=5)), order=st.randoms())
 def test_any_writes_to_any_parts_in_any_order_come_back_identical(
-    storage: Storage, written: dict[str, list[bytes]], order: random.Random
+    storage: FolderStorage, written: dict[str, list[bytes]], order: random.Random
 ) -> None:
     with storage.draft(KEY) as draft:
         writers = {name: draft.part(name) for name in written}
@@ -82,7 +85,7 @@ def test_any_writes_to_any_parts_in_any_order_come_back_identical(
 @slow
 @given(content=st.lists(pieces, min_size=1, max_size=4).map(b"".join), data=st.data())
 def test_a_parts_digest_says_nothing_of_how_it_was_written(
-    storage: Storage, content: bytes, data: st.DataObject
+    storage: FolderStorage, content: bytes, data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(content)))
     with storage.draft(KEY) as draft:
@@ -102,7 +105,7 @@ regions = st.builds(noise, st.integers(0, 80).map(lambda pages: pages * PAGE_BYT
     newest=st.lists(regions, max_size=3).map(b"".join),
 )
 def test_whatever_came_before_the_new_content_comes_back_even_when_the_old_is_deleted(
-    storage: Storage, old: dict[str, bytes], new: dict[str, bytes], kept: set[str], newest: bytes
+    storage: FolderStorage, old: dict[str, bytes], new: dict[str, bytes], kept: set[str], newest: bytes
 ) -> None:
     new |= {name: old[name] for name in kept & set(old)}
     first, _ = published(storage, BEFORE, old)
@@ -115,10 +118,10 @@ def test_whatever_came_before_the_new_content_comes_back_even_when_the_old_is_de
     storage.delete(BEFORE)
 
 
-def test_many_parts_are_written_at_once_from_different_threads(storage: Storage, root: Path) -> None:
+def test_many_parts_are_written_at_once_from_different_threads(storage: FolderStorage, root: Path) -> None:
     contents = {f"part-{number}": noise(number**4 * 10, number) for number in range(25)}
 
-    def write(draft: Draft, name: str) -> None:
+    def write(draft: FolderDraft, name: str) -> None:
         with draft.part(name) as part:
             for start in range(0, len(contents[name]), 70_001):
                 part.write(contents[name][start : start + 70_001])
@@ -135,7 +138,7 @@ def test_many_parts_are_written_at_once_from_different_threads(storage: Storage,
 
 
 @pytest.mark.slow
-def test_more_open_writers_than_may_be_on_their_way_do_not_wait_for_each_other(storage: Storage) -> None:
+def test_more_open_writers_than_may_be_on_their_way_do_not_wait_for_each_other(storage: FolderStorage) -> None:
     with storage.draft(KEY) as draft, storage.draft(BEFORE) as other:
         writers = [draft.part(f"part-{number}") for number in range(50)] + [other.part("part")]
         for writer in writers:
@@ -146,7 +149,7 @@ def test_more_open_writers_than_may_be_on_their_way_do_not_wait_for_each_other(s
             assert writer.close().size_bytes == 3 * MIB + 1000
 
 
-def test_a_writer_that_is_given_up_leaves_no_part_and_its_name_free(storage: Storage) -> None:
+def test_a_writer_that_is_given_up_leaves_no_part_and_its_name_free(storage: FolderStorage) -> None:
     with storage.draft(KEY) as draft:
         with pytest.raises(ZeroDivisionError), draft.part("memory") as writer:
             writer.write(noise(5 * MIB))
@@ -166,7 +169,7 @@ def test_a_writer_that_is_given_up_leaves_no_part_and_its_name_free(storage: Sto
     assert read(storage.open(KEY, digest)) == {"memory": b"memory"}
 
 
-def test_what_is_still_being_written_is_not_published(storage: Storage) -> None:
+def test_what_is_still_being_written_is_not_published(storage: FolderStorage) -> None:
     with storage.draft(KEY) as draft:
         writer = draft.part("memory")
         writer.write(b"memory")
@@ -178,11 +181,11 @@ def test_what_is_still_being_written_is_not_published(storage: Storage) -> None:
         draft.part("late")
 
 
-def test_a_writer_hears_that_its_draft_has_ended(storage: Storage, root: Path) -> None:
+def test_a_writer_hears_that_its_draft_has_ended(storage: FolderStorage, root: Path) -> None:
     ended = threading.Event()
     heard: list[StorageError] = []
 
-    def write(draft: Draft) -> None:
+    def write(draft: FolderDraft) -> None:
         writer = draft.part("memory")
         try:
             while True:
@@ -205,7 +208,7 @@ def test_a_writer_hears_that_its_draft_has_ended(storage: Storage, root: Path) -
     published(storage, KEY, {"memory": noise(40 * MIB)})  # nothing that the other had on its way is missing
 
 
-def test_zeros_take_no_room(storage: Storage) -> None:
+def test_zeros_take_no_room(storage: FolderStorage) -> None:
     memory = bytes(20 * MIB) + noise(MIB) + bytes(20 * MIB + 5)
     archive, stored_bytes = published(storage, KEY, {"memory": memory})
     assert read(archive)["memory"] == memory
@@ -215,7 +218,7 @@ def test_zeros_take_no_room(storage: Storage) -> None:
     assert stored_bytes < 4000
 
 
-def test_text_is_compressed_and_noise_is_not_made_longer(storage: Storage) -> None:
+def test_text_is_compressed_and_noise_is_not_made_longer(storage: FolderStorage) -> None:
     text = b"".join(b"%d bottles of beer\n" % number for number in range(20_000))
     assert published(storage, KEY, {"text": text})[1] < len(text) / 2
     assert published(storage, BEFORE, {"noise": noise(MIB)})[1] < MIB + 1500
@@ -229,7 +232,7 @@ def test_a_disk_that_keeps_up_is_not_slowed_by_compressing(so_far_mib: int, wait
 
 
 @pytest.mark.slow
-def test_more_is_compressed_on_a_disk_that_is_slow(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_is_compressed_on_a_disk_that_is_slow(storage: FolderStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"".join(b"%d bottles of beer\n" % number for number in range(4 * MIB))
     fdatasync, go_on = os.fdatasync, threading.Event()
 
@@ -247,7 +250,7 @@ def test_more_is_compressed_on_a_disk_that_is_slow(storage: Storage, monkeypatch
 
 
 def test_a_lost_write_that_shows_in_an_early_sync_fails_the_draft(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux tells of it once; the sync at the end would say that all is well."""
 
@@ -260,7 +263,7 @@ def test_a_lost_write_that_shows_in_an_early_sync_fails_the_draft(
     assert storage.keys("") == []
 
 
-def test_equal_blocks_are_not_stored_again_even_if_the_memory_has_moved(storage: Storage, root: Path) -> None:
+def test_equal_blocks_are_not_stored_again_even_if_the_memory_has_moved(storage: FolderStorage, root: Path) -> None:
     memory = noise(16 * MIB)
     changed = noise(PAGE_BYTES, 1) + memory[: 8 * MIB] + noise(5 * PAGE_BYTES, 2) + memory[8 * MIB + PAGE_BYTES :]
     first, _ = published(storage, BEFORE, {"pages": memory})
@@ -271,7 +274,7 @@ def test_equal_blocks_are_not_stored_again_even_if_the_memory_has_moved(storage:
     assert read(second) == {"other": b"new", "pages": changed}
 
 
-def test_a_pack_of_which_little_is_used_is_not_kept(storage: Storage, root: Path) -> None:
+def test_a_pack_of_which_little_is_used_is_not_kept(storage: FolderStorage, root: Path) -> None:
     memory = noise(16 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
     second, stored_bytes = published(storage, KEY, {"one": memory[: 4 * MIB], "two": memory[: 4 * MIB]}, first)
@@ -282,7 +285,9 @@ def test_a_pack_of_which_little_is_used_is_not_kept(storage: Storage, root: Path
 
 
 @pytest.mark.slow
-def test_after_many_checkpoints_the_packs_are_few_and_at_most_twice_what_is_used(storage: Storage, root: Path) -> None:
+def test_after_many_checkpoints_the_packs_are_few_and_at_most_twice_what_is_used(
+    storage: FolderStorage, root: Path
+) -> None:
     memory = bytearray(noise(16 * MIB))
     most = 0
     archive, _ = published(storage, "jobs/1/checkpoint-0", {"pages": bytes(memory)})
@@ -298,7 +303,7 @@ def test_after_many_checkpoints_the_packs_are_few_and_at_most_twice_what_is_used
     assert most == 10  # the manifest, the own pack, and as many others as there may be
 
 
-def test_without_hard_links_all_is_stored(storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_all_is_stored(storage: FolderStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -312,7 +317,9 @@ def test_without_hard_links_all_is_stored(storage: Storage, root: Path, monkeypa
 
 
 @pytest.mark.parametrize("change", ["deleted", "cut off", "another one"])
-def test_a_archive_before_that_is_gone_or_damaged_is_not_built_upon(storage: Storage, root: Path, change: str) -> None:
+def test_a_archive_before_that_is_gone_or_damaged_is_not_built_upon(
+    storage: FolderStorage, root: Path, change: str
+) -> None:
     memory = noise(3 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
     if change == "cut off":
@@ -336,7 +343,7 @@ def flip_a_bit(pack: Path, at: int) -> None:
 
 @pytest.mark.parametrize("content", ["noise", "text"])
 def test_a_bit_that_has_flipped_in_a_shared_pack_does_not_break_the_checkpoint_that_is_saved_on_top(
-    storage: Storage, root: Path, content: str
+    storage: FolderStorage, root: Path, content: str
 ) -> None:
     """ "The checkpoint before stays" would be no second copy at all."""
     # so little text that all of it is compressed in both, however busy the disk is
@@ -351,7 +358,7 @@ def test_a_bit_that_has_flipped_in_a_shared_pack_does_not_break_the_checkpoint_t
     assert stored_bytes > (root / BEFORE / "blocks.pack").stat().st_size * 0.9
 
 
-def test_of_several_shared_packs_only_the_rotten_one_is_stored_anew(storage: Storage, root: Path) -> None:
+def test_of_several_shared_packs_only_the_rotten_one_is_stored_anew(storage: FolderStorage, root: Path) -> None:
     old, new = noise(6 * MIB, 1), noise(6 * MIB, 2)
     first, _ = published(storage, "jobs/1/checkpoint-1", {"old": old})
     second, _ = published(storage, "jobs/1/checkpoint-2", {"old": old, "new": new}, first)
@@ -364,7 +371,7 @@ def test_of_several_shared_packs_only_the_rotten_one_is_stored_anew(storage: Sto
 
 
 def test_a_shared_pack_that_cannot_be_read_is_stored_anew(
-    storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+    storage: FolderStorage, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = noise(4 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
@@ -388,7 +395,7 @@ def test_a_shared_pack_that_cannot_be_read_is_stored_anew(
 
 @pytest.mark.parametrize("pack", ["blocks.pack", "pack-1"])
 def test_an_older_pack_that_cannot_even_be_opened_costs_no_save(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, pack: str
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch, pack: str
 ) -> None:
     content = noise(4 * 2**20)
     before, _ = published(storage, "jobs/1", {"memory": content})
@@ -409,7 +416,7 @@ def test_an_older_pack_that_cannot_even_be_opened_costs_no_save(
 
 
 def test_what_rots_between_the_look_and_the_copy_fails_the_save_and_nothing_is_published(
-    storage: Storage, root: Path
+    storage: FolderStorage, root: Path
 ) -> None:
     memory = noise(8 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
@@ -429,7 +436,7 @@ def test_what_rots_between_the_look_and_the_copy_fails_the_save_and_nothing_is_p
     places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
 )
 def test_wherever_an_older_pack_has_rotted_what_is_saved_on_top_is_whole(
-    storage: Storage, root: Path, old: bytes, newest: bytes, places: list[float]
+    storage: FolderStorage, root: Path, old: bytes, newest: bytes, places: list[float]
 ) -> None:
     first, _ = published(storage, BEFORE, {"pages": old})
     size_bytes = (root / BEFORE / "blocks.pack").stat().st_size
@@ -450,7 +457,7 @@ def open_below(root: Path) -> list[str]:
     return [target for target in found if target.startswith(str(root))]
 
 
-def test_a_draft_leaves_no_file_open(storage: Storage, root: Path) -> None:
+def test_a_draft_leaves_no_file_open(storage: FolderStorage, root: Path) -> None:
     memory = noise(4 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
     published(storage, KEY, {"pages": memory}, first)
@@ -472,7 +479,7 @@ def test_a_draft_leaves_no_file_open(storage: Storage, root: Path) -> None:
     ],
     ids=["of a petabyte", "of unknown size", "zeros", "text"],
 )
-def test_a_forged_frame_is_broken_and_takes_no_memory(storage: Storage, root: Path, frame: bytes) -> None:
+def test_a_forged_frame_is_broken_and_takes_no_memory(storage: FolderStorage, root: Path, frame: bytes) -> None:
     archive, stored_bytes = published(storage, KEY, {"text": b"bottles of beer" * 10_000})
     assert stored_bytes < 5000
     with (root / KEY / "blocks.pack").open("r+b") as pack:
@@ -481,7 +488,7 @@ def test_a_forged_frame_is_broken_and_takes_no_memory(storage: Storage, root: Pa
         read(archive)
 
 
-def test_a_whole_pack_of_another_archive_is_found(storage: Storage, root: Path) -> None:
+def test_a_whole_pack_of_another_archive_is_found(storage: FolderStorage, root: Path) -> None:
     """Its index and its blocks go together; only the manifest says that they are not this archive's."""
     with storage.draft(KEY) as draft:
         draft.add("pages", [noise(3000, 1)])
@@ -492,7 +499,7 @@ def test_a_whole_pack_of_another_archive_is_found(storage: Storage, root: Path) 
         storage.open(KEY, digest)
 
 
-def test_every_bit_of_the_index_counts(storage: Storage, root: Path) -> None:
+def test_every_bit_of_the_index_counts(storage: FolderStorage, root: Path) -> None:
     with storage.draft(KEY) as draft:
         draft.add("pages", [noise(3000), bytes(MIB)])
         digest = draft.publish({}).digest
@@ -505,7 +512,9 @@ def test_every_bit_of_the_index_counts(storage: Storage, root: Path) -> None:
             storage.open(KEY, digest)
 
 
-def test_nothing_is_read_any_more_when_a_reader_has_stopped(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_any_more_when_a_reader_has_stopped(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its files are closed then, and their numbers may be those of others."""
     archive, _ = published(storage, KEY, {"pages": noise(12 * MIB)})
     pread, reading, late = os.pread, archive.read("pages"), threading.Event()
@@ -525,7 +534,7 @@ def test_nothing_is_read_any_more_when_a_reader_has_stopped(storage: Storage, mo
     assert not late.wait(0.3)
 
 
-def test_no_chunk_is_given_out_that_is_not_verified(storage: Storage, root: Path) -> None:
+def test_no_chunk_is_given_out_that_is_not_verified(storage: FolderStorage, root: Path) -> None:
     memory = noise(12 * MIB)
     archive, _ = published(storage, KEY, {"pages": memory})
     with (root / KEY / "blocks.pack").open("r+b") as pack:
@@ -539,7 +548,7 @@ def test_no_chunk_is_given_out_that_is_not_verified(storage: Storage, root: Path
     assert memory.startswith(got)
 
 
-def test_parts_are_read_at_once_in_any_order_and_a_reader_may_stop_early(storage: Storage, root: Path) -> None:
+def test_parts_are_read_at_once_in_any_order_and_a_reader_may_stop_early(storage: FolderStorage, root: Path) -> None:
     contents = {f"part-{number}": noise(number * 700_000, number) for number in range(8)}
     archive, _ = published(storage, KEY, contents)
     readers: dict[str, Iterator[bytes]] = {name: archive.read(name) for name in reversed(contents)}

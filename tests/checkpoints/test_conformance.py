@@ -11,19 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 
-from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage, StorageError, checkpoint_key, output_key
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, checkpoint_key, output_key
 
 KEY = checkpoint_key(7, 3, 1)
 NOBODYS = f"sha256:{'0' * 64}"
 
 
-def publish(storage: Storage, key: str = KEY, content: bytes = b"memory") -> str:
+def publish(storage: FolderStorage, key: str = KEY, content: bytes = b"memory") -> str:
     with storage.draft(key) as draft:
         draft.add("memory.tar", [content])
         return draft.publish({"criu": "4.1.1"}).digest
 
 
-def content(storage: Storage, key: str, digest: str) -> bytes:
+def content(storage: FolderStorage, key: str, digest: str) -> bytes:
     return b"".join(storage.open(key, digest).read("memory.tar"))
 
 
@@ -40,7 +41,7 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter
     facts=st.dictionaries(st.text(), st.text() | st.integers(-(10**18), 10**18)),
 )
 def test_a_archive_comes_back_as_it_was_published(
-    storage: Storage, parts: dict[str, list[bytes]], facts: dict[str, object]
+    storage: FolderStorage, parts: dict[str, list[bytes]], facts: dict[str, object]
 ) -> None:
     storage.delete(KEY)
     with storage.draft(KEY) as draft:
@@ -57,7 +58,7 @@ def test_a_archive_comes_back_as_it_was_published(
     assert [archive.parts[name].size_bytes for name in parts] == [sum(map(len, chunks)) for chunks in parts.values()]
 
 
-def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(storage: Storage, root: Path) -> None:
+def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(storage: FolderStorage, root: Path) -> None:
     with pytest.raises(ZeroDivisionError), storage.draft(KEY) as draft:
         draft.add("memory.tar", [b"memory"])
         assert storage.keys("") == []
@@ -68,14 +69,14 @@ def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(stor
     assert list((root / ".drafts").iterdir()) == []
 
 
-def test_what_is_published_is_never_changed(storage: Storage) -> None:
+def test_what_is_published_is_never_changed(storage: FolderStorage) -> None:
     digest = publish(storage)
     with pytest.raises(StorageError, match="already published"):
         publish(storage, content=b"other")
     assert content(storage, KEY, digest) == b"memory"
 
 
-def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: Storage) -> None:
+def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: FolderStorage) -> None:
     with storage.draft(KEY) as one, storage.draft(KEY) as other:
         for draft, memory in ((one, b"one"), (other, b"other")):
             draft.add("memory.tar", [memory])
@@ -86,14 +87,14 @@ def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: Storag
     assert storage.keys("") == [KEY]
 
 
-def test_publishing_the_very_same_once_more_is_no_error(storage: Storage, root: Path) -> None:
+def test_publishing_the_very_same_once_more_is_no_error(storage: FolderStorage, root: Path) -> None:
     digest = publish(storage)
     assert publish(storage) == digest
     assert content(storage, KEY, digest) == b"memory"
     assert list((root / ".drafts").iterdir()) == []
 
 
-def test_no_archive_lies_in_another(storage: Storage, root: Path) -> None:
+def test_no_archive_lies_in_another(storage: FolderStorage, root: Path) -> None:
     publish(storage)
     for inner in (f"{KEY}/inner", f"{KEY}/inner/deep"):
         with pytest.raises(StorageError, match="already published"):
@@ -106,7 +107,7 @@ def test_no_archive_lies_in_another(storage: Storage, root: Path) -> None:
     assert storage.keys("") == [KEY]
 
 
-def test_only_the_expected_digest_opens_a_archive(storage: Storage) -> None:
+def test_only_the_expected_digest_opens_a_archive(storage: FolderStorage) -> None:
     digest = publish(storage)
     other_key = output_key(8, 1)
     other = publish(storage, other_key)
@@ -116,7 +117,7 @@ def test_only_the_expected_digest_opens_a_archive(storage: Storage) -> None:
             storage.open(key, wrong)
 
 
-def test_archives_are_listed_by_their_beginning(storage: Storage) -> None:
+def test_archives_are_listed_by_their_beginning(storage: FolderStorage) -> None:
     keys = [checkpoint_key(7, 1, 1), checkpoint_key(7, 1, 2), checkpoint_key(70, 1, 1), output_key(7, 2)]
     for key in keys:
         publish(storage, key)
@@ -126,7 +127,7 @@ def test_archives_are_listed_by_their_beginning(storage: Storage) -> None:
     assert storage.keys("jobs/8") == []
 
 
-def test_a_deleted_archive_is_gone_and_its_key_is_free(storage: Storage, root: Path) -> None:
+def test_a_deleted_archive_is_gone_and_its_key_is_free(storage: FolderStorage, root: Path) -> None:
     publish(storage)
     storage.delete(KEY)
     storage.delete(KEY)
@@ -136,7 +137,7 @@ def test_a_deleted_archive_is_gone_and_its_key_is_free(storage: Storage, root: P
     assert content(storage, KEY, digest) == b"again"
 
 
-def test_a_archive_set_aside_is_out_of_the_way_and_can_be_looked_at(storage: Storage, root: Path) -> None:
+def test_a_archive_set_aside_is_out_of_the_way_and_can_be_looked_at(storage: FolderStorage, root: Path) -> None:
     for _ in range(2):
         publish(storage)
         storage.set_aside(KEY)
@@ -152,7 +153,7 @@ def test_a_archive_set_aside_is_out_of_the_way_and_can_be_looked_at(storage: Sto
     ["", "/", "..", "../x", "jobs/../../x", "/etc/passwd", "jobs//7", "jobs/7/", ".drafts/x", "jobs/.hidden", "a\0b",
      "a b", "jobs/manifest.json", "jobs/é", "x" * 300],
 )  # fmt: skip
-def test_a_key_that_is_no_row_of_plain_names_is_refused(storage: Storage, key: str) -> None:
+def test_a_key_that_is_no_row_of_plain_names_is_refused(storage: FolderStorage, key: str) -> None:
     for attempt in (
         lambda: storage.draft(key).__enter__(),
         lambda: storage.open(key, NOBODYS),
@@ -164,12 +165,12 @@ def test_a_key_that_is_no_row_of_plain_names_is_refused(storage: Storage, key: s
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "manifest.json", ".hidden", "é"])
-def test_a_part_has_a_plain_name(storage: Storage, name: str) -> None:
+def test_a_part_has_a_plain_name(storage: FolderStorage, name: str) -> None:
     with storage.draft(KEY) as draft, pytest.raises(StorageError, match="name of a part"):
         draft.add(name, [b""])
 
 
-def test_a_part_is_added_once_and_before_publication(storage: Storage) -> None:
+def test_a_part_is_added_once_and_before_publication(storage: FolderStorage) -> None:
     with storage.draft(KEY) as draft:
         draft.add("memory.tar", [b"one"])
         with pytest.raises(StorageError, match="cannot be added"):
@@ -182,7 +183,7 @@ def test_a_part_is_added_once_and_before_publication(storage: Storage) -> None:
     assert content(storage, KEY, digest) == b"one"
 
 
-def test_a_source_that_fails_leaves_the_draft_usable(storage: Storage) -> None:
+def test_a_source_that_fails_leaves_the_draft_usable(storage: FolderStorage) -> None:
     def failing() -> Iterator[bytes]:
         yield b"half"
         raise ZeroDivisionError
@@ -195,14 +196,14 @@ def test_a_source_that_fails_leaves_the_draft_usable(storage: Storage) -> None:
     assert content(storage, KEY, digest) == b"whole"
 
 
-def test_facts_must_be_plain_values(storage: Storage) -> None:
+def test_facts_must_be_plain_values(storage: FolderStorage) -> None:
     with storage.draft(KEY) as draft, pytest.raises(StorageError, match="plain JSON"):
         draft.publish({"node": object()})
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_one_flipped_bit_anywhere_is_found(storage: Storage, root: Path, data: st.DataObject) -> None:
+def test_one_flipped_bit_anywhere_is_found(storage: FolderStorage, root: Path, data: st.DataObject) -> None:
     digest = publish(storage, content=os.urandom(3000))
     file = data.draw(st.sampled_from(sorted((root / KEY).iterdir())))
     whole = bytearray(file.read_bytes())
@@ -217,7 +218,7 @@ def test_one_flipped_bit_anywhere_is_found(storage: Storage, root: Path, data: s
 @pytest.mark.parametrize("change", ["empty", "shorter", "longer", "missing", "a link", "a pipe", "a folder"])
 @pytest.mark.parametrize("name", ["blocks.pack", "manifest.json", "pack-1"])
 def test_a_file_of_another_size_or_kind_is_found(
-    storage: Storage, root: Path, name: str, change: str, tmp_path: Path
+    storage: FolderStorage, root: Path, name: str, change: str, tmp_path: Path
 ) -> None:
     memory = os.urandom(3000)
     before = storage.open("jobs/7/before", publish(storage, "jobs/7/before", memory))
@@ -252,7 +253,7 @@ def damage(file: Path, change: str, elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_manifest_of_another_format_is_refused_in_one_line(storage: Storage, root: Path, number: int) -> None:
+def test_a_manifest_of_another_format_is_refused_in_one_line(storage: FolderStorage, root: Path, number: int) -> None:
     publish(storage)
     manifest = root / KEY / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": number}))

@@ -177,14 +177,15 @@ def test_no_symbolic_link_leads_out_of_the_storage(storage: FolderStorage, root:
 def test_drafts_of_writers_that_have_ended_go_at_once_and_no_others(root: Path, storage: FolderStorage) -> None:
     drafts = [FolderStorage(root, writer=name).draft(f"jobs/{name}") for name in ("a-1", "a-2")]
     drafts.append(storage.draft("jobs/nobody"))
-    for draft in drafts:
-        draft.__enter__().add("memory.tar", [b"memory" * 100_000])
+    opened = [draft.__enter__() for draft in drafts]
+    for each in opened:
+        each.add("memory.tar", [b"memory" * 100_000])
     assert sorted(storage.writers()) == ["a-1", "a-2"]
     assert storage.sweep(before_s=0, ended_writers={"a-1", "a-3"}) == 1
     with pytest.raises(StorageError, match="the draft was removed"):
-        drafts[0].publish({})  # type: ignore[attr-defined]  # it wakes up late
-    for draft in drafts[1:]:
-        draft.publish({})  # type: ignore[attr-defined]
+        opened[0].publish({})
+    for each in opened[1:]:
+        each.publish({})
     for draft in drafts:
         draft.__exit__(None, None, None)
     assert storage.keys("") == ["jobs/a-2", "jobs/nobody"]

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from gleaner.agent.checkpoints.chunking import FOOTER_BYTES, index_of, parse_index
-from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken
 
 KEY = "jobs/7/attempt-3/checkpoint-2"
 
 
 @pytest.mark.parametrize("offset", [2**20, 2**63, 2**64 - 1])
-def test_a_forged_index_that_leads_out_of_its_pack_is_broken(storage: Storage, root: Path, offset: int) -> None:
+def test_a_forged_index_that_leads_out_of_its_pack_is_broken(storage: FolderStorage, root: Path, offset: int) -> None:
     with storage.draft(KEY) as draft:
         draft.add("pages", [b"content" * 400])
         digest = draft.publish({}).digest

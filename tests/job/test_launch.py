@@ -15,8 +15,9 @@ from unittest import mock
 import pytest
 from tests.agent.pretended_runtime import PretendedRuntime
 
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, ArchiveMissing, StorageError
+from gleaner.agent.checkpoints.interface import ArchiveMissing, StorageError
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job import job_checkpoints as stored
@@ -377,7 +378,7 @@ def test_a_checkpoint_that_this_node_does_not_see_yet_is_looked_for_again(
     looked = threading.Event()
     real = storage.open
 
-    def look(key: str, digest: str) -> Archive:
+    def look(key: str, digest: str) -> FolderArchive:
         try:
             return real(key, digest)
         except ArchiveMissing:

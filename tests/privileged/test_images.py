@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken, parse_request
 from gleaner.agent.runtime.criu_streams import NeverCame, capture, serve
 
@@ -78,7 +79,7 @@ def storage(tmp_path: Path) -> FolderStorage:
     return made
 
 
-def captured(criu: Criu, draft: Draft) -> list[BaseException]:
+def captured(criu: Criu, draft: FolderDraft) -> list[BaseException]:
     failed: list[BaseException] = []
     try:
         capture(criu.listener, draft, criu.caller)
@@ -116,7 +117,7 @@ def test_a_save_that_fails_before_criu_has_come_takes_nothing_in(tmp_path: Path,
             capture(listener, draft, caller)
 
 
-def saved(criu: Criu, storage: FolderStorage, content: bytes) -> Archive:
+def saved(criu: Criu, storage: FolderStorage, content: bytes) -> FolderArchive:
     reading, writing = os.pipe()
     criu.ask(request("pages-1.img"))
     criu.hand(reading)

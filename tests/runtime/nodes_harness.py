@@ -27,8 +27,9 @@ from tests.runtime.kinds.kind import Versions
 from tests.suite import node_containers
 
 from gleaner.agent.checkpoints import workdir_tar as folder
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, Published
+from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine
@@ -175,7 +176,7 @@ class _SeenFromOutside:
     def start(self, spec: ContainerSpec) -> ContainerId:
         return self._runtime.start(self._outside(spec))
 
-    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+    def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
         return self._runtime.restore(self._outside(spec), archive)
 
     def _outside(self, spec: ContainerSpec) -> ContainerSpec:

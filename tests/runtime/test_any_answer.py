@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.readers.changes import VALUES, changed
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_streaming import RUNTIME
@@ -61,7 +62,7 @@ CALLS: dict[str, Callable[[DockerRuntime], object]] = {
     "kill": lambda docker: docker.kill(C),
     "unpause": lambda docker: docker.unpause(C),
     "live": lambda docker: docker.live_output(C),
-    "checkpoint": lambda docker: docker.checkpoint(C, cast("Draft", None)),
+    "checkpoint": lambda docker: docker.checkpoint(C, cast("FolderDraft", None)),
 }
 
 
@@ -171,9 +172,9 @@ def test_an_error_of_our_own_in_a_save_or_a_restore_is_no_fault_of_the_engine(
     vars(docker)["_shim"] = Broken
     engine.body, engine.status = json.dumps(SAVED).encode(), 200
     with pytest.raises(type(bug)):
-        docker.checkpoint(C, cast("Draft", None))
+        docker.checkpoint(C, cast("FolderDraft", None))
     with pytest.raises(type(bug)):
-        docker.restore(SPEC, cast("Archive", SimpleNamespace(parts=[DESCRIPTORS_PART], facts={})))
+        docker.restore(SPEC, cast("FolderArchive", SimpleNamespace(parts=[DESCRIPTORS_PART], facts={})))
 
 
 @pytest.fixture(autouse=True)

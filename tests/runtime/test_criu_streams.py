@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive
 from gleaner.agent.privileged.shim import criu_messages
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, TransferFailed, restore
 from gleaner.agent.system import ipc
@@ -18,7 +18,7 @@ LOG = "(00.1) Error (criu/files.c:1): there is no file\n"
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Archive:
+def saved(tmp_path: Path) -> FolderArchive:
     storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
     with storage.draft("jobs/1/x") as draft:
@@ -57,7 +57,7 @@ def restoring(folder: Path, end: Callable[[ipc.Handshake], None], *, images: int
     ("log", "expected", "why"), [(LOG, TransferFailed, "there is no file"), ("", criu_messages.StreamBroken, "no pipe")]
 )
 def test_a_criu_that_fails_between_two_images_is_asked_why(
-    tmp_path: Path, saved: Archive, log: str, expected: type[Exception], why: str
+    tmp_path: Path, saved: FolderArchive, log: str, expected: type[Exception], why: str
 ) -> None:
     with (
         restoring(tmp_path, lambda root: root.say({"status": 1, "log": log}), images=1) as agents_side,
@@ -68,7 +68,7 @@ def test_a_criu_that_fails_between_two_images_is_asked_why(
 
 @pytest.mark.parametrize(("images", "expected"), [(0, ipc.HandshakeFailed), (1, criu_messages.StreamBroken)])
 def test_where_roots_side_goes_without_a_word_no_error_is_its_own_cause(
-    tmp_path: Path, saved: Archive, images: int, expected: type[Exception]
+    tmp_path: Path, saved: FolderArchive, images: int, expected: type[Exception]
 ) -> None:
     with (
         restoring(tmp_path, lambda root: root.connection.close(), images=images) as agents_side,

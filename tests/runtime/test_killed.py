@@ -11,7 +11,9 @@ from docker.errors import DockerException
 from tests.runtime.escapes import mounts, replaced
 from tests.runtime.nodes_harness import Node, NoNodes, Work, wait_for
 
-from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWriter, Published
+from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.checkpoints.interface import BytesLike, Part, Published
+from gleaner.agent.checkpoints.pack_writer import PartWriter
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, ContainerId, RuntimeFault
 
@@ -44,7 +46,7 @@ def kind() -> str:
 class Gate:
     """A draft that takes no memory until it is let."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: FolderDraft) -> None:
         self._draft = draft
         self.reached, self.opened = threading.Event(), threading.Event()
 

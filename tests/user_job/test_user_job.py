@@ -20,7 +20,8 @@ from tests.privileged import slurm
 from tests.recorded import recording
 
 from gleaner.agent.checkpoints import workdir_tar
-from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, StorageError, checkpoint_key
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, checkpoint_key
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job_spec import JobSpec
@@ -489,7 +490,7 @@ def test_after_a_checkpoint_that_broke_while_it_was_restored_the_helper_makes_th
     harness.leave_two_checkpoints()
     restore = harness.runtime.restore
 
-    def broken(spec: ContainerSpec, archive: Archive) -> ContainerId:
+    def broken(spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
         monkeypatch.setattr(harness.runtime, "restore", restore)
         raise ArchiveBroken("memory.tar is not what was stored")
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_probe import StorageProbe
 from gleaner.agent.common.clock import EXCHANGES, Clock, Exchange, SystemClock, least_ahead_s
 from gleaner.agent.common.limiter import Limiter, default_saves_at_once
@@ -103,7 +103,7 @@ class Agent:
     settings: AgentSettings
     client: ControlClient
     runtime: Runtime
-    storage: Storage
+    storage: FolderStorage
     facts: NodeFacts
     images: NodeImages = field(default_factory=NodeImages)
     way: Way = Way.SHIM

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import ColumnElement, Connection, Engine
 
-from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import StorageNumber
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
 from gleaner.control.policy.fair_share import ShareRules
@@ -92,7 +92,7 @@ class ControlState:
 
     settings: Settings
     engine: Engine
-    storage: Storage
+    storage: FolderStorage
     leads_until_s: float = 0.0
     """The instant, on `steady_clock`, until which this program may write to the queue and talk to the scheduler. Any
     loop that finds in the database that another program leads sets this field to 0, too."""

@@ -7,7 +7,6 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gleaner.agent.checkpoints.chunking import (
     FOOTER_BYTES,
@@ -20,7 +19,7 @@ from gleaner.agent.checkpoints.chunking import (
     parse_index,
     part_digest,
 )
-from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, ArchiveMissing, Part
+from gleaner.agent.checkpoints.interface import ArchiveBroken, ArchiveMissing, Part
 from gleaner.agent.checkpoints.manifest import (
     MANIFEST,
     MANIFEST_MOST_BYTES,
@@ -78,7 +77,7 @@ class FolderArchive:
         return b"".join(self._verified.values())
 
     def rely_on_all(self) -> None:
-        """Take all blocks as verified: see `Archive`."""
+        """Take all blocks as verified: the caller has just written them, and has no time to read them."""
         for flags in self._verified.values():
             flags[:] = b"\x01" * len(flags)
 
@@ -91,6 +90,11 @@ class FolderArchive:
         return self._facts
 
     def read(self, name: str) -> Iterator[bytes]:
+        """Yield the part's content in chunks, each one verified by its digest first.
+
+        Some chunks are read ahead. Several parts, or one part several times, may be read at once. Raises
+        `ArchiveBroken` at the first chunk that is not as it was written.
+        """
         part = self._parts.get(name)
         if part is None:
             raise ArchiveBroken(f"{self._key} has no part {name!r}")
@@ -241,7 +245,3 @@ def _batches(blocks: Blocks) -> Iterator[list[Block]]:
         size_bytes += block.size_bytes
     if batch:
         yield batch
-
-
-if TYPE_CHECKING:
-    _archive: type[Archive] = FolderArchive

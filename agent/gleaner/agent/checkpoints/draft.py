@@ -8,12 +8,11 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from gleaner.agent.checkpoints.archive import FolderArchive, pack_name
 from gleaner.agent.checkpoints.chunking import FOOTER_BYTES, PACKS, Blocks, Damaged, index_bytes, index_of
 from gleaner.agent.checkpoints.dedup import KnownBlocks, link_packs
-from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWriter, Published, StorageError
+from gleaner.agent.checkpoints.interface import BytesLike, Part, Published, StorageError
 from gleaner.agent.checkpoints.manifest import (
     MANIFEST,
     MANIFEST_MOST_BYTES,
@@ -23,7 +22,7 @@ from gleaner.agent.checkpoints.manifest import (
     manifest_digest,
     names_of,
 )
-from gleaner.agent.checkpoints.pack_writer import Pack, PackPartWriter, find_nothing
+from gleaner.agent.checkpoints.pack_writer import Pack, PartWriter, find_nothing
 from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
 from gleaner.agent.system.openat import (
@@ -56,7 +55,7 @@ def writer_of(name: str) -> str:
 
 
 class FolderDraft:
-    """An archive in the making. Several threads may write it, each another part."""
+    """An archive in the making, which nobody else can see. Several threads may write it, each another part."""
 
     def __init__(self, root: Path, key: str, workers: Workers, before: FolderArchive | None, writer: str = "") -> None:
         self._root = root
@@ -103,13 +102,14 @@ class FolderDraft:
             remove_tree(drafts, self._draft)
 
     def part(self, name: str) -> PartWriter:
+        """Return a writer for a new part."""
         if not is_plain(name):
             raise StorageError(f"{name!r} cannot be the name of a part")
         with self._lock:
             if self._is_over or self._pack is None or name in self._parts:
                 raise StorageError(f"{self._key}: part {name!r} cannot be added (again)")
             self._parts[name] = None
-        return PackPartWriter(name, self._pack, self._end_part)
+        return PartWriter(name, self._pack, self._end_part)
 
     def _end_part(self, name: str, part: Part | None, blocks: Blocks) -> None:
         with self._lock:
@@ -119,12 +119,18 @@ class FolderDraft:
                 self._parts[name] = (part, blocks)
 
     def add(self, name: str, chunks: Iterable[BytesLike]) -> Part:
+        """Write one part. Raises `StorageFull` or `StorageError`."""
         with self.part(name) as writer:
             for chunk in chunks:
                 writer.write(chunk)
             return writer.close()
 
     def publish(self, facts: Mapping[str, object]) -> Published:
+        """Write the manifest with `facts` (plain JSON values) in it, sync, and make all visible at once.
+
+        All writers must have been closed. Raises `StorageError` if another archive is visible under the key. If exactly
+        this archive is visible, there is no error: so a failed publication may be tried again with a new draft.
+        """
         with self._lock:
             parts = self._complete_parts()
             manifest = make_manifest(self._key, [ManifestPart(part, len(blocks)) for part, blocks in parts], facts)
@@ -220,8 +226,3 @@ class FolderDraft:
             file = os.dup(folder)
         with closing_fd(file):
             yield file
-
-
-if TYPE_CHECKING:
-    _draft: type[Draft] = FolderDraft
-    _writer: type[PartWriter] = PackPartWriter

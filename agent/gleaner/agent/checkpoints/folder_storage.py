@@ -21,11 +21,10 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gleaner.agent.checkpoints.archive import FolderArchive, open_archive
 from gleaner.agent.checkpoints.draft import FolderDraft, writer_of
-from gleaner.agent.checkpoints.interface import Archive, Draft, Storage, StorageError
+from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
 from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
@@ -42,8 +41,9 @@ _BROKEN = ".broken"
 
 
 class FolderStorage:
-    """A `Storage` below one folder. Safe for any number of processes on any number of nodes at once.
+    """The storage below one folder. It outlives nodes and agents, and is safe for any number of processes on them.
 
+    Keys are relative paths of plain names, like `jobs/7/attempt-3/checkpoint-1`. Every method may raise `StorageError`.
     `writer` is the plain name under which the drafts of this object are known, if it has one.
     """
 
@@ -71,13 +71,20 @@ class FolderStorage:
                 with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
                     os.fsync(file)
 
-    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
-        """Return a new draft. Refuse a key inside an archive; `publish` refuses a key that is in use."""
-        older = before if isinstance(before, FolderArchive) else None
-        return FolderDraft(self._root, key, self._workers, older, self._writer)
+    def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
+        """Return a new draft. The end of its context removes a draft that was not published.
 
-    def open(self, key: str, digest: str) -> Archive:
-        """Return the archive at `key`, manifest and index verified; each block is verified when it is read."""
+        Refuse a key inside an archive; `publish` refuses a key that is in use. Blocks that are in the archive `before`
+        are checked and not stored again. A later deletion of `before` does no harm. If `before` is gone or cannot be
+        shared, all blocks are stored.
+        """
+        return FolderDraft(self._root, key, self._workers, before, self._writer)
+
+    def open(self, key: str, digest: str) -> FolderArchive:
+        """Return the archive at `key`, manifest and index verified; each block is verified when it is read.
+
+        Raises `ArchiveBroken` unless its manifest has this digest.
+        """
         return open_archive(self._root, key, digest, self._workers)
 
     def keys(self, prefix: str) -> Sequence[str]:
@@ -182,7 +189,3 @@ def _last_written_s(folder: int, name: str) -> float:
         return latest_s
     except FileNotFoundError:
         return time.time()
-
-
-if TYPE_CHECKING:
-    _storage: type[Storage] = FolderStorage

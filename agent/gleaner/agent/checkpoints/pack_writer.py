@@ -207,8 +207,8 @@ def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
     return so_far_bytes <= _LITTLE_BYTES or waiting_bytes >= _BEHIND_BYTES
 
 
-class PackPartWriter:
-    """The writer of one part, for one thread at a time."""
+class PartWriter:
+    """The writer of one part, for one thread at a time. An error inside its context leaves no part."""
 
     def __init__(self, name: str, pack: Pack, on_end: Callable[[str, Part | None, Blocks], None]) -> None:
         self._name = name
@@ -222,7 +222,7 @@ class PackPartWriter:
         self._part: Part | None = None
         self._open = True
 
-    def __enter__(self) -> "PackPartWriter":
+    def __enter__(self) -> "PartWriter":
         return self
 
     def __exit__(
@@ -234,6 +234,11 @@ class PackPartWriter:
             self.close()
 
     def write(self, chunk: BytesLike) -> None:
+        """Append a chunk; its buffer may be used again afterwards. Waits while the storage is slower than its writers.
+
+        Raises `StorageFull` or `StorageError`, also for earlier writes and those of the draft's other writers: the
+        draft has then failed as a whole.
+        """
         if not self._open:
             raise StorageError(f"part {self._name!r} is closed")
         rest = memoryview(chunk).cast("B")
@@ -249,6 +254,7 @@ class PackPartWriter:
                 self._flush(last=False)
 
     def close(self) -> Part:
+        """Complete the part and return it; a second call returns it again. Raises like `write`."""
         if self._part is not None:
             return self._part
         if not self._open:

@@ -1,6 +1,7 @@
 """Check that a storage still answers, when work with it takes suspiciously long."""
 
-from gleaner.agent.checkpoints.interface import Storage, StorageError
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import Clock
 
 PATIENCE_S = 10.0
@@ -10,7 +11,7 @@ PATIENCE_S = 10.0
 class StorageProbe:
     """One small write (a cache might answer a read), in a thread of its own, since the write may never end."""
 
-    def __init__(self, storage: Storage, key: str, clock: Clock) -> None:
+    def __init__(self, storage: FolderStorage, key: str, clock: Clock) -> None:
         self._storage = storage
         self._key = key
         self._clock = clock

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job.inputs import Inputs
@@ -45,7 +45,7 @@ class AgentContext(JobContext):
     agent: str
     slurm_job: str | None
     facts: NodeFacts
-    storage: Storage
+    storage: FolderStorage
     work: Path
     outbox: Outbox
     reports: Path

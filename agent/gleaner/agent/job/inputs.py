@@ -17,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, ArchiveMissing, Storage
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, ArchiveMissing
 from gleaner.agent.checkpoints.workdir_tar import clear
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.messages import Assignment, ReturnReason, StoredInput
@@ -79,7 +81,7 @@ class Inputs:
 
     place: Path
     """The agent's own folder on the node's disk."""
-    storage: Storage
+    storage: FolderStorage
     reserve_bytes: int
     """So much of the node's disk stays free."""
     clock: Clock
@@ -151,7 +153,7 @@ class Inputs:
                     ReturnReason.NODE_LACKS, f"no room for the input {one.name}: {error.strerror}"
                 ) from error
 
-    def _open(self, one: StoredInput, group: str, stop: threading.Event) -> Archive:
+    def _open(self, one: StoredInput, group: str, stop: threading.Event) -> FolderArchive:
         give_up_s = self.clock.monotonic_s() + MISSING_FOR_S
         while True:
             try:

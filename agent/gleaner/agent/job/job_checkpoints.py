@@ -13,13 +13,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gleaner.agent.checkpoints import workdir_tar as folder
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import (
     FOLDER_PART,
-    Archive,
     ArchiveMissing,
-    Draft,
     Published,
-    Storage,
     StorageError,
     StorageFull,
     checkpoint_key,
@@ -82,7 +82,7 @@ class NewCheckpoint:
 class JobCheckpoints:
     """One attempt's view of its job's archives. One thread at a time."""
 
-    storage: Storage
+    storage: FolderStorage
     assignment: Assignment
     node: NodeFacts
     folder: Path
@@ -94,7 +94,7 @@ class JobCheckpoints:
     """The instant at which the present work with the storage began, by the monotonic clock; None if there is none."""
     _latest: Checkpoint | None = None
     """The checkpoint with which the next one may share blocks."""
-    _restored_archive: Archive | None = None
+    _restored_archive: FolderArchive | None = None
     """The archive from which the job was restored, until it has a newer checkpoint."""
     _restored_s: float = -math.inf
     """The instant at which that archive was opened, by the monotonic clock."""
@@ -115,7 +115,7 @@ class JobCheckpoints:
         since_s = self._storage_since_s
         return 0.0 if since_s is None else self.clock.monotonic_s() - since_s
 
-    def open(self) -> Archive | None:
+    def open(self) -> FolderArchive | None:
         """Open the checkpoint from which to restore the job, if it has one. Raises `ArchiveBroken` or `StorageError`.
 
         A checkpoint that this node does not see may still be there, so it is looked for again for a while before it
@@ -137,14 +137,14 @@ class JobCheckpoints:
                 if self.clock.wait(self.stop_waiting, MISSING_EVERY_S):
                     raise StorageError(f"{error}; there was no time to look for it again") from error
 
-    def missing_here(self, archive: Archive | None) -> str:
+    def missing_here(self, archive: FolderArchive | None) -> str:
         """Return one line with what this node lacks to restore the archive; empty if it lacks nothing."""
         checkpoint = self.assignment.checkpoint
         if archive is None or checkpoint is None or not checkpoint.has_memory:
             return ""
         return why_unfit(archive.facts, self.node)
 
-    def unpack(self, archive: Archive) -> None:
+    def unpack(self, archive: FolderArchive) -> None:
         """Restore the job's folder. Raises `ArchiveBroken`, `StorageError` or `OSError`."""
         with self._working_with_storage():
             folder.unpack(archive.read(FOLDER_PART), self.folder)
@@ -196,12 +196,12 @@ class JobCheckpoints:
         finally:
             self._storage_since_s = None
 
-    def _open(self, checkpoint: Checkpoint) -> Archive:
+    def _open(self, checkpoint: Checkpoint) -> FolderArchive:
         key = checkpoint_key(self.assignment.job, checkpoint.attempt, checkpoint.number)
         return self.storage.open(key, checkpoint.digest)
 
     @contextmanager
-    def _draft(self, *, at_the_end: bool = False) -> Generator[Draft]:
+    def _draft(self, *, at_the_end: bool = False) -> Generator[FolderDraft]:
         """Make a draft under the next number. Each try has its own number, since a failed draft may be visible.
 
         If the storage fails, the next checkpoint is a full one: perhaps a shared file was the reason. If the storage is
@@ -221,7 +221,7 @@ class JobCheckpoints:
             raise
         self._is_storage_full = False
 
-    def _base(self, name: str, *, at_the_end: bool) -> Archive | None:
+    def _base(self, name: str, *, at_the_end: bool) -> FolderArchive | None:
         """Return the archive with which the checkpoint of this name may share files; None for a full checkpoint.
 
         If the storage is full, a longer chain is better than no checkpoint.
@@ -237,7 +237,7 @@ class JobCheckpoints:
         self._chain = Chain(name, 1)
         return None
 
-    def _archive_before(self) -> Archive | None:
+    def _archive_before(self) -> FolderArchive | None:
         """Return the latest checkpoint's archive, if it can be opened. A restored one knows which blocks were read."""
         restored, self._restored_archive = self._restored_archive, None
         is_fresh = self.clock.monotonic_s() - self._restored_s < TRUSTED_FOR_S
@@ -248,7 +248,7 @@ class JobCheckpoints:
         except StorageError:
             return None
 
-    def _publish(self, draft: Draft, facts: Mapping[str, object]) -> Published:
+    def _publish(self, draft: FolderDraft, facts: Mapping[str, object]) -> Published:
         assignment = self.assignment
         known = {"job": assignment.job, "attempt": assignment.attempt, "image": assignment.image}
         if self._chain is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
 
-from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.inputs import CONTENT, INPUT_PART, InputBroken, NotStaged, input_key, stopped, until
 from gleaner.agent.messages import (
@@ -66,7 +66,7 @@ class UrlInputs:
 
     place: Path
     """The agent's own folder on the node's disk."""
-    storage: Storage
+    storage: FolderStorage
     clock: Clock
     fetch: FetchUrl
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]

@@ -19,7 +19,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken, read_request, receive_pipe, send_answer
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, check_name, listen, peer
 from gleaner.agent.system.openat import closing_fd, write_all
@@ -48,7 +49,7 @@ class NeverCame(Exception):
     """CRIU has failed, or has ended, before it asked for its first image."""
 
 
-def capture(listener: socket.socket, draft: Draft, caller: socket.socket) -> None:
+def capture(listener: socket.socket, draft: FolderDraft, caller: socket.socket) -> None:
     """Write all CRIU images of one save to the draft. Return when CRIU has closed the last. Raises the draft's errors.
 
     `listener` is the socket that CRIU connects to. If CRIU's caller speaks before CRIU connects, then CRIU has failed.
@@ -70,7 +71,7 @@ def capture(listener: socket.socket, draft: Draft, caller: socket.socket) -> Non
     pumps.join()
 
 
-def serve(listener: socket.socket, archive: Archive, caller: socket.socket) -> None:
+def serve(listener: socket.socket, archive: FolderArchive, caller: socket.socket) -> None:
     """Send the images that CRIU asks for, every byte verified. Return when CRIU asks for no more."""
     pumps = _Pumps()
 
@@ -135,7 +136,7 @@ class TransferFailed(Exception):
         self.log = log
 
 
-def save(handshake: Handshake, draft: Draft) -> None:
+def save(handshake: Handshake, draft: FolderDraft) -> None:
     """Write what CRIU saves, and the written files, to the draft.
 
     Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors.
@@ -148,7 +149,7 @@ def save(handshake: Handshake, draft: Draft) -> None:
         draft.add(SEAL_PART, [str(last["seal"]).encode()])
 
 
-def restore(handshake: Handshake, archive: Archive) -> None:
+def restore(handshake: Handshake, archive: FolderArchive) -> None:
     """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors."""
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
@@ -161,7 +162,7 @@ def restore(handshake: Handshake, archive: Archive) -> None:
     _stream_images(handshake, lambda listener: serve(listener, archive, handshake.connection))
 
 
-def _send_layer(pipe: int | None, archive: Archive) -> None:
+def _send_layer(pipe: int | None, archive: FolderArchive) -> None:
     """Send the written files. If root's side stops to read them, it says why in its next message."""
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
@@ -178,7 +179,7 @@ def _layer_chunks(pipe: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _last_message(handshake: Handshake, draft: Draft | None) -> Message:
+def _last_message(handshake: Handshake, draft: FolderDraft | None) -> Message:
     """Return the privileged side's last message. Before it, put the written files into the draft if they come."""
     last, pipe = handshake.hear()
     if pipe is None:
@@ -192,7 +193,7 @@ def _last_message(handshake: Handshake, draft: Draft | None) -> Message:
 
 
 def _stream_images(
-    handshake: Handshake, stream: Callable[[socket.socket], None], draft: Draft | None = None
+    handshake: Handshake, stream: Callable[[socket.socket], None], draft: FolderDraft | None = None
 ) -> Message:
     """Let the images `stream`, and return the privileged side's last message.
 

@@ -21,7 +21,8 @@ import docker.types
 import requests
 import structlog
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import freezing, mounts, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
@@ -239,7 +240,7 @@ class DockerRuntime:
                     raise
         self._adrift.discard(container)
 
-    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+    def checkpoint(self, container: ContainerId, draft: FolderDraft) -> None:
         with translate_errors(f"cannot save {container[:12]}"):
             inspected = self._engine.inspect(container)
             with reading_answer():
@@ -250,7 +251,7 @@ class DockerRuntime:
             self._shim.save(inspected, draft)
             self._must_be_paused(container, self._state(container))
 
-    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+    def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
         image = self._image(spec, archive)
         if DESCRIPTORS_PART not in archive.parts:
             raise CannotRestore(NOT_OURS)
@@ -273,7 +274,7 @@ class DockerRuntime:
             raise
 
     @staticmethod
-    def _image(spec: ContainerSpec, archive: Archive) -> str:
+    def _image(spec: ContainerSpec, archive: FolderArchive) -> str:
         """Return the id of the very image that the container had; its name may mean another one by now."""
         image = archive.facts.get("image_id")
         return image if isinstance(image, str) else spec.image

@@ -12,7 +12,8 @@ from typing import Any
 
 import docker.errors
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
@@ -38,7 +39,7 @@ class DockerShim:
         marks = {ANNOTATION_HANDSHAKE: name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
         return marks | ({ANNOTATION_END: end_s} if end_s else {})
 
-    def save(self, inspected: Mapping[str, Any], draft: Draft) -> None:
+    def save(self, inspected: Mapping[str, Any], draft: FolderDraft) -> None:
         """Put a paused container's memory and written files into the draft.
 
         Raises `CannotCheckpoint`, and the engine's and the draft's errors.
@@ -61,7 +62,7 @@ class DockerShim:
             with contextlib.suppress(docker.errors.APIError):
                 self._engine.delete_checkpoint(container, checkpoint)
 
-    def restore(self, container: str, name: str, archive: Archive) -> None:
+    def restore(self, container: str, name: str, archive: FolderArchive) -> None:
         """Start a container that was created with `annotations(restored=True)`, from the archive.
 
         Raises `CannotRestore`, and the engine's and the archive's errors.

@@ -30,7 +30,8 @@ from typing import BinaryIO, cast
 
 import structlog
 
-from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, NoRoom, Runtime, RuntimeFault
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import json_of
@@ -203,7 +204,7 @@ def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: flo
 
 
 def ensure_image(
-    runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lock: Path, limit_bytes: int
+    runtime: Runtime, storage: FolderStorage, image_id: str, digest: str, *, lock: Path, limit_bytes: int
 ) -> None:
     """Load the image from the storage unless the node has it. `digest` is the digest of its archive's manifest.
 

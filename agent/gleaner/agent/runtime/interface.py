@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 
@@ -187,14 +188,14 @@ class Runtime(Protocol):
         """Let a paused container go on; one that runs is left alone."""
         ...
 
-    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+    def checkpoint(self, container: ContainerId, draft: FolderDraft) -> None:
         """Add the memory and the written files of a paused container to the draft; the container stays paused.
 
         Raises `CannotCheckpoint`; then the container is still paused and can go on.
         """
         ...
 
-    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+    def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
         """Let the process go on from a checkpoint. The caller has put the job's folder back before.
 
         Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, `MountMissing` or `ArchiveBroken`; then no container is

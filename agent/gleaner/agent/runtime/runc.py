@@ -13,7 +13,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
@@ -137,7 +138,7 @@ class RuncRuntime:
         with translate_errors(f"cannot let {container} go on"):
             self._helper.ask("unpause", name=container)
 
-    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+    def checkpoint(self, container: ContainerId, draft: FolderDraft) -> None:
         with translate_errors(f"cannot save {container}"):
             try:
                 during_handshake(
@@ -151,7 +152,7 @@ class RuncRuntime:
             except (HandshakeFailed, StreamBroken) as error:
                 raise RuntimeFault(f"cannot save {container}: {error}") from error
 
-    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+    def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
         image = archive.facts.get("image_id")
         if DESCRIPTORS_PART not in archive.parts:
             raise CannotRestore(NOT_OURS)

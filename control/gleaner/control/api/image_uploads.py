@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from gleaner.agent.checkpoints.interface import ArchiveBroken, BytesLike, Storage, StorageError
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, BytesLike, StorageError
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.models.images import KEEP_PIECES_S, PIECE_BYTES, PIECES, ImagePush
 from gleaner.control.queue.errors import Invalid, Refused
@@ -108,7 +109,7 @@ def check_pieces(pieces: Sequence[str], size_bytes: int, *, what: str) -> None:
         raise Invalid(f"pieces: {what} must be cut into pieces of {PIECE_BYTES} bytes, the last one shorter")
 
 
-def is_whole(storage: Storage, key: str, part: str, digest: str) -> bool:
+def is_whole(storage: FolderStorage, key: str, part: str, digest: str) -> bool:
     """Return True if this part of an archive is in the storage as it was written. All of it is read."""
     try:
         for _ in storage.open(key, digest).read(part):
@@ -118,7 +119,7 @@ def is_whole(storage: Storage, key: str, part: str, digest: str) -> bool:
     return True
 
 
-def store(storage: Storage, push: ImagePush, contents: Iterator[bytes]) -> str:
+def store(storage: FolderStorage, push: ImagePush, contents: Iterator[bytes]) -> str:
     """Write the image's archive into the storage. Return its digest. Raises `Invalid` as `archive` does."""
     key = image_key(push.image_id)
     storage.delete(key)  # it is damaged, or the queue does not know it: a push did not end
@@ -127,7 +128,7 @@ def store(storage: Storage, push: ImagePush, contents: Iterator[bytes]) -> str:
         return draft.publish({"image_id": push.image_id}).digest
 
 
-def sweep(storage: Storage, needed: frozenset[str]) -> None:
+def sweep(storage: FolderStorage, needed: frozenset[str]) -> None:
     """Remove the images that are not needed. Nobody may be storing one meanwhile."""
     wanted = {image_key(image_id) for image_id in needed}
     for key in storage.keys("images"):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.cli.watching import patient
 from gleaner.control.models.drains import DrainedJob, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.policy.draining import Spanning
 from gleaner.control.simulation.metrics.tables import Table
 
 POLL_S = 1.0
@@ -31,9 +32,8 @@ def drain(
     nodes: Nodes,
     *,
     spanning: Annotated[
-        Literal["wait", "requeue", "refuse"],
-        typer.Option(help="What to do with a job that also runs on other nodes."),
-    ] = "refuse",
+        Spanning, typer.Option(help="What to do with a job that also runs on other nodes.")
+    ] = Spanning.REFUSE,
     leave_others: Annotated[
         bool, typer.Option("--leave-others", help="Do not wait for jobs that may not be touched.")
     ] = False,

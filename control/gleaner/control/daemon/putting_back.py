@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gleaner.agent.checkpoints.archive import stored_digest
+from gleaner.agent.checkpoints.archive import FolderArchive, stored_digest
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken
+from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.job_checkpoints import Chain
 from gleaner.agent.messages import NodeFacts
 from gleaner.control.daemon.storage_gc import JobArchive, job_archive
@@ -54,7 +54,7 @@ def _found(
         yield found_archive(one, digest, archive)
 
 
-def found_archive(one: JobArchive, digest: str, archive: Archive) -> Found:
+def found_archive(one: JobArchive, digest: str, archive: FolderArchive) -> Found:
     """Return what an archive says of itself, in `JobCheckpoints`' words."""
     facts = archive.facts
     chain = Chain.of(facts)

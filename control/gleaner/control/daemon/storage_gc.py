@@ -29,7 +29,8 @@ from pathlib import Path
 import structlog
 from sqlalchemy import Engine
 
-from gleaner.agent.checkpoints.interface import Storage, StorageError
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
@@ -112,7 +113,7 @@ def remove_drafts(state: ControlState, now_s: float) -> int:
     return removed
 
 
-def remove_archives(engine: Engine, storage: Storage) -> list[str]:
+def remove_archives(engine: Engine, storage: FolderStorage) -> list[str]:
     """Delete the archives that are garbage. Return their keys, in order. Raises `StorageError` or `QueueError`."""
     by_job: defaultdict[int, list[JobArchive]] = defaultdict(list)
     for key in storage.keys("jobs"):

@@ -354,9 +354,10 @@ def _wait_for_server(db: Connection, row: Any, line: str, now_s: float) -> None:
 
 def _hold_if_others_agree(db: Connection, row: Any, why: ReturnReason, line: str, now_s: float) -> bool:
     """Hold a job of which another node has said the same, and return True; else let another node try it."""
-    is_all = why is ReturnReason.IMAGE_MISSING and row.campaign is not None and not attempts.has_begun(db, row.campaign)
-    if is_all:
-        node_of_each = attempts.nodes_without_image(db, row.campaign)
+    campaign: int | None = row.campaign if why is ReturnReason.IMAGE_MISSING else None
+    is_all = campaign is not None and not attempts.has_begun(db, campaign)
+    if campaign is not None and is_all:
+        node_of_each = attempts.nodes_without_image(db, campaign)
     else:
         tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(why,))
         node_of_each = [node for node, _ in tries]

@@ -431,8 +431,8 @@ def memory_offered(db: Connection) -> frozenset[int]:
 
 def disk_offered(db: Connection) -> int | None:
     """Return the most, in MiB, that any of the latest agents has let a job write; None if none has told."""
-    found = [facts.get("disk_mib") for facts in db.execute(_OFFERS).scalars() if facts]
-    return max(filter(None, found), default=None)
+    found = [int(facts["disk_mib"]) for facts in db.execute(_OFFERS).scalars() if facts and facts["disk_mib"]]
+    return max(found, default=None)
 
 
 def agents_here(db: Connection) -> tuple[AgentHere, ...]:
