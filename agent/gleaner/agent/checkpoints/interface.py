@@ -1,4 +1,4 @@
-"""What archives are, and the errors of the storage that has them (`folder_storage`).
+"""Archives, and the errors of the storage that has them (`folder_storage`).
 
 An *archive* is a set of named parts under one key, with a manifest that lists each part's size and digest. A part is
 stored in blocks, and a block that is known from an older archive is not stored again. An archive becomes visible as a
