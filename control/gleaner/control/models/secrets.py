@@ -67,7 +67,8 @@ class SecretRow(Reply):
     name: str
     group: str
     url: str
-    kind: str
+    """The beginning of the URLs for which it is."""
+    kind: CredentialKind
     set_s: float
     """The time at which it was set."""
     setter: str

@@ -50,10 +50,12 @@ class TokenRow(Reply):
     """A token without its secret."""
 
     id: str
-    role: str
+    """For people: the beginning of its hash, which tells nothing of the secret."""
+    role: Role
     name: str
     group: str | None
     manager: bool
+    """True if its owner may change all jobs of the group."""
     issued_s: float
     expires_s: float | None
     """None: it does not end by itself."""

@@ -224,19 +224,11 @@ def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | Non
         db,
         insert(CHECKPOINT),
         {
+            **checkpoint.model_dump(),
             "job": job,
-            "attempt": checkpoint.attempt,
-            "number": checkpoint.number,
-            "digest": checkpoint.digest,
-            "size_bytes": checkpoint.size_bytes,
-            "log_lines": checkpoint.log_lines,
-            "open_lines": checkpoint.open_lines or None,
             "published_s": now_s,
             "standing": Standing.NAMED,
-            "has_memory": checkpoint.has_memory,
             "kind": kind,
-            "chain": checkpoint.chain,
-            "silent_s": checkpoint.silent_s,
         },
     )
     rows = db.execute(_NAMED, {"job_": job}).all()

@@ -342,7 +342,7 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
             digest=row.digest,
             size_bytes=row.size_bytes,
             log_lines=row.log_lines,
-            open_lines=row.open_lines or {},
+            open_lines=row.open_lines,
             has_memory=row.has_memory,
             silent_s=row.silent_s,
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from gleaner.control.models.tokens import Role, TokenIssued, TokenRow
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
@@ -105,8 +105,8 @@ def register(
     expires_s: float | None = None,
 ) -> None:
     """Store the hash of a secret that was made elsewhere."""
-    row = {"hash": token_hash, "role": role, "name": name, "group": group, "issued_s": now_s, "revoked_s": None}
-    db.execute(insert(TOKEN), row | {"manager": manager, "expires_s": expires_s})
+    row = {"hash": token_hash, "id": token_hash[:ID_LENGTH], "role": role, "name": name, "group": group}
+    db.execute(insert(TOKEN), row | {"issued_s": now_s, "manager": manager, "expires_s": expires_s})
 
 
 _BY_HASH = select(TOKEN).where(TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revoked_s.is_(None))
@@ -117,8 +117,7 @@ def identify(db: Connection, secret: str) -> Identity | None:
     row = db.execute(_BY_HASH, {"hash_": digest(secret)}).one_or_none()
     if row is None:
         return None
-    id_ = row.hash[:ID_LENGTH]
-    return Identity(str(row.role.value), row.name, row.group, row.manager, token=id_, expires_s=row.expires_s)
+    return Identity(str(row.role.value), row.name, row.group, row.manager, token=row.id, expires_s=row.expires_s)
 
 
 def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
@@ -140,12 +139,12 @@ def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> 
     if not everything:
         good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
         wanted = wanted.where(TOKEN.c.revoked_s.is_(None), good)
-    return tuple(_row(row) for row in db.execute(wanted))
+    return tuple(TokenRow.model_validate(row) for row in db.execute(wanted).mappings())
 
 
 def one(db: Connection, token: str) -> TokenRow:
     """Return the token of a person by its id. Raises `Unknown`."""
-    return _row(_locked(db, token))
+    return TokenRow.model_validate(_locked(db, token)._mapping)
 
 
 def end(db: Connection, token: str, *, now_s: float) -> TokenRow:
@@ -182,19 +181,10 @@ def remove_ended(db: Connection, *, now_s: float, before_s: float, at_most: int)
 
 
 def _locked(db: Connection, token: str) -> Any:
-    rows = db.execute(select(TOKEN).where(has_id(token), TOKEN.c.role != Role.AGENT).with_for_update()).all()
+    rows = db.execute(select(TOKEN).where(TOKEN.c.id == token, TOKEN.c.role != Role.AGENT).with_for_update()).all()
     if len(rows) != 1:  # 48 bits: that two begin alike is not to be expected, and neither is then touched
         raise Unknown(f"there is no token {token}: `glean token list` shows their ids")
     return rows[0]
-
-
-def has_id(token: str) -> ColumnElement[bool]:
-    """Return the condition that a row is that of the token with this id."""
-    return (TOKEN.c.hash >= token) & (TOKEN.c.hash < token + "g")  # a range, which the key's index answers
-
-
-def _row(row: Any) -> TokenRow:
-    return TokenRow.model_validate(row._asdict() | {"id": row.hash[:ID_LENGTH]})
 
 
 GROUPS_NAMED_AT_MOST = 20

@@ -10,7 +10,7 @@ import math
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
 from gleaner.control.queue.tables import TOKEN, WEB_SESSION
-from gleaner.control.queue.tokens import Identity, digest, has_id, new_secret
+from gleaner.control.queue.tokens import Identity, digest, new_secret
 
 CODE_S = 60.0
 SESSION_S = 12 * 3600.0
@@ -54,7 +54,7 @@ def identify(db: Connection, secret: str, *, now_s: float) -> Identity | None:
     expires_s = row.expires_s
     if row.token:
         good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
-        token = select(TOKEN.c.expires_s).where(has_id(row.token), TOKEN.c.revoked_s.is_(None), good)
+        token = select(TOKEN.c.expires_s).where(TOKEN.c.id == row.token, TOKEN.c.revoked_s.is_(None), good)
         behind = db.execute(token).one_or_none()
         if behind is None:
             return None

@@ -2,13 +2,13 @@
 
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, CheckConstraint, Enum, ForeignKeyConstraint, Index, text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, ForeignKeyConstraint, Index, PrimaryKeyConstraint, text
 from sqlmodel import Field
 
-from gleaner.agent.messages import ReturnReason
-from gleaner.control.models.jobs import Ending
+from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
+from gleaner.control.models.jobs import Ending, EventRow
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Stored, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Stored, Text
 
 
 class Attempt(Stored, table=True):
@@ -67,34 +67,28 @@ class Standing(StrEnum):
     """Not needed any more: there are newer ones, or the job has started over."""
 
 
-class PublishedCheckpoint(Stored, table=True):
+class PublishedCheckpoint(Checkpoint, Stored, table=True):
     """One published checkpoint."""
 
     __tablename__ = "checkpoint"
     __table_args__ = (
+        PrimaryKeyConstraint("job", "attempt", "number"),  # in this order: all of a job are looked for
         CheckConstraint("size_bytes >= 0 AND log_lines >= 0", "counts"),
         ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
     )
     job: int = Field(primary_key=True, sa_type=BigInteger)
     attempt: int = Field(primary_key=True)
     number: int = Field(primary_key=True)
-    digest: str
     size_bytes: int = Field(sa_type=BigInteger)
     log_lines: int = Field(sa_type=BigInteger)
-    open_lines: dict[str, str] | None = Field(default=None, sa_type=JSON_OR_NULL)
+    open_lines: dict[Stream, str] = Field(default={}, sa_type=JSON)
     published_s: float
     standing: Standing = Field(sa_type=Enum(Standing, name="standing", **BY_VALUE))
-    has_memory: bool = True
-    kind: int | None = Field(
-        default=None, foreign_key="kind.id"
-    )  # The kind of the node that saved it, as far as it is known.
-    silent_s: float = 0.0  # The time that the job had computed without a write.
-    chain: str | None = Field(
-        default=None, sa_type=Text
-    )  # The checkpoint may share files with those of the same chain. None: nothing is known.
+    # The kind of the node that saved it, as far as it is known.
+    kind: int | None = Field(default=None, foreign_key="kind.id")
 
 
-class Event(Stored, table=True):
+class Event(EventRow, Stored, table=True):
     """Something that happened to a job. Every transition writes one in its own transaction."""
 
     __tablename__ = "event"
@@ -102,8 +96,6 @@ class Event(Stored, table=True):
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     job: int = Field(sa_type=BigInteger, foreign_key="job.id")
     attempt: int | None = None
-    at_s: float
-    what: str
     detail: str = Field(sa_type=Text)
 
 

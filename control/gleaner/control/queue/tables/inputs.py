@@ -4,29 +4,27 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
 
 from gleaner.agent.staging.credentials import CredentialKind
+from gleaner.control.models.inputs import InputRow
+from gleaner.control.models.secrets import SecretRow
 from gleaner.control.queue.tables.column_types import BY_VALUE, Stored
 
 
-class Input(Stored, table=True):
+class Input(InputRow, Stored, table=True):
     """A file or folder that jobs of the group read, in the storage."""
 
     __tablename__ = "input"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
     group: str = Field(primary_key=True)
-    content: str = Field(primary_key=True)  # The SHA-256 of its tar archive.
+    content: str = Field(primary_key=True)
     digest: str  # The digest of its archive's manifest in the storage.
     size_bytes: int = Field(sa_type=BigInteger)
-    used_s: float  # The latest time at which it was stored, or a job submitted with it.
 
 
-class Secret(Stored, table=True):
+class Secret(SecretRow, Stored, table=True):
     """A credential that the group keeps for its jobs."""
 
     __tablename__ = "secret"
     group: str = Field(primary_key=True)
     name: str = Field(primary_key=True)
-    url: str  # The beginning of the URLs for which it is.
     kind: CredentialKind = Field(sa_type=Enum(CredentialKind, name="kind", **BY_VALUE))
     sealed: bytes  # The credential, encrypted with control's key; see `secret_key`.
-    set_s: float
-    setter: str

@@ -3,11 +3,11 @@
 from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
 
-from gleaner.control.models.tokens import Role
+from gleaner.control.models.tokens import Role, TokenRow
 from gleaner.control.queue.tables.column_types import BY_VALUE, Stored
 
 
-class Token(Stored, table=True):
+class Token(TokenRow, Stored, table=True):
     """A bearer token's hash, and what it allows."""
 
     __tablename__ = "token"
@@ -16,14 +16,9 @@ class Token(Stored, table=True):
         CheckConstraint("NOT manager OR role = 'user'", "manager_is_user"),
     )
     hash: str = Field(primary_key=True)
+    id: str = Field(index=True)
     role: Role = Field(sa_type=Enum(Role, name="role", **BY_VALUE))
     name: str = Field(index=True)
-    group: str | None = None
-    issued_s: float
-    revoked_s: float | None = None
-    # True if its owner may change all jobs of the group, and not only their own.
-    manager: bool = False
-    expires_s: float | None = None  # The time from which it is worth nothing. None: it does not end by itself.
 
 
 class WebSession(Stored, table=True):
