@@ -56,8 +56,8 @@ def remove(caller: Caller, name: str) -> Response:
 
 def stored_archive(harness: ApiHarness, image: MadeImage) -> bytes:
     (claimed,) = harness.agent("n9", architecture="x86_64").claim()
-    assert claimed["image"] == image.image_id
-    archive = harness.storage.open(image_key(image.image_id), claimed["pushed"]["digest"])
+    assert claimed["image_id"] == image.image_id
+    archive = harness.storage.open(image_key(image.image_id), claimed["image_digest"])
     return b"".join(archive.read(IMAGE_PART))
 
 
