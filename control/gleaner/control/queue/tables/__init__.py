@@ -3,85 +3,85 @@
 from sqlalchemy import Table
 from sqlmodel import SQLModel
 
+from gleaner.control.queue.tables.agents import AgentRecord
 from gleaner.control.queue.tables.agents import Phase as Phase
-from gleaner.control.queue.tables.agents import SubmittedAgent
 from gleaner.control.queue.tables.attempts import (
-    Attempt,
-    Event,
-    Failure,
-    LogEntry,
-    LogSize,
-    Migration,
-    Pause,
-    PublishedCheckpoint,
-    TrimmedLog,
+    AttemptRecord,
+    CheckpointRecord,
+    EventRecord,
+    FailureRecord,
+    LogLineRecord,
+    LogSizeRecord,
+    MigrationRecord,
+    PauseRecord,
+    TrimmedLogRecord,
 )
 from gleaner.control.queue.tables.attempts import Standing as Standing
-from gleaner.control.queue.tables.column_types import Stored
-from gleaner.control.queue.tables.decisions import Acted, Decision, Subject, Told
-from gleaner.control.queue.tables.deliveries import Delivery
-from gleaner.control.queue.tables.drains import Drain
-from gleaner.control.queue.tables.images import Image, StoredImage
-from gleaner.control.queue.tables.inputs import Input, Secret
+from gleaner.control.queue.tables.column_types import Record
+from gleaner.control.queue.tables.decisions import ActedRecord, DecisionRecord, SubjectRecord, ToldRecord
+from gleaner.control.queue.tables.deliveries import DeliveryRecord
+from gleaner.control.queue.tables.drains import DrainRecord
+from gleaner.control.queue.tables.images import ImageNameRecord, ImageRecord
+from gleaner.control.queue.tables.inputs import InputRecord, SecretRecord
 from gleaner.control.queue.tables.jobs import ANY_KIND as ANY_KIND
 from gleaner.control.queue.tables.jobs import SAVING as SAVING
 from gleaner.control.queue.tables.jobs import WAITS as WAITS
-from gleaner.control.queue.tables.jobs import Campaign, Job, Lane, LaneMount, Spec
+from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneMountRecord, LaneRecord, SpecRecord
 from gleaner.control.queue.tables.nodes import (
-    Fit,
-    Kind,
-    Node,
-    NodeMount,
-    NodeTime,
-    NodeTimeMark,
-    NodeUse,
-    Rate,
-    RegularDelay,
+    FitRecord,
+    NodeKindRecord,
+    NodeMountRecord,
+    NodeRatesRecord,
+    NodeRecord,
+    NodeTimeMarkRecord,
+    NodeTimeRecord,
+    NodeUseRecord,
+    RegularDelayRecord,
 )
-from gleaner.control.queue.tables.tokens import Leader, Token, WebSession
+from gleaner.control.queue.tables.tokens import LeaderRecord, TokenRecord, WebSessionRecord
 
 METADATA = SQLModel.metadata
 """All tables."""
 
 
-def _table(kind: type[Stored]) -> Table:
+def _table(kind: type[Record]) -> Table:
     return METADATA.tables[kind.__tablename__]
 
 
-CAMPAIGN = _table(Campaign)
-SPEC = _table(Spec)
-LANE = _table(Lane)
-LANE_MOUNT = _table(LaneMount)
-JOB = _table(Job)
-ATTEMPT = _table(Attempt)
-CHECKPOINT = _table(PublishedCheckpoint)
-EVENT = _table(Event)
-LOG = _table(LogEntry)
-TRIMMED = _table(TrimmedLog)
-LOGGED = _table(LogSize)
-FAILURE = _table(Failure)
-PAUSE = _table(Pause)
-MIGRATION = _table(Migration)
-AGENT = _table(SubmittedAgent)
-KIND = _table(Kind)
-FIT = _table(Fit)
-NODE_MOUNT = _table(NodeMount)
-NODE = _table(Node)
-RATE = _table(Rate)
-NODE_TIME = _table(NodeTime)
-REGULAR_DELAY = _table(RegularDelay)
-NODE_USE = _table(NodeUse)
-NODE_TIME_MARK = _table(NodeTimeMark)
-STORED_IMAGE = _table(StoredImage)
-IMAGE = _table(Image)
-INPUT = _table(Input)
-SECRET = _table(Secret)
-DELIVERY = _table(Delivery)
-ACTED = _table(Acted)
-TOLD = _table(Told)
-DECISION = _table(Decision)
-SUBJECT = _table(Subject)
-DRAIN = _table(Drain)
-TOKEN = _table(Token)
-WEB_SESSION = _table(WebSession)
-LEADER = _table(Leader)
+CAMPAIGN = _table(CampaignRecord)
+SPEC = _table(SpecRecord)
+LANE = _table(LaneRecord)
+LANE_MOUNT = _table(LaneMountRecord)
+JOB = _table(JobRecord)
+ATTEMPT = _table(AttemptRecord)
+CHECKPOINT = _table(CheckpointRecord)
+EVENT = _table(EventRecord)
+LOG = _table(LogLineRecord)
+TRIMMED = _table(TrimmedLogRecord)
+LOGGED = _table(LogSizeRecord)
+FAILURE = _table(FailureRecord)
+PAUSE = _table(PauseRecord)
+MIGRATION = _table(MigrationRecord)
+AGENT = _table(AgentRecord)
+KIND = _table(NodeKindRecord)
+FIT = _table(FitRecord)
+NODE_MOUNT = _table(NodeMountRecord)
+NODE = _table(NodeRecord)
+RATE = _table(NodeRatesRecord)
+NODE_TIME = _table(NodeTimeRecord)
+REGULAR_DELAY = _table(RegularDelayRecord)
+NODE_USE = _table(NodeUseRecord)
+NODE_TIME_MARK = _table(NodeTimeMarkRecord)
+STORED_IMAGE = _table(ImageRecord)
+IMAGE = _table(ImageNameRecord)
+INPUT = _table(InputRecord)
+SECRET = _table(SecretRecord)
+DELIVERY = _table(DeliveryRecord)
+ACTED = _table(ActedRecord)
+TOLD = _table(ToldRecord)
+DECISION = _table(DecisionRecord)
+SUBJECT = _table(SubjectRecord)
+DRAIN = _table(DrainRecord)
+TOKEN = _table(TokenRecord)
+WEB_SESSION = _table(WebSessionRecord)
+LEADER = _table(LeaderRecord)

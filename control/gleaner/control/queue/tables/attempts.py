@@ -8,10 +8,10 @@ from sqlmodel import Field
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
 from gleaner.control.models.jobs import Ending, EventRow
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Stored, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Record, Text
 
 
-class Attempt(Stored, table=True):
+class AttemptRecord(Record, table=True):
     """One claim of one job by one agent."""
 
     __tablename__ = "attempt"
@@ -67,7 +67,7 @@ class Standing(StrEnum):
     """Not needed any more: there are newer ones, or the job has started over."""
 
 
-class PublishedCheckpoint(Checkpoint, Stored, table=True):
+class CheckpointRecord(Checkpoint, Record, table=True):
     """One published checkpoint."""
 
     __tablename__ = "checkpoint"
@@ -88,7 +88,7 @@ class PublishedCheckpoint(Checkpoint, Stored, table=True):
     kind: int | None = Field(default=None, foreign_key="kind.id")
 
 
-class Event(EventRow, Stored, table=True):
+class EventRecord(EventRow, Record, table=True):
     """Something that happened to a job. Every transition writes one in its own transaction."""
 
     __tablename__ = "event"
@@ -99,7 +99,7 @@ class Event(EventRow, Stored, table=True):
     detail: str = Field(sa_type=Text)
 
 
-class LogEntry(Stored, table=True):
+class LogLineRecord(Record, table=True):
     """One line that an attempt wrote. `number` counts over the job's whole life."""
 
     __tablename__ = "log"
@@ -110,10 +110,10 @@ class LogEntry(Stored, table=True):
     line: str = Field(sa_type=Text)
 
 
-class TrimmedLog(Stored, table=True):
+class TrimmedLogRecord(Record, table=True):
     """The beginning of a job's log is gone: every line before line `number` of `attempt`, and all of earlier attempts.
 
-    It is apart from `Job`, because only few jobs have one."""
+    It is apart from `JobRecord`, because only few jobs have one."""
 
     __tablename__ = "trimmed"
     __table_args__ = (
@@ -126,7 +126,7 @@ class TrimmedLog(Stored, table=True):
     lines: int = Field(sa_type=BigInteger)  # The number of lines that are gone, superseded ones too.
 
 
-class LogSize(Stored, table=True):
+class LogSizeRecord(Record, table=True):
     """The size of a job's log. Without a row it is counted when something is added to the log."""
 
     __tablename__ = "logged"
@@ -135,7 +135,7 @@ class LogSize(Stored, table=True):
     size_bytes: int = Field(sa_type=BigInteger)  # The lines as UTF-8, and `logs.LINE_BYTES` for each.
 
 
-class Failure(Stored, table=True):
+class FailureRecord(Record, table=True):
     """A workload that exited with an error."""
 
     __tablename__ = "failure"
@@ -151,7 +151,7 @@ class Failure(Stored, table=True):
     blame: Blame = Field(sa_type=Enum(Blame, name="blame", **BY_VALUE))
 
 
-class Pause(Stored, table=True):
+class PauseRecord(Record, table=True):
     """A waiting job that must not go everywhere for a while. It counts only while `attempt` is the job's latest."""
 
     __tablename__ = "pause"
@@ -162,7 +162,7 @@ class Pause(Stored, table=True):
     not_on: str  # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after that. Empty: none.
 
 
-class Migration(Stored, table=True):
+class MigrationRecord(Record, table=True):
     """A job that is told to migrate, until it runs elsewhere."""
 
     __tablename__ = "migration"

@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
 from gleaner.agent.job_spec import JobSpec
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Document, Stored, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Document, Record, Text
 from gleaner.control.states import Outcome, State
 
 WAITS = "state IN ('New', 'Saved') AND NOT held"
@@ -19,7 +19,7 @@ SAVING = -1
 like the others, so that a claim and the planner ask `fit` only."""
 
 
-class Campaign(Stored, table=True):
+class CampaignRecord(Record, table=True):
     """Jobs that were submitted together."""
 
     __tablename__ = "campaign"
@@ -30,8 +30,8 @@ class Campaign(Stored, table=True):
     submitter: str = ""
 
 
-class Spec(Stored, table=True):
-    """The specification of jobs: a campaign's jobs share one. It is apart from `Job`, whose row is rewritten often."""
+class SpecRecord(Record, table=True):
+    """The specification of jobs: a campaign's jobs share one. It is apart from `JobRecord`, whose row is rewritten often."""
 
     __tablename__ = "spec"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
@@ -46,7 +46,7 @@ class Spec(Stored, table=True):
     inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
 
 
-class Lane(Stored, table=True):
+class LaneRecord(Record, table=True):
     """All waiting jobs that are alike to a claim: of one group, and with the same wishes.
 
     A lane is never deleted: `claims` steps over a lane without waiting jobs."""
@@ -83,11 +83,11 @@ class Lane(Stored, table=True):
     # The time that an agent must have left for the jobs; 0: any will do.
     needs_s: int = 0
     # The folders that the jobs mount, and the schemes of their inputs' URLs (`lanes.fetch_of`), sorted, a line each.
-    # `LaneMount` has a row for each.
+    # `LaneMountRecord` has a row for each.
     mounts: str = ""
 
 
-class LaneMount(Stored, table=True):
+class LaneMountRecord(Record, table=True):
     """Folders that the jobs of a lane mount, and ways to fetch their inputs. A node that lacks one of them is not
     offered the jobs."""
 
@@ -96,7 +96,7 @@ class LaneMount(Stored, table=True):
     folder: str = Field(primary_key=True)
 
 
-class Job(Stored, table=True):
+class JobRecord(Record, table=True):
     """One job, and its state. Only `transitions` writes `state`."""
 
     __tablename__ = "job"
