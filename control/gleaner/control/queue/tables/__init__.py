@@ -17,7 +17,7 @@ from gleaner.control.queue.tables.attempts import (
     TrimmedLogRecord,
 )
 from gleaner.control.queue.tables.attempts import Standing as Standing
-from gleaner.control.queue.tables.column_types import Record
+from gleaner.control.queue.tables.column_types import QueueRecord
 from gleaner.control.queue.tables.decisions import ActedRecord, DecisionRecord, SubjectRecord, ToldRecord
 from gleaner.control.queue.tables.deliveries import DeliveryRecord
 from gleaner.control.queue.tables.drains import DrainRecord
@@ -29,10 +29,10 @@ from gleaner.control.queue.tables.jobs import WAITS as WAITS
 from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneMountRecord, LaneRecord, SpecRecord
 from gleaner.control.queue.tables.nodes import (
     FitRecord,
+    KnownNodeRecord,
     NodeKindRecord,
     NodeMountRecord,
     NodeRatesRecord,
-    NodeRecord,
     NodeTimeMarkRecord,
     NodeTimeRecord,
     NodeUseRecord,
@@ -44,7 +44,7 @@ METADATA = SQLModel.metadata
 """All tables."""
 
 
-def _table(kind: type[Record]) -> Table:
+def _table(kind: type[QueueRecord]) -> Table:
     return METADATA.tables[kind.__tablename__]
 
 
@@ -66,7 +66,7 @@ AGENT = _table(AgentRecord)
 KIND = _table(NodeKindRecord)
 FIT = _table(FitRecord)
 NODE_MOUNT = _table(NodeMountRecord)
-NODE = _table(NodeRecord)
+NODE = _table(KnownNodeRecord)
 RATE = _table(NodeRatesRecord)
 NODE_TIME = _table(NodeTimeRecord)
 REGULAR_DELAY = _table(RegularDelayRecord)

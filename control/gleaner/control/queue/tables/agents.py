@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
-from gleaner.control.queue.tables.column_types import BY_VALUE, Record, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
 
 
 class Phase(StrEnum):
@@ -18,7 +18,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class AgentRecord(Record, table=True):
+class AgentRecord(QueueRecord, table=True):
     """One agent that control has submitted."""
 
     __tablename__ = "agent"

@@ -8,10 +8,10 @@ from sqlmodel import Field
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
 from gleaner.control.models.jobs import Ending, EventRow
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Record, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, QueueRecord, Text
 
 
-class AttemptRecord(Record, table=True):
+class AttemptRecord(QueueRecord, table=True):
     """One claim of one job by one agent."""
 
     __tablename__ = "attempt"
@@ -67,7 +67,7 @@ class Standing(StrEnum):
     """Not needed any more: there are newer ones, or the job has started over."""
 
 
-class CheckpointRecord(Checkpoint, Record, table=True):
+class CheckpointRecord(Checkpoint, QueueRecord, table=True):
     """One published checkpoint."""
 
     __tablename__ = "checkpoint"
@@ -88,7 +88,7 @@ class CheckpointRecord(Checkpoint, Record, table=True):
     kind: int | None = Field(default=None, foreign_key="kind.id")
 
 
-class EventRecord(EventRow, Record, table=True):
+class EventRecord(EventRow, QueueRecord, table=True):
     """Something that happened to a job. Every transition writes one in its own transaction."""
 
     __tablename__ = "event"
@@ -99,7 +99,7 @@ class EventRecord(EventRow, Record, table=True):
     detail: str = Field(sa_type=Text)
 
 
-class LogLineRecord(Record, table=True):
+class LogLineRecord(QueueRecord, table=True):
     """One line that an attempt wrote. `number` counts over the job's whole life."""
 
     __tablename__ = "log"
@@ -110,7 +110,7 @@ class LogLineRecord(Record, table=True):
     line: str = Field(sa_type=Text)
 
 
-class TrimmedLogRecord(Record, table=True):
+class TrimmedLogRecord(QueueRecord, table=True):
     """The beginning of a job's log is gone: every line before line `number` of `attempt`, and all of earlier attempts.
 
     It is apart from `JobRecord`, because only few jobs have one."""
@@ -126,7 +126,7 @@ class TrimmedLogRecord(Record, table=True):
     lines: int = Field(sa_type=BigInteger)  # The number of lines that are gone, superseded ones too.
 
 
-class LogSizeRecord(Record, table=True):
+class LogSizeRecord(QueueRecord, table=True):
     """The size of a job's log. Without a row it is counted when something is added to the log."""
 
     __tablename__ = "logged"
@@ -135,7 +135,7 @@ class LogSizeRecord(Record, table=True):
     size_bytes: int = Field(sa_type=BigInteger)  # The lines as UTF-8, and `logs.LINE_BYTES` for each.
 
 
-class FailureRecord(Record, table=True):
+class FailureRecord(QueueRecord, table=True):
     """A workload that exited with an error."""
 
     __tablename__ = "failure"
@@ -151,7 +151,7 @@ class FailureRecord(Record, table=True):
     blame: Blame = Field(sa_type=Enum(Blame, name="blame", **BY_VALUE))
 
 
-class PauseRecord(Record, table=True):
+class PauseRecord(QueueRecord, table=True):
     """A waiting job that must not go everywhere for a while. It counts only while `attempt` is the job's latest."""
 
     __tablename__ = "pause"
@@ -162,7 +162,7 @@ class PauseRecord(Record, table=True):
     not_on: str  # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after that. Empty: none.
 
 
-class MigrationRecord(Record, table=True):
+class MigrationRecord(QueueRecord, table=True):
     """A job that is told to migrate, until it runs elsewhere."""
 
     __tablename__ = "migration"

@@ -50,7 +50,7 @@ class Document(TypeDecorator[Any]):
         return None if value is None else self.kind.model_validate(value)
 
 
-class Record(SQLModel):
+class QueueRecord(SQLModel):
     """The last base of every table. What the API shows of it is a frozen class, which the row itself cannot be."""
 
     __tablename__: ClassVar[str]  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -4,10 +4,10 @@ from sqlalchemy import BigInteger, Enum, Index
 from sqlmodel import Field
 
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, Record
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, QueueRecord
 
 
-class DecisionRecord(Record, table=True):
+class DecisionRecord(QueueRecord, table=True):
     """One answer of a policy. Never changed."""
 
     __tablename__ = "decision"
@@ -20,7 +20,7 @@ class DecisionRecord(Record, table=True):
     size_bytes: int = Field(sa_type=BigInteger)  # About what it takes in the database, with its subjects.
 
 
-class SubjectRecord(Record, table=True):
+class SubjectRecord(QueueRecord, table=True):
     """A job that a decision is about."""
 
     __tablename__ = "subject"
@@ -30,7 +30,7 @@ class SubjectRecord(Record, table=True):
     group: str | None = None  # The group that may see it, where the queue does not know: that of a job of Slurm's.
 
 
-class ActedRecord(Record, table=True):
+class ActedRecord(QueueRecord, table=True):
     """An owner's job on which control has acted: it is released and has not started, or preempted and has not ended."""
 
     __tablename__ = "acted"
@@ -40,7 +40,7 @@ class ActedRecord(Record, table=True):
     told_s: float | None = None
 
 
-class ToldRecord(Record, table=True):
+class ToldRecord(QueueRecord, table=True):
     """One preemption of an owner's job. A ceiling of saves an hour counts these rows."""
 
     __tablename__ = "told"

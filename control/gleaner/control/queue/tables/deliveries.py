@@ -4,10 +4,10 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
-from gleaner.control.queue.tables.column_types import BY_VALUE, Record, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
 
 
-class DeliveryRecord(DeliveryRow, Record, table=True):
+class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
     """The result of a job that has succeeded, to be copied to the target that the job names."""
 
     __tablename__ = "delivery"

@@ -5,10 +5,10 @@ from sqlmodel import Field
 
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Spanning
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, Record, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, QueueRecord, Text
 
 
-class DrainRecord(DrainRow, Record, table=True):
+class DrainRecord(DrainRow, QueueRecord, table=True):
     """One request of an admin for some nodes."""
 
     __tablename__ = "drain"

@@ -3,10 +3,10 @@
 from sqlalchemy import BigInteger, CheckConstraint
 from sqlmodel import Field
 
-from gleaner.control.queue.tables.column_types import Record
+from gleaner.control.queue.tables.column_types import QueueRecord
 
 
-class ImageRecord(Record, table=True):
+class ImageRecord(QueueRecord, table=True):
     """An image in the storage, once for all groups that have pushed it. It stays while a name or a job needs it."""
 
     __tablename__ = "stored_image"
@@ -17,7 +17,7 @@ class ImageRecord(Record, table=True):
     size_bytes: int = Field(sa_type=BigInteger)
 
 
-class ImageNameRecord(Record, table=True):
+class ImageNameRecord(QueueRecord, table=True):
     """A group's name for an image. Pushing another image under the name replaces `image_id`."""
 
     __tablename__ = "image"

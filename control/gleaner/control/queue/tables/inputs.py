@@ -6,10 +6,10 @@ from sqlmodel import Field
 from gleaner.agent.staging.credentials import CredentialKind
 from gleaner.control.models.inputs import InputRow
 from gleaner.control.models.secrets import SecretRow
-from gleaner.control.queue.tables.column_types import BY_VALUE, Record
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
 
 
-class InputRecord(InputRow, Record, table=True):
+class InputRecord(InputRow, QueueRecord, table=True):
     """A file or folder that jobs of the group read, in the storage."""
 
     __tablename__ = "input"
@@ -20,7 +20,7 @@ class InputRecord(InputRow, Record, table=True):
     size_bytes: int = Field(sa_type=BigInteger)
 
 
-class SecretRecord(SecretRow, Record, table=True):
+class SecretRecord(SecretRow, QueueRecord, table=True):
     """A credential that the group keeps for its jobs."""
 
     __tablename__ = "secret"

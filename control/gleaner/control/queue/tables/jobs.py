@@ -6,7 +6,15 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
 from gleaner.agent.job_spec import JobSpec
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, JSON_OR_NULL, Document, Record, Text
+from gleaner.control.queue.tables.column_types import (
+    BIG_ID,
+    BY_VALUE,
+    CHURNED,
+    JSON_OR_NULL,
+    Document,
+    QueueRecord,
+    Text,
+)
 from gleaner.control.states import Outcome, State
 
 WAITS = "state IN ('New', 'Saved') AND NOT held"
@@ -19,7 +27,7 @@ SAVING = -1
 like the others, so that a claim and the planner ask `fit` only."""
 
 
-class CampaignRecord(Record, table=True):
+class CampaignRecord(QueueRecord, table=True):
     """Jobs that were submitted together."""
 
     __tablename__ = "campaign"
@@ -30,7 +38,7 @@ class CampaignRecord(Record, table=True):
     submitter: str = ""
 
 
-class SpecRecord(Record, table=True):
+class SpecRecord(QueueRecord, table=True):
     """The specification of jobs: a campaign's jobs share one. It is apart from `JobRecord`, whose row is rewritten often."""
 
     __tablename__ = "spec"
@@ -46,7 +54,7 @@ class SpecRecord(Record, table=True):
     inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
 
 
-class LaneRecord(Record, table=True):
+class LaneRecord(QueueRecord, table=True):
     """All waiting jobs that are alike to a claim: of one group, and with the same wishes.
 
     A lane is never deleted: `claims` steps over a lane without waiting jobs."""
@@ -87,7 +95,7 @@ class LaneRecord(Record, table=True):
     mounts: str = ""
 
 
-class LaneMountRecord(Record, table=True):
+class LaneMountRecord(QueueRecord, table=True):
     """Folders that the jobs of a lane mount, and ways to fetch their inputs. A node that lacks one of them is not
     offered the jobs."""
 
@@ -96,7 +104,7 @@ class LaneMountRecord(Record, table=True):
     folder: str = Field(primary_key=True)
 
 
-class JobRecord(Record, table=True):
+class JobRecord(QueueRecord, table=True):
     """One job, and its state. Only `transitions` writes `state`."""
 
     __tablename__ = "job"

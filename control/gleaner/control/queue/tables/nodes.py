@@ -7,10 +7,10 @@ from sqlmodel import Field
 
 from gleaner.control.policy.node_health import NodeHealth
 from gleaner.control.policy.node_time import FIELDS
-from gleaner.control.queue.tables.column_types import BY_VALUE, Record
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
 
 
-class NodeKindRecord(Record, table=True):
+class NodeKindRecord(QueueRecord, table=True):
     """The properties of nodes that decide what can be restored on them. Never changed, never deleted."""
 
     __tablename__ = "kind"
@@ -22,7 +22,7 @@ class NodeKindRecord(Record, table=True):
     cpu_features: Any = Field(sa_type=JSON)
 
 
-class FitRecord(Record, table=True):
+class FitRecord(QueueRecord, table=True):
     """A pair of kinds: checkpoints from nodes of one can be restored on nodes of the other. Each kind fits itself."""
 
     __tablename__ = "fit"
@@ -30,7 +30,7 @@ class FitRecord(Record, table=True):
     node: int = Field(primary_key=True, foreign_key="kind.id")
 
 
-class NodeMountRecord(Record, table=True):
+class NodeMountRecord(QueueRecord, table=True):
     """The folders that jobs could mount on a node when an agent last registered there."""
 
     __tablename__ = "node_mount"
@@ -38,7 +38,7 @@ class NodeMountRecord(Record, table=True):
     folder: str = Field(primary_key=True)
 
 
-class NodeRecord(Record, table=True):
+class KnownNodeRecord(QueueRecord, table=True):
     """A node, and how agents and jobs have fared there."""
 
     __tablename__ = "node"
@@ -64,7 +64,7 @@ class NodeRecord(Record, table=True):
     excluded_until_s: float | None = None  # Because of the faults, or of the failed jobs.
 
 
-class NodeRatesRecord(Record, table=True):
+class NodeRatesRecord(QueueRecord, table=True):
     """The saves, restores and losses that were seen on a node; see `queue.node_rates`."""
 
     __tablename__ = "rate"
@@ -88,7 +88,7 @@ class NodeRatesRecord(Record, table=True):
     weighed_s: float  # The time when `agents_s` and `losses` were last weighed.
 
 
-class NodeTimeRecord(Record, table=True):
+class NodeTimeRecord(QueueRecord, table=True):
     """The sums of node time in one step; see `policy.node_time`."""
 
     __tablename__ = "node_time"
@@ -97,7 +97,7 @@ class NodeTimeRecord(Record, table=True):
     begin_s: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
 
 
-class RegularDelayRecord(Record, table=True):
+class RegularDelayRecord(QueueRecord, table=True):
     """The delay of a regular job that took nodes from agents, once for each of its starts; see `policy.harm`."""
 
     __tablename__ = "regular_delay"
@@ -107,7 +107,7 @@ class RegularDelayRecord(Record, table=True):
     delay_s: float
 
 
-class NodeUseRecord(Record, table=True):
+class NodeUseRecord(QueueRecord, table=True):
     """The use of each node in one step: compressed, the letters of the uses, and then a line with each node's name."""
 
     __tablename__ = "node_use"
@@ -116,7 +116,7 @@ class NodeUseRecord(Record, table=True):
     content: bytes
 
 
-class NodeTimeMarkRecord(Record, table=True):
+class NodeTimeMarkRecord(QueueRecord, table=True):
     """The time up to which the history of node time is complete: at most one row."""
 
     __tablename__ = "node_time_mark"

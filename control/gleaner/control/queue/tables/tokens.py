@@ -4,10 +4,10 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
 
 from gleaner.control.models.tokens import Role, TokenRow
-from gleaner.control.queue.tables.column_types import BY_VALUE, Record
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
 
 
-class TokenRecord(TokenRow, Record, table=True):
+class TokenRecord(TokenRow, QueueRecord, table=True):
     """A bearer token's hash, and what it allows."""
 
     __tablename__ = "token"
@@ -21,7 +21,7 @@ class TokenRecord(TokenRow, Record, table=True):
     name: str = Field(index=True)
 
 
-class WebSessionRecord(Record, table=True):
+class WebSessionRecord(QueueRecord, table=True):
     """A browser that is signed in to the web page; before that, the code that may sign it in."""
 
     __tablename__ = "web_session"
@@ -36,7 +36,7 @@ class WebSessionRecord(Record, table=True):
     expires_s: float = Field(index=True)
 
 
-class LeaderRecord(Record, table=True):
+class LeaderRecord(QueueRecord, table=True):
     """The control program that leads: at most one row."""
 
     __tablename__ = "leader"
