@@ -39,7 +39,7 @@ class CampaignRecord(QueueRecord, table=True):
 
 
 class SpecRecord(QueueRecord, table=True):
-    """The specification of jobs; a campaign's jobs share one. It is apart from `JobRecord`, which is rewritten often."""
+    """The specification of jobs; a campaign's jobs share one. It is apart from `JobRecord`, which changes often."""
 
     __tablename__ = "spec"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
