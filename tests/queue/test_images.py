@@ -170,10 +170,13 @@ def test_a_submission_is_refused_if_nobody_has_pushed_its_image_and_no_node_has_
 
 
 def test_where_no_agent_lives_the_image_is_taken_on_trust_with_a_warning(harness: QueueHarness) -> None:
-    assert warning(harness, "lab:1") == (
-        "no agent runs now, so only the first one will find out whether the nodes have the image lab:1"
+    assert "has not pushed an image lab:1, and the agents that ran last had none: there is none" in warning(
+        harness, "lab:1"
     )
     put(harness, OLD)
     assert warning(harness, "pythia:8.3") == ""
-    harness.agent("a1")  # of a version that reports nothing
-    assert warning(harness, "lab:1") == ""
+    harness.agent("a1", images=NodeImages(names=("gleaner/pi:1",), brings=()))
+    harness.record_deregistration("a1")
+    assert warning(harness, "gleaner/pi:1") == ""
+    assert "had none: there are gleaner/pi:1, pythia:8.3" in warning(harness, "lab:1")
+    assert harness.look(images.site_images).agents == 0

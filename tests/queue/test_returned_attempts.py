@@ -173,6 +173,7 @@ def test_a_campaign_is_held_after_five_jobs_where_one_node_alone_takes_them(harn
     harness.agent("busy", node="n2")
     assert _missing(harness, harness.agent("a1", node="n1"), most=64) == 30
     assert all(harness.row(job).held for job in campaign.jobs)
+    assert [harness.events(job).count("hold") for job in campaign.jobs] == [1] * 30
 
 
 def test_a_campaign_that_has_computed_is_not_held_because_nodes_have_lost_its_image(harness: QueueHarness) -> None:

@@ -249,9 +249,8 @@ def _run(program: str, *words: str, does: str, source: str, stdout: BinaryIO | i
 
 def _of_nodes(site: SiteImages) -> Sequence[Table | str]:
     """Return what agents have reported of the nodes' images, for people."""
-    if not site.agents:
-        return ("no agent runs now, so it is not known which images the nodes have",)
-    table = Table.of(site.images, {"IMAGE": "name", "NODES": "nodes"}, right=("NODES",), title="on the nodes:")
+    when = "on the nodes:" if site.agents else "on the nodes, as the agents reported that ran last:"
+    table = Table.of(site.images, {"IMAGE": "name", "NODES": "nodes"}, right=("NODES",), title=when)
     more = (f"the nodes also bring images that are called {' or '.join(site.brings)}",) if site.brings else ()
     return (table, *more)
 

@@ -111,13 +111,14 @@ class SiteImage(Reply):
 
     name: str
     nodes: int
-    """The live agents that have it."""
+    """The number of these agents that have it."""
 
 
 class SiteImages(Reply):
-    """The images that live agents reported when they began. Without a live agent, nothing is known."""
+    """The images that live agents reported when they began, or if none lives, the agents that ended last."""
 
     agents: int
+    """The number of live agents."""
     images: tuple[SiteImage, ...]
     """Sorted by name."""
     brings: tuple[str, ...]

@@ -20,6 +20,8 @@ from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 from gleaner.control.states import State
 
+LATEST = 20
+"""If no agent lives, so many of those that ended last tell which images the nodes have."""
 MOST_NAMED = 8
 """A refusal names so many of the images that there are: those with the nearest names."""
 _UNENDED = JOB.c.state != State.COMPLETE
@@ -78,19 +80,24 @@ def publish(db: Connection, group: str, name: str, *, by: str, now_s: float) -> 
 
 
 def site_images(db: Connection) -> SiteImages:
-    """Return the images that live agents have reported, and those that their nodes can bring."""
+    """Return the images that live agents have reported, and those that their nodes can bring.
+
+    `agents` is 0 if no agent lives. Then they are those of the agents that ended last.
+    """
     live = db.execute(select(AGENT.c.facts).where(AGENT.c.phase == Phase.LIVE)).scalars().all()
-    reported = [NodeImages.model_validate(facts["images"]) for facts in live]
+    ended = select(AGENT.c.facts).where(AGENT.c.registered_s.is_not(None)).order_by(AGENT.c.registered_s.desc())
+    known = live or db.execute(ended.limit(LATEST)).scalars().all()
+    reported = [NodeImages.model_validate(facts["images"]) for facts in known if facts]
     nodes = Counter(name for node in reported for name in node.names)
     return SiteImages(
-        agents=len(reported),
+        agents=len(live),
         images=tuple(SiteImage(name=name, nodes=count) for name, count in sorted(nodes.items())),
         brings=tuple(sorted({pattern for node in reported for pattern in node.brings})),
     )
 
 
 def check_exists(db: Connection, group: str, image: str) -> str:
-    """Return a warning if no live agent can tell whether the image exists; "" if it does, or a node may bring it.
+    """Return a warning if the image is missing as far as is known, and no agent lives; "" if it exists, or may exist.
 
     An image that is named by a digest or an id is not looked for: only a node can find out. Raises `Invalid` if the
     group has not pushed it, and no live agent has it or can bring it.
@@ -98,14 +105,17 @@ def check_exists(db: Connection, group: str, image: str) -> str:
     if "@" in image or is_id(image) or pushed_id(db, group, image) is not None:
         return ""
     site = site_images(db)
-    if not site.agents:
-        return f"no agent runs now, so only the first one will find out whether the nodes have the image {image}"
     here = [one.name for one in site.images]
     if any(matches(image, pattern) for pattern in site.brings) or full_name(image) in map(full_name, here):
         return ""
     names = {row.name for row in (*rows(db, group), *rows(db, EVERYBODY))}.union(here)
     nearest = sorted(get_close_matches(image, names, n=MOST_NAMED, cutoff=0))
     there = f"there are {', '.join(nearest)}" if nearest else "there is none"
+    if not site.agents:
+        return (
+            f"group {group} has not pushed an image {image}, and the agents that ran last had none: {there}."
+            " The first agent will find out; if it is missing, the jobs are held: cancel them, and submit again"
+        )
     raise Invalid(
         f"job.image: group {group} has not pushed an image {image}, and no node has it: {there}"
         " (`glean image list` shows all, `glean image push` brings one)"

@@ -28,6 +28,8 @@ from gleaner.control.queue.transitions import complete_all, lock, make_transitio
 from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
+IDS_AT_ONCE = 10_000
+"""No database takes more than some ten thousand values in one statement."""
 NO_QUOTAS = QuotaRules()
 
 
@@ -176,10 +178,11 @@ def hold_new(db: Connection, campaign: int, *, reason: str, now_s: float) -> Non
     """Hold the campaign's jobs that have not begun. Those that another transaction is changing are left out."""
     allow_whole_campaign(db)
     new = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.state == State.NEW, ~JOB.c.held)
-    unlocked = JOB.c.id.in_(new.with_for_update(skip_locked=True))
-    db.execute(update(JOB).where(unlocked).values(held=True, hold_reason=reason))
-    now_held = and_(JOB.c.campaign == campaign, JOB.c.held, JOB.c.hold_reason == reason)
-    record_all(db, now_held, "hold", now_s=now_s, detail=reason)
+    unlocked = db.execute(new.with_for_update(skip_locked=True)).scalars().all()
+    for at in range(0, len(unlocked), IDS_AT_ONCE):
+        some = JOB.c.id.in_(unlocked[at : at + IDS_AT_ONCE])
+        db.execute(update(JOB).where(some).values(held=True, hold_reason=reason))
+        record_all(db, some, "hold", now_s=now_s, detail=reason)
 
 
 def _signed(by: str) -> str:
