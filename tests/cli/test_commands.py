@@ -53,8 +53,8 @@ def test_a_job_is_submitted_shown_and_listed(harness: CliHarness) -> None:
         }
         == detail["job"]
     )
-    assert (detail["image"], detail["command"]) == ("gleaner/pi", ["pi", "--samples", "10"])
-    assert (detail["environment"], detail["retries"]) == ({"A": "b=c"}, 0)
+    assert (detail["spec"]["image"], detail["spec"]["command"]) == ("gleaner/pi", ["pi", "--samples", "10"])
+    assert (detail["spec"]["environment"], detail["spec"]["retries"]) == ({"A": "b=c"}, 0)
     shown = harness.good("show", str(job))
     assert detail["waits_because"]
     assert detail["waits_because"] in shown
@@ -64,14 +64,17 @@ def test_a_job_is_submitted_shown_and_listed(harness: CliHarness) -> None:
 
 def test_a_program_that_saves_itself_is_shown_as_one(harness: CliHarness) -> None:
     job = submit(harness, "--saves-itself", "SIGUSR1:3")
-    assert json.loads(harness.good("show", str(job), "--json"))["saves_itself"] == {"signal": "SIGUSR1", "exit_code": 3}
+    assert json.loads(harness.good("show", str(job), "--json"))["spec"]["saves_itself"] == {
+        "signal": "SIGUSR1",
+        "exit_code": 3,
+    }
     assert "on SIGUSR1, with exit code 3" in harness.good("show", str(job))
 
 
 def test_the_exit_codes_that_are_tried_again_are_shown(harness: CliHarness) -> None:
     job = submit(harness, "--retry-on", "137, 75", "--never-retry-on", "1")
     said = json.loads(harness.good("show", str(job), "--json"))
-    assert (said["retry_on"], said["never_retry_on"]) == ([75, 137], [1])
+    assert (said["spec"]["retry_on"], said["spec"]["never_retry_on"]) == ([75, 137], [1])
     assert "retries allowed, only on exit code 75, 137, never on exit code 1" in harness.good("show", str(job))
 
 
@@ -84,7 +87,7 @@ def test_a_job_that_has_reached_its_compute_limit_says_so_in_one_line(harness: C
     with transaction(harness.node.engine) as db:
         attempt_reports.record_completion(db, job, work.attempt, report, now_s=time.time())
     said = json.loads(harness.good("show", str(job), "--json"))
-    assert (said["compute_limit_s"], said["counted_s"], said["failed_because"]) == (7200, 7200, reached)
+    assert (said["spec"]["compute_limit_s"], said["counted_s"], said["failed_because"]) == (7200, 7200, reached)
     assert said["attempts"][0]["detail"] == reached
     shown = harness.good("show", str(job))
     assert "2 h of at most 2 h" in shown
@@ -111,7 +114,7 @@ def test_a_job_that_gets_more_memory_says_why_and_how_much_it_may_have(harness: 
 
 def test_the_time_that_an_agent_must_have_is_shown(harness: CliHarness) -> None:
     job = submit(harness, "--needs-at-least", "18m")
-    assert json.loads(harness.good("show", str(job), "--json"))["needs_at_least_s"] == 1200, "the next step"
+    assert json.loads(harness.good("show", str(job), "--json"))["spec"]["needs_at_least_s"] == 1200, "the next step"
     assert "512 MiB, 20 min of an agent's time; priority 0" in harness.good("show", str(job))
 
 
@@ -120,8 +123,8 @@ def test_a_campaign_file_becomes_a_run_an_index(harness: CliHarness) -> None:
     listed = json.loads(harness.good("list", "--campaign", str(number), "--json"))
     assert [row["index"] for row in listed["jobs"]] == [0, 1, 2]
     last = json.loads(harness.good("show", str(listed["jobs"][2]["id"]), "--json"))
-    assert last["command"] == ["generate", "--seed", "2", "--events", "2000"]
-    assert last["environment"] == {"SEED": "2"}
+    assert last["spec"]["command"] == ["generate", "--seed", "2", "--events", "2000"]
+    assert last["spec"]["environment"] == {"SEED": "2"}
     assert harness.good("submit", "zmumu.yaml", "--priority", "7").startswith(f"campaign {number + 1}: jobs ")
     assert json.loads(harness.good("list", "--campaign", str(number + 1), "--json"))["jobs"][0]["priority"] == 7
 

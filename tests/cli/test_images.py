@@ -30,7 +30,7 @@ def test_an_image_is_pushed_listed_shown_used_and_removed(harness: CliHarness) -
     image = MadeImage()
     row = pushed(harness, "pi:1", image)
     assert (row["name"], row["group"], row["image_id"], row["pusher"]) == ("pi:1", "atlas", image.image_id, "alice")
-    assert json.loads(harness.good("image", "list", "--json")) == [row]
+    assert json.loads(harness.good("image", "list", "--json"))["pushed"] == [row]
     assert json.loads(harness.good("image", "show", "pi:1", "--json")) == row
     for shown in (harness.good("image", "list"), harness.good("image", "show", "pi:1")):
         assert "pi:1" in shown
@@ -42,7 +42,7 @@ def test_an_image_is_pushed_listed_shown_used_and_removed(harness: CliHarness) -
     assert given.image == image.image_id
     harness.node.complete(given)
     assert json.loads(harness.good("image", "rm", "pi:1", "--json"))["name"] == "pi:1"
-    assert json.loads(harness.good("image", "list", "--json")) == []
+    assert json.loads(harness.good("image", "list", "--json"))["pushed"] == []
     assert "no image pi:1" in harness.refused("image", "show", "pi:1", code=1)
 
 
@@ -74,7 +74,7 @@ def test_an_admin_publishes_an_image_to_all_groups_and_takes_it_back(admin: CliH
     row = json.loads(admin.good("image", "publish", "pi:1", "--group", "atlas", "--json"))
     assert (row["name"], row["group"], row["image_id"]) == ("pi:1", "*", MadeImage().image_id)
     harness.good("image", "rm", "pi:1")
-    (listed,) = json.loads(harness.good("image", "list", "--json"))
+    (listed,) = json.loads(harness.good("image", "list", "--json"))["pushed"]
     assert listed == json.loads(harness.good("image", "show", "pi:1", "--json"))
     assert " all " in harness.good("image", "list")
     job = json.loads(harness.good("submit", "--image", "pi:1", "--json", "--", "pi"))["jobs"][0]
@@ -123,7 +123,7 @@ def test_a_push_whose_pieces_somebody_else_has_just_used_up_sends_them_again(
 
     monkeypatch.setattr(Control, "push_image", overtaken)
     harness.good("image", "push", "mine", "mine.tar", *FOR)
-    assert [row["name"] for row in json.loads(harness.good("image", "list", "--json"))] == [
+    assert [row["name"] for row in json.loads(harness.good("image", "list", "--json"))["pushed"]] == [
         "mine:latest",
         "theirs:latest",
     ]

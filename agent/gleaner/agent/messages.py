@@ -70,7 +70,7 @@ def _same(version: object) -> object:
 class VersionedMessage(Message):
     """A whole message. Its version is checked first: nothing else of another version's message is read."""
 
-    version: Annotated[int, NUMBER, BeforeValidator(_same)] = VERSION
+    version: Annotated[int, Field(ge=VERSION, le=VERSION), NUMBER, BeforeValidator(_same)] = VERSION
 
     @model_validator(mode="before")
     @classmethod

@@ -7,6 +7,8 @@ brought before each start and before each restore. Those of URLs are in the stor
 block as long as the storage does: make them in a worker thread. Nothing waits for them at the agent's end.
 """
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import os
@@ -16,15 +18,18 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gleaner.agent.checkpoints.archive import FolderArchive
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, ArchiveMissing
 from gleaner.agent.checkpoints.workdir_tar import clear
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.messages import Assignment, ReturnReason, StoredInput
 from gleaner.agent.system import openat, tar_unpack
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
+
+if TYPE_CHECKING:  # a login node, which has no library for archives, takes constants from here
+    from gleaner.agent.checkpoints.archive import FolderArchive
+    from gleaner.agent.checkpoints.folder_storage import FolderStorage
 
 INPUT_PART = "input.tar"
 """The one part of an input's archive in the storage."""

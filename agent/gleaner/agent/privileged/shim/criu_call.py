@@ -82,7 +82,7 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
         if number == 2:
             return ["-t", str(value)]
         if number == 9:
-            return [f"-v{min(value, 2)}"]
+            return [f"-v{value}"]
         if number == 20 and value == 0xFFFFFFFF:
             return ["--cpu-cap=all"]
         if number == 34 and value < len(_MODES):
@@ -161,6 +161,7 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
         _know_kernel(settings)
         root = _text(criu_opts.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
+        words.append("-v2")  # the last one counts: the log is in memory, which the container pays for
     if kind == DUMP:
         words.append("--link-remap")  # see `unsavable`
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
