@@ -235,7 +235,7 @@ def test_jobs_that_are_slow_to_start_do_not_silence_their_agent(control: Control
     control.runtime.start_takes_s = 5  # longer than the lease
     jobs = [control.submit("5") for _ in range(15)]
     agent = control.agent("a1", lives_s=2 * FAR_S)
-    agent.facts = agent.facts.model_copy(update={"cpus": 15})
+    agent.facts = agent.facts.model_copy(update={"cpus": 15, "memory_mib": 15 * 64})
     silent: list[str] = []
 
     def watch() -> None:
