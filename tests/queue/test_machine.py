@@ -31,7 +31,7 @@ from gleaner.control.policy.node_health import Blame
 from gleaner.control.queue import agents, jobs, lanes, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.lanes import is_kept_off
+from gleaner.control.queue.lanes import kept_off
 from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Standing
 from gleaner.control.states import WAITING, State
 
@@ -110,8 +110,8 @@ class Interleavings(RuleBasedStateMachine):
         """Return what the claim's rule gives, in plain words, over all jobs."""
         self.harness.do(lanes.wake, self.harness.now_s)  # as the claim itself does first
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
-        assert all(is_kept_off(row.not_on, agent.node) for row in waiting if agent.node in self.refusals(row))
-        waiting = [row for row in waiting if not is_kept_off(row.not_on, agent.node)]
+        assert all(kept_off(row, [agent.node]) for row in waiting if agent.node in self.refusals(row))
+        waiting = [row for row in waiting if not kept_off(row, [agent.node])]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
         most = self.harness.do(node_health.judge_at_claim, agent.node, self.harness.now_s)
@@ -266,7 +266,9 @@ class Interleavings(RuleBasedStateMachine):
 
     def jobs(self) -> list[Any]:
         with self.engine.connect() as connection:
-            found = select(JOB, LANE.c.cpus, LANE.c.not_on).join(LANE, LANE.c.id == JOB.c.lane)
+            found = select(JOB, LANE.c.cpus, LANE.c.not_on, LANE.c.only_on, LANE.c.is_closed).join(
+                LANE, LANE.c.id == JOB.c.lane
+            )
             return list(connection.execute(found.order_by(JOB.c.id)))  # what is drawn must not hang on where rows lie
 
     def phase(self, agent: Pretended) -> str:
@@ -318,7 +320,7 @@ class Interleavings(RuleBasedStateMachine):
         for row in self.jobs():
             counted = sum(each.job == row.id and each.blame is Blame.JOB for each in failures)
             assert row.failures == min(counted, row.retries + 1)
-            if row.state in WAITING and set(row.not_on.split()) - self.refusals(row):
+            if row.state in WAITING and set(row.not_on) - self.refusals(row):
                 # Where a later attempt is lost, the pause goes on.
                 later = [each for each in attempts if each.job == row.id and each.attempt > paused[row.id].attempt]
                 assert all(each.ending in GIVEN_UP for each in later)

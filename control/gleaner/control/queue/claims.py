@@ -40,8 +40,7 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.lanes import NOWHERE, is_kept_off
-from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
+from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, LANE, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
 from gleaner.control.states import State
 
@@ -98,12 +97,14 @@ JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib 
 JOIN job AS head ON head.id = (
     SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
 )
-WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND lane.not_on <> '{NOWHERE}' AND (
+WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND NOT lane.is_closed
+AND lane.only_on IN ('', agent.node) AND (
     lane.kind = 0 OR EXISTS (SELECT 1 FROM fit WHERE fit.saved_on = lane.kind AND fit.node = agent.kind)
 ) AND (
-    lane.mounts = '' OR NOT EXISTS (
-        SELECT 1 FROM lane_mount WHERE lane_mount.lane = lane.id AND NOT EXISTS (
-            SELECT 1 FROM node_mount WHERE node_mount.node = agent.node AND node_mount.folder = lane_mount.folder
+    lane.mounts = '' AND lane.fetches = '' OR NOT EXISTS (
+        SELECT 1 FROM lane_need AS wanted WHERE wanted.lane = lane.id AND NOT EXISTS (
+            SELECT 1 FROM node_has AS has
+            WHERE has.node = agent.node AND has.need = wanted.need AND has.name = wanted.name
         )
     )
 )
@@ -114,7 +115,7 @@ WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate 
         column("lane_submitter", String),
         column("cpus", Integer),
         column("memory_mib", Integer),
-        column("not_on", String),
+        column("not_on", LANE.c.not_on.type),
         column("head_state", String),
         column("head_priority", Integer),
         column("head_job", BigInteger),
@@ -245,7 +246,7 @@ def claim(
         raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
     if asking.lane is None:
         return Assignments()
-    welcome = [row for row in rows if not is_kept_off(row.not_on, asking.node)]
+    welcome = [row for row in rows if asking.node not in row.not_on]
     allowed = limits(db, {row.lane_group for row in welcome})
     welcome = [row for row in welcome if _is_allowed(row, allowed)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None

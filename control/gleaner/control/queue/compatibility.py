@@ -15,8 +15,8 @@ from sqlalchemy import Connection, delete, insert, select, text, update
 from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node import compatibility
 from gleaner.agent.node.compatibility import NodeKind, lacks
-from gleaner.control.queue.lanes import fetch_of, kept_off, mount_in_words
-from gleaner.control.queue.tables import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_MOUNT, SAVING
+from gleaner.control.queue.lanes import kept_off, need_in_words, needs
+from gleaner.control.queue.tables import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_HAS, SAVING, NeedKind
 from gleaner.control.queue.transitions import insert_unless_there
 
 
@@ -31,31 +31,25 @@ def record_kind(db: Connection, facts: NodeFacts) -> int:
     is_now = update(NODE).where(NODE.c.name == facts.node).values(kind=kind)
     if not db.execute(is_now).rowcount:
         db.execute(insert_unless_there(db, NODE), {"name": facts.node, "kind": kind})
-    _record_mounts(db, facts.node, frozenset(facts.mounts) | frozenset(map(fetch_of, facts.fetches)))
+    has = [(NeedKind.MOUNT, name) for name in facts.mounts] + [(NeedKind.FETCH, name) for name in facts.fetches]
+    db.execute(delete(NODE_HAS).where(NODE_HAS.c.node == facts.node))
+    for need, name in sorted(set(has)):
+        db.execute(insert_unless_there(db, NODE_HAS), {"node": facts.node, "need": need, "name": name})
     return kind
-
-
-def _record_mounts(db: Connection, node: str, folders: frozenset[str]) -> None:
-    mine = NODE_MOUNT.c.node == node
-    before = frozenset(db.execute(select(NODE_MOUNT.c.folder).where(mine)).scalars())
-    if gone := before - folders:
-        db.execute(delete(NODE_MOUNT).where(mine, NODE_MOUNT.c.folder.in_(gone)))
-    for folder in sorted(folders - before):
-        db.execute(insert_unless_there(db, NODE_MOUNT), {"node": node, "folder": folder})
 
 
 def forget_mount(db: Connection, node: str, folder: str) -> bool:
     """Record that jobs cannot mount a folder on a node now. Return False if they could not before either."""
-    gone = delete(NODE_MOUNT).where(NODE_MOUNT.c.node == node, NODE_MOUNT.c.folder == folder)
-    return bool(db.execute(gone).rowcount)
+    mine = (NODE_HAS.c.node == node, NODE_HAS.c.need == NeedKind.MOUNT, NODE_HAS.c.name == folder)
+    return bool(db.execute(delete(NODE_HAS).where(*mine)).rowcount)
 
 
-def mounts_of_nodes(db: Connection) -> Mapping[str, frozenset[str]]:
+def what_nodes_have(db: Connection) -> Mapping[str, frozenset[tuple[NeedKind, str]]]:
     """Return the folders that jobs can mount, and ways to fetch inputs, by node; none of a node that is not known."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for row in db.execute(select(NODE_MOUNT)):
-        found[row.node].add(row.folder)
-    return defaultdict(frozenset, {node: frozenset(folders) for node, folders in found.items()})
+    found: dict[str, set[tuple[NeedKind, str]]] = defaultdict(set)
+    for row in db.execute(select(NODE_HAS)):
+        found[row.node].add((row.need, row.name))
+    return defaultdict(frozenset, {node: frozenset(has) for node, has in found.items()})
 
 
 def _kind(db: Connection, kind: NodeKind) -> int:
@@ -110,18 +104,15 @@ def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = Non
 
     A node that was last looked at before `since_s` may have any folder by now.
     """
-    if not any(lane.kind or lane.not_on or lane.mounts for lane in lanes):
-        return {lane.id: frozenset() for lane in lanes}
-    mounts = mounts_of_nodes(db)
+    has = what_nodes_have(db)
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
-    looked_at = frozenset(node.name for node in nodes)
-    if since_s is not None and any(lane.mounts for lane in lanes):
-        looked_at = nodes_seen_since(db, since_s)
+    names = frozenset(node.name for node in nodes)
+    looked_at = names if since_s is None else nodes_seen_since(db, since_s)
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
     return {
-        lane.id: kept_off(lane.not_on, [node.name for node in nodes])
+        lane.id: kept_off(lane, names)
         | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
-        | frozenset(name for name in looked_at if not mounts[name].issuperset(lane.mounts.split()))
+        | frozenset(name for name in looked_at if not has[name] >= needs(lane))
         for lane in lanes
     }
 
@@ -138,22 +129,17 @@ class Obstacles:
 
 def obstacles(db: Connection, job: int) -> Obstacles | None:
     """Return what is known to keep the job from some nodes; None if nothing is."""
-    lane = db.execute(
-        select(LANE.c.kind, LANE.c.not_on, LANE.c.mounts).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)
-    ).one_or_none()
-    if lane is None or not (lane.kind or lane.not_on or lane.mounts):
+    lane: Any = db.execute(select(LANE).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)).one_or_none()
+    if lane is None:
         return None
-    kinds, mounts = _kinds(db), mounts_of_nodes(db)
+    kinds, has = _kinds(db), what_nodes_have(db)
+    nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)).all()
     lacking: dict[str, str] = {}
-    names: list[str] = []
-    nodes = select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)
-    for node in db.execute(nodes):
-        names.append(node.name)
-        folders = sorted(set(lane.mounts.split()) - mounts[node.name])
-        missing = (*_missing(kinds, node.kind, lane.kind), *map(mount_in_words, folders))
+    for node in nodes:
+        missing = [*_missing(kinds, node.kind, lane.kind), *map(need_in_words, sorted(needs(lane) - has[node.name]))]
         if missing:
             lacking[node.name] = " and ".join(missing)
-    lacking |= dict.fromkeys(kept_off(lane.not_on, names), "")
+    lacking |= dict.fromkeys(kept_off(lane, [node.name for node in nodes]), "")
     return Obstacles(_saved_on(db, job), lacking) if lacking else None
 
 

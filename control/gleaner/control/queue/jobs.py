@@ -23,7 +23,7 @@ from gleaner.control.queue import attempts, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Invalid, Refused
 from gleaner.control.queue.quotas import check_submission
-from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC
+from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition
 
@@ -112,20 +112,20 @@ def submit(
         image_id=images.pushed_id(db, group, spec.image),
         inputs=taken,
     )
+    wish = LaneWish(
+        group=group,
+        submitter=submitter if rules.quotas.limits_running_users(group) else "",
+        cpus=spec.cpus,
+        memory_mib=memory_mib,
+        needs_s=spec.needs_at_least_s or 0,
+        mounts=spec.mounts,
+        fetches=tuple(inputs.schemes_to_fetch(taken)),
+    )
     common: dict[str, Any] = {
         "group": group,
         "campaign": campaign,
         "spec": db.execute(stored.returning(SPEC.c.id)).scalar_one(),
-        "lane": lanes.ensure_for_new(
-            db,
-            group,
-            spec.cpus,
-            memory_mib,
-            saves_itself=spec.saves_itself is not None,
-            submitter=submitter if rules.quotas.limits_running_users(group) else "",
-            needs_s=spec.needs_at_least_s or 0,
-            mounts=(*spec.mounts, *map(lanes.fetch_of, inputs.schemes_to_fetch(taken))),
-        ),
+        "lane": lanes.ensure_for_new(db, wish, saves_itself=spec.saves_itself is not None),
         "state": State.NEW,
         "held": submission.hold,
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,

@@ -28,7 +28,6 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility, deliveries
 from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.lanes import NOWHERE
 from gleaner.control.queue.tables import (
     AGENT,
     ATTEMPT,
@@ -219,7 +218,7 @@ def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
     the index of the waiting jobs, so no more rows are read than are counted.
     """
     mine = db.execute(select(JOB.c.group, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
-    lanes = select(LANE.c.id).where(LANE.c.group == mine.group, LANE.c.not_on != NOWHERE)
+    lanes = select(LANE.c.id).where(LANE.c.group == mine.group, ~LANE.c.is_closed)
     alike = (JOB.c.state == mine.state, JOB.c.priority == mine.priority)
     parts: list[tuple[ColumnElement[bool], ...]] = [
         (JOB.c.state == mine.state, JOB.c.priority > mine.priority),
@@ -364,8 +363,8 @@ def silent_agents(db: Connection, *, now_s: float) -> SilentAgents | None:
 
 _OCCUPIED = text(
     OCCUPIED + " SELECT lane.* FROM occupied JOIN lane ON lane.id = occupied.lane"  # noqa: S608
-    f" WHERE lane.not_on <> '{NOWHERE}' ORDER BY lane.id"
-)
+    " WHERE NOT lane.is_closed ORDER BY lane.id"
+).columns(**{column.name: column.type for column in LANE.c})
 
 
 def waiting(
@@ -514,7 +513,7 @@ _HOLDS = (
 )
 _WAITING = text(
     OCCUPIED + ' SELECT DISTINCT lane."group" FROM occupied JOIN lane ON lane.id = occupied.lane'  # noqa: S608
-    f" WHERE lane.not_on <> '{NOWHERE}'"
+    " WHERE NOT lane.is_closed"
 )
 
 

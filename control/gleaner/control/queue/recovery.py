@@ -17,7 +17,7 @@ from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Sav
 from gleaner.control.models.jobs import Ending
 from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs, lanes
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.queue.tables import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, Phase
+from gleaner.control.queue.tables import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, LaneWish, Phase
 from gleaner.control.queue.transitions import lock, record, take
 from gleaner.control.states import Outcome, State
 
@@ -206,7 +206,7 @@ def _skip_ids(db: Connection, latest_job: int, *, now_s: float) -> None:
     whose = {"campaign": campaign, "index": 0, "spec": db.execute(spec).scalar_one()}
     state = {"state": State.COMPLETE, "outcome": Outcome.CANCELLED, "ended_s": now_s, "held": False, "lost": False}
     counts = dict.fromkeys(("priority", "retries", "failures", "attempt", "sound_attempt"), 0)
-    lane = lanes.ensure_for_new(db, PLACEHOLDER, 1, 16, saves_itself=False)
+    lane = lanes.ensure_for_new(db, LaneWish(group=PLACEHOLDER, cpus=1, memory_mib=16), saves_itself=False)
     db.execute(insert(JOB), about | whose | state | counts | {"id": job, "lane": lane})
     record(db, job, PUT_BACK, now_s=now_s, detail="no program: later jobs have higher numbers than all before")
     if db.dialect.name == "postgresql":

@@ -98,7 +98,15 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
     if row.state is not State.RUNNING:
         raise Refused(f"job {job} cannot be migrated: it does not run, it is {row.state}")
     mine: Any = db.execute(
-        select(ATTEMPT.c.node, LANE.c.cpus, LANE.c.memory_mib, LANE.c.mounts, AGENT.c.kind, SPEC.c.saves_itself)
+        select(
+            ATTEMPT.c.node,
+            LANE.c.cpus,
+            LANE.c.memory_mib,
+            LANE.c.mounts,
+            LANE.c.fetches,
+            AGENT.c.kind,
+            SPEC.c.saves_itself,
+        )
         .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
         .join(SPEC, SPEC.c.id == JOB.c.spec)
         .join(AGENT, AGENT.c.name == JOB.c.agent)
@@ -111,8 +119,7 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
         raise Refused(f"job {job} runs on {to} already")
     if to is not None:
         _check_room(db, job, to, mine)
-    not_on = mine.node if to is None else lanes.only_on(to)
-    values = {"attempt": row.attempt, "from_node": mine.node, "to_node": to, "not_on": not_on, "by": by}
+    values = {"attempt": row.attempt, "from_node": mine.node, "to_node": to, "by": by}
     db.execute(delete(MIGRATION).where(MIGRATION.c.job == job))
     db.execute(insert(MIGRATION), {"job": job, "asked_s": now_s} | values)
     way = Relocating(job, mine.node, to, by).way
@@ -126,8 +133,8 @@ def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
             AGENT.c.node == to, AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()
         )
     ).all()
-    if lacking := sorted(set(mine.mounts.split()) - compatibility.mounts_of_nodes(db)[to]):
-        raise Refused(f"job {job} cannot be migrated to {to}: that node lacks {lanes.mount_in_words(lacking[0])}")
+    if lacking := sorted(lanes.needs(mine) - compatibility.what_nodes_have(db)[to]):
+        raise Refused(f"job {job} cannot be migrated to {to}: that node lacks {lanes.need_in_words(lacking[0])}")
     used = func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib")
     for agent in found:
         here = select(*used).join_from(JOB, LANE, LANE.c.id == JOB.c.lane).where(JOB.c.agent == agent.name)
@@ -216,6 +223,7 @@ _JOBS = (
         LANE.c.cpus,
         LANE.c.memory_mib,
         LANE.c.mounts,
+        LANE.c.fetches,
         SPEC.c.saves_itself,
         ATTEMPT.c.claimed_s,
         or_(JOB.c.held, SAVES_NOTHING, SAVE_HAS_FAILED, _IN_VAIN).label("stays"),
@@ -248,13 +256,13 @@ def nodes_and_jobs(
         kind: tuple(sorted(name for name, other in on_nodes.items() if (kind, other.kind) not in fits))
         for kind in {row.kind for row in agents.values()}
     }
-    mounts = compatibility.mounts_of_nodes(db)
+    has = compatibility.what_nodes_have(db)
     jobs: list[AgentJob] = []
     for row in db.execute(_JOBS).all():
         on = agents.get(row.agent)
         if on is None:
             continue
-        lacking = {name for name in on_nodes if not mounts[name].issuperset(row.mounts.split())}
+        lacking = {name for name in on_nodes if not has[name] >= lanes.needs(row)}
         is_settled = now_s - row.claimed_s >= settled_s
         jobs.append(
             AgentJob(

@@ -44,7 +44,7 @@ from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.selectable import ScalarSelect
 
 from gleaner.control.queue.errors import NotCurrent, TransitionRefused, Unknown
-from gleaner.control.queue.tables import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC
+from gleaner.control.queue.tables import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC, LaneWish
 from gleaner.control.states import State, Transition
 
 _ADD_EVENT = insert(EVENT).inline()
@@ -54,14 +54,12 @@ _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 
 def _lane_of_new() -> ScalarSelect[int]:
     mine, new = LANE.alias("mine"), LANE.alias("new")
-    sizes = ("cpus", "memory_mib", "needs_s", "mounts")
-    same_size = and_(*(new.c[name] == mine.c[name] for name in sizes))
-    same_owner = and_(new.c.group == mine.c.group, new.c.submitter == mine.c.submitter)
-    same = and_(same_owner, same_size, new.c.not_on == literal_column("''"))
+    same = and_(*(new.c[name] == mine.c[name] for name in LaneWish.model_fields))
+    anywhere = and_(new.c.not_on == (), new.c.only_on == literal_column("''"), ~new.c.is_closed)
     kind = case((SPEC.c.saves_itself, ANY_KIND), else_=SAVING)
     return (
         select(new.c.id)
-        .join_from(mine, new, same)
+        .join_from(mine, new, and_(same, anywhere))
         .join(SPEC, SPEC.c.id == JOB.c.spec)
         .where(mine.c.id == JOB.c.lane, new.c.kind == kind)
         .correlate(JOB)

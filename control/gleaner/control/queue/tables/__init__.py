@@ -26,12 +26,15 @@ from gleaner.control.queue.tables.inputs import InputRecord, SecretRecord
 from gleaner.control.queue.tables.jobs import ANY_KIND as ANY_KIND
 from gleaner.control.queue.tables.jobs import SAVING as SAVING
 from gleaner.control.queue.tables.jobs import WAITS as WAITS
-from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneMountRecord, LaneRecord, SpecRecord
+from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneNeedRecord, LaneRecord, SpecRecord
+from gleaner.control.queue.tables.jobs import LaneKey as LaneKey
+from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
+from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
 from gleaner.control.queue.tables.nodes import (
     FitRecord,
     KnownNodeRecord,
+    NodeHasRecord,
     NodeKindRecord,
-    NodeMountRecord,
     NodeRatesRecord,
     NodeTimeMarkRecord,
     NodeTimeRecord,
@@ -51,7 +54,7 @@ def _table(kind: type[QueueRecord]) -> Table:
 CAMPAIGN = _table(CampaignRecord)
 SPEC = _table(SpecRecord)
 LANE = _table(LaneRecord)
-LANE_MOUNT = _table(LaneMountRecord)
+LANE_NEED = _table(LaneNeedRecord)
 JOB = _table(JobRecord)
 ATTEMPT = _table(AttemptRecord)
 CHECKPOINT = _table(CheckpointRecord)
@@ -65,7 +68,7 @@ MIGRATION = _table(MigrationRecord)
 AGENT = _table(AgentRecord)
 KIND = _table(NodeKindRecord)
 FIT = _table(FitRecord)
-NODE_MOUNT = _table(NodeMountRecord)
+NODE_HAS = _table(NodeHasRecord)
 NODE = _table(KnownNodeRecord)
 RATE = _table(NodeRatesRecord)
 NODE_TIME = _table(NodeTimeRecord)

@@ -8,7 +8,7 @@ from sqlmodel import Field
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
 from gleaner.control.models.jobs import Ending, EventRow
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, Text
 
 
 class AttemptRecord(QueueRecord, table=True):
@@ -159,7 +159,8 @@ class PauseRecord(QueueRecord, table=True):
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
     attempt: int
     wakes_s: float
-    not_on: str  # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after that. Empty: none.
+    # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after that.
+    not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
 
 
 class MigrationRecord(QueueRecord, table=True):
@@ -170,6 +171,5 @@ class MigrationRecord(QueueRecord, table=True):
     attempt: int  # The attempt that is to be saved. If another one runs, the job has migrated.
     from_node: str
     to_node: str | None = None
-    not_on: str  # As in a lane: the nodes where the job may not go on when it is saved.
     by: str
     asked_s: float

@@ -4,10 +4,11 @@ What a state implies is a constraint in its table, so that no code path can brea
 are seconds since the epoch.
 """
 
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
-from sqlalchemy import JSON, BigInteger, Dialect, Integer, TypeDecorator
+from sqlalchemy import JSON, BigInteger, Dialect, Integer, String, TypeDecorator
 from sqlalchemy import Text as PlainText
 from sqlmodel import SQLModel
 from sqlmodel._compat import SQLModelConfig
@@ -31,6 +32,19 @@ class Text(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else storable(value)
+
+
+class Names(TypeDecorator[tuple[str, ...]]):
+    """Names without line ends (of nodes, folders, schemes), sorted, as a text that a unique index can hold."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Collection[str] | None, dialect: Dialect) -> str:
+        return "\n".join(sorted(value or ()))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[str, ...]:
+        return tuple((value or "").splitlines())
 
 
 class Document(TypeDecorator[Any]):

@@ -1,9 +1,10 @@
 """Campaigns and jobs, what is submitted with them, and the lanes in which they wait."""
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
 
 from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
-from sqlmodel import Field
+from sqlmodel import Field, SQLModel
 
 from gleaner.agent.job_spec import JobSpec
 from gleaner.control.queue.tables.column_types import (
@@ -12,6 +13,7 @@ from gleaner.control.queue.tables.column_types import (
     CHURNED,
     JSON_OR_NULL,
     Document,
+    Names,
     QueueRecord,
     Text,
 )
@@ -54,8 +56,36 @@ class SpecRecord(QueueRecord, table=True):
     inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
 
 
-class LaneRecord(QueueRecord, table=True):
-    """All waiting jobs that are alike to a claim: of one group, and with the same wishes.
+class LaneWish(SQLModel):
+    """The wishes that the jobs of a lane have in common from their submission on."""
+
+    group: str
+    # The user whose jobs they are, where each of the group's users may have only so many cores. Else empty: anybody's.
+    submitter: str = ""
+    cpus: int
+    memory_mib: int
+    needs_s: int = 0  # The time that an agent must have left for the jobs; 0: any will do.
+    mounts: tuple[str, ...] = Field(default=(), sa_type=Names)  # The folders that the jobs mount.
+    fetches: tuple[str, ...] = Field(default=(), sa_type=Names)  # The schemes of the URLs of their inputs.
+
+
+class LaneKey(LaneWish):
+    """A lane's wishes, and the nodes where its jobs can go on. No two lanes have all of it in common."""
+
+    # The kind of node that the jobs were saved on, and that their next node must fit; 0: any node will do.
+    kind: int = ANY_KIND
+    # The nodes that are not offered the jobs: they refused the jobs' checkpoints, or the jobs migrate away from them.
+    not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
+    only_on: str = ""  # The only node that is offered the jobs, since they migrate to it. Empty: any.
+    is_closed: bool = False  # True if no node is offered the jobs.
+
+    def at(self, **whereto: Any) -> Self:
+        """Return the key of jobs with the same wishes that can continue on all nodes but those excluded here."""
+        return self.model_copy(update={"not_on": (), "only_on": "", "is_closed": False} | whereto)
+
+
+class LaneRecord(LaneKey, QueueRecord, table=True):
+    """All waiting jobs that are alike to a claim.
 
     A lane is never deleted: `claims` steps over a lane without waiting jobs."""
 
@@ -63,45 +93,26 @@ class LaneRecord(QueueRecord, table=True):
     __table_args__ = (
         CheckConstraint("cpus >= 1", "cpus_positive"),
         CheckConstraint("memory_mib >= 1", "memory_positive"),
-        Index(
-            "lane_wishes",
-            "group",
-            "cpus",
-            "memory_mib",
-            "kind",
-            "not_on",
-            "submitter",
-            "needs_s",
-            "mounts",
-            unique=True,
-        ),
+        Index("lane_key", *LaneKey.model_fields, unique=True),
     )
     id: int = Field(primary_key=True)
-    cpus: int
-    memory_mib: int
-    # The kind of node that the jobs were saved on, and that their next node must fit; 0: any node will do.
-    kind: int = 0
-    # The nodes where the jobs may not go on: they refused the jobs' checkpoints, or the jobs migrated away. See
-    # `lanes`.
-    not_on: str = ""
-    # Empty in a lane that is older than the groups' own lanes: only jobs that are Complete are in it.
-    group: str = ""
-    # The user whose jobs they are, where each of the group's users may have only so many cores. Else empty: anybody's.
-    submitter: str = ""
-    # The time that an agent must have left for the jobs; 0: any will do.
-    needs_s: int = 0
-    # The folders that the jobs mount, and the schemes of their inputs' URLs (`lanes.fetch_of`), sorted, a line each.
-    # `LaneMountRecord` has a row for each.
-    mounts: str = ""
 
 
-class LaneMountRecord(QueueRecord, table=True):
-    """Folders that the jobs of a lane mount, and ways to fetch their inputs. A node that lacks one of them is not
+class NeedKind(StrEnum):
+    """A kind of thing that jobs need and a node may lack."""
+
+    MOUNT = "mount"
+    FETCH = "fetch"
+
+
+class LaneNeedRecord(QueueRecord, table=True):
+    """A folder that the jobs of a lane mount, or the scheme of an input's URL. Only nodes that have all of them are
     offered the jobs."""
 
-    __tablename__ = "lane_mount"
+    __tablename__ = "lane_need"
     lane: int = Field(primary_key=True, foreign_key="lane.id")
-    folder: str = Field(primary_key=True)
+    need: NeedKind = Field(primary_key=True, sa_type=Enum(NeedKind, name="need", **BY_VALUE))
+    name: str = Field(primary_key=True)
 
 
 class JobRecord(QueueRecord, table=True):

@@ -8,6 +8,7 @@ from sqlmodel import Field
 from gleaner.control.policy.node_health import NodeHealth
 from gleaner.control.policy.node_time import FIELDS
 from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
+from gleaner.control.queue.tables.jobs import NeedKind
 
 
 class NodeKindRecord(QueueRecord, table=True):
@@ -30,12 +31,13 @@ class FitRecord(QueueRecord, table=True):
     node: int = Field(primary_key=True, foreign_key="kind.id")
 
 
-class NodeMountRecord(QueueRecord, table=True):
-    """The folders that jobs could mount on a node when an agent last registered there."""
+class NodeHasRecord(QueueRecord, table=True):
+    """A folder that jobs could mount, or a scheme that could be fetched, when an agent last registered on a node."""
 
-    __tablename__ = "node_mount"
+    __tablename__ = "node_has"
     node: str = Field(primary_key=True)
-    folder: str = Field(primary_key=True)
+    need: NeedKind = Field(primary_key=True, sa_type=Enum(NeedKind, name="need", **BY_VALUE))
+    name: str = Field(primary_key=True)
 
 
 class KnownNodeRecord(QueueRecord, table=True):
