@@ -47,7 +47,8 @@ def slice_(ending: Ending | None = None, said: str = "", *, restored: bool = Fal
     why = next((each for each in ReturnReason if said.startswith(each)), None)
     return AttemptRow(
         attempt=1, agent="a", node="node2" if restored else "node1", claimed_s=1.0, ended_s=None, ending=ending,
-        why=why, detail=said, started_s=None, restored_from="1/1" if restored else None, restore_s=0.9, compute_s=2.5,
+        why=why, detail=said, started_s=None, restore_s=0.9, compute_s=2.5,
+        from_attempt=1 if restored else None, from_number=1 if restored else None,
         save_s=1.2,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.agent.job_spec import JobSpec
-from gleaner.control.models.jobs import AttemptRow, JobDetail, JobRow
+from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail, JobRow
 from gleaner.control.models.nodes import NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import PARTS, BandStep
@@ -56,7 +56,8 @@ def _attempts(draw: st.DrawFn) -> AttemptRow:
     claimed_s = draw(SECONDS)
     return AttemptRow(
         attempt=1, agent="a", node="n", claimed_s=claimed_s, ended_s=draw(st.none() | SECONDS), ending=None, detail="",
-        started_s=None, restored_from=None, restore_s=draw(SECONDS), compute_s=draw(SECONDS), save_s=draw(SECONDS),
+        started_s=None, from_attempt=None, from_number=None,
+        restore_s=draw(SECONDS), compute_s=draw(SECONDS), save_s=draw(SECONDS),
     )  # fmt: skip
 
 
@@ -78,8 +79,8 @@ def test_whatever_clocks_say_a_chart_stays_in_its_frame(attempts: list[AttemptRo
 
 def test_a_chart_shows_what_each_slice_was_spent_on() -> None:
     saved = AttemptRow(
-        attempt=1, agent="a", node="n1", claimed_s=1000.0, ended_s=1100.0, ending="saved", detail="", started_s=1000.0,
-        restored_from=None, restore_s=0.0, compute_s=60.0, save_s=30.0,
+        attempt=1, agent="a", node="n1", claimed_s=1000.0, ended_s=1100.0, ending=Ending.SAVED, detail="",
+        started_s=1000.0, from_attempt=None, from_number=None, restore_s=0.0, compute_s=60.0, save_s=30.0,
     )  # fmt: skip
     runs = saved.model_copy(
         update={"claimed_s": 1150.0, "ended_s": None, "restore_s": 20.0, "compute_s": 0.0, "save_s": 0.0, "node": "n2"}

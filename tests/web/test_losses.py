@@ -128,8 +128,8 @@ def test_a_jobs_page_says_when_it_was_saved_and_what_was_computed_in_vain(harnes
 
 def test_a_lost_slice_without_a_detail_has_the_reason_that_its_ending_tells() -> None:
     slice_ = AttemptRow(
-        attempt=1, agent="a", node="n1", claimed_s=0, ended_s=1, ending="lost", detail="", started_s=None,
-        restored_from=None, restore_s=0, compute_s=0, save_s=0,
+        attempt=1, agent="a", node="n1", claimed_s=0, ended_s=1, ending=Ending.LOST, detail="", started_s=None,
+        from_attempt=None, from_number=None, restore_s=0, compute_s=0, save_s=0,
     )  # fmt: skip
     said = {ending: ending_reason(slice_.model_copy(update={"ending": ending})) for ending in ("lost", "saved", None)}
     assert said == {"lost": "its agent was not heard of any more", "saved": "", None: ""}

@@ -18,7 +18,7 @@ from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import LogLines
 from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.control_state import ControlState
-from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.agents import AgentRow, Phase
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.drains import DrainPhase, DrainRow, DrainTask
 from gleaner.control.models.jobs import AttemptRow, EventRow, JobDetail, JobRow, LogPage
@@ -278,7 +278,7 @@ def _job_page(word: str) -> str:
     )  # fmt: skip
     attempt = AttemptRow(
         attempt=1, agent=word, node=word, claimed_s=0.0, ended_s=None, ending=None, detail=word, started_s=None,
-        restored_from=None, restore_s=0.0, compute_s=0.0, save_s=0.0,
+        from_attempt=None, from_number=None, restore_s=0.0, compute_s=0.0, save_s=0.0,
     )  # fmt: skip
     spec = JobSpec.model_construct(
         name=word, image=f"i{word}", command=(word, word), environment={f"E{word}": word}, retries=0
@@ -310,7 +310,7 @@ def _cluster_pages(word: str) -> str:
         excluded_until_s=None, suspect=f"d{word}", drained=f"d{word}", wrong=(word,),
     )  # fmt: skip
     agent = AgentRow(
-        name=word, node=f"n{word}", phase=word, scheduler_id=word, end_s=0.0, submitted_s=0.0, registered_s=None,
+        name=word, node=f"n{word}", phase=Phase.LIVE, scheduler_id=word, end_s=0.0, submitted_s=0.0, registered_s=None,
         ended_s=None, jobs=(), reason=word,
     )  # fmt: skip
     cluster = ClusterStatus(read_s=0.0, stale=False, problem=f"p{word}", boundary_s=0.0, nodes=(node,))

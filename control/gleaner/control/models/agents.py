@@ -1,15 +1,25 @@
 """Agents, as users and admins see them."""
 
+from enum import StrEnum
+
 from gleaner.control.models.base import Reply
 
 
-class AgentRow(Reply):
-    """One agent that control knows."""
+class Phase(StrEnum):
+    """The phase of an agent's life."""
+
+    SUBMITTED = "submitted"
+    LIVE = "live"
+    SILENT = "silent"
+    ENDED = "ended"
+
+
+class KnownAgent(Reply):
+    """One agent that control has submitted."""
 
     name: str
     node: str | None
-    phase: str
-    """submitted, live, silent, ended."""
+    phase: Phase
     scheduler_id: str | None
     end_s: float
     """The shared end that the agent was submitted for."""
@@ -17,5 +27,10 @@ class AgentRow(Reply):
     registered_s: float | None
     ended_s: float | None
     """The time at which the agent was done, by its own report."""
-    jobs: tuple[int, ...]
     reason: str
+
+
+class AgentRow(KnownAgent):
+    """An agent, and the jobs that run on it."""
+
+    jobs: tuple[int, ...]

@@ -5,6 +5,16 @@ from gleaner.control.models.base import Reply
 MAX_CAMPAIGN = 2**31 - 1
 
 
+class KnownCampaign(Reply):
+    """Jobs that were submitted together."""
+
+    id: int
+    name: str
+    group: str
+    submitter: str = ""
+    submitted_s: float
+
+
 class CampaignStatus(Reply):
     """The number of jobs in each state, of a campaign or (`campaign` None) of all that the caller may see."""
 

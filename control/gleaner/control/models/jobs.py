@@ -3,10 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    Field,
-)
+from pydantic import AfterValidator, Field, computed_field
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, Shape
@@ -97,19 +94,26 @@ class AttemptRow(Reply):
     node: str
     claimed_s: float
     ended_s: float | None
-    ending: str | None
-    """saved, succeeded, failed, lost, forgotten, returned, cancelled; None while it lives."""
+    ending: Ending | None
+    """None while it lives."""
     why: ReturnReason | None = None
     """The reason of a returned attempt; `detail` begins with it."""
     detail: str
     started_s: float | None
-    restored_from: str | None
-    """ATTEMPT/NUMBER of the checkpoint it went on from; None: from the beginning."""
+    from_attempt: int | None
+    """The checkpoint it went on from; None: from the beginning."""
+    from_number: int | None
     start_s: float = 0.0
     """For inputs, the image, and the start of a new job."""
     restore_s: float
     compute_s: float
     save_s: float
+
+    @computed_field
+    @property
+    def restored_from(self) -> str | None:
+        """The checkpoint it went on from, as ATTEMPT/NUMBER."""
+        return None if self.from_attempt is None else f"{self.from_attempt}/{self.from_number}"
 
 
 NOTHING_TO_KEEP = "nothing to keep"

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from gleaner.agent.job_spec import Name, Shape
 from gleaner.control.models.base import Reply
-from gleaner.control.models.campaigns import MAX_CAMPAIGN
+from gleaner.control.models.campaigns import MAX_CAMPAIGN, KnownCampaign
 from gleaner.control.models.jobs import JobRow
 from gleaner.control.states import Outcome, State
 
@@ -61,14 +61,9 @@ class JobPage(Reply):
     total: int
 
 
-class CampaignRow(Reply):
+class CampaignRow(KnownCampaign):
     """One campaign in a list, with the number of its jobs in each state."""
 
-    id: int
-    name: str
-    group: str
-    submitter: str
-    submitted_s: float
     waiting: int
     running: int
     succeeded: int

@@ -165,9 +165,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
 
 def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
-    for row in db.execute(found).mappings():
-        start = None if row["from_attempt"] is None else f"{row['from_attempt']}/{row['from_number']}"
-        yield AttemptRow.model_validate({**row, "restored_from": start})
+    return (AttemptRow(**row) for row in db.execute(found).mappings())
 
 
 def _last_failure(row: JobRow, slices: Sequence[AttemptRow]) -> str | None:

@@ -60,19 +60,10 @@ def campaign_page(db: Connection, wanted: CampaignSearch) -> CampaignPage:
         words = (CAMPAIGN.c.name, CAMPAIGN.c.submitter)
         conditions.append(_with_text(wanted.text, number=CAMPAIGN.c.id, words=words))
     page = _sorted(select(CAMPAIGN).where(*conditions), wanted.order, _CAMPAIGN_COLUMNS, number=CAMPAIGN.c.id)
-    rows = db.execute(page.limit(ROWS_A_PAGE).offset(wanted.skipped)).all()
-    counts = _counts(db, [row.id for row in rows])
-    found = tuple(
-        CampaignRow(
-            id=row.id,
-            name=row.name,
-            group=row.group,
-            submitter=row.submitter,
-            submitted_s=row.submitted_s,
-            **(dict.fromkeys(_COUNTED, 0) | counts.get(row.id, {})),
-        )
-        for row in rows
-    )
+    rows = db.execute(page.limit(ROWS_A_PAGE).offset(wanted.skipped)).mappings().all()
+    counts = _counts(db, [row["id"] for row in rows])
+    none = dict.fromkeys(_COUNTED, 0)
+    found = tuple(CampaignRow.model_validate({**row, **none, **counts.get(row["id"], {})}) for row in rows)
     total = db.execute(select(func.count()).select_from(CAMPAIGN).where(*conditions)).scalar_one()
     return CampaignPage(campaigns=found, total=total)
 

@@ -3,8 +3,8 @@
 from sqlalchemy import Table
 from sqlmodel import SQLModel
 
+from gleaner.control.models.agents import Phase as Phase
 from gleaner.control.queue.tables.agents import AgentRecord
-from gleaner.control.queue.tables.agents import Phase as Phase
 from gleaner.control.queue.tables.attempts import (
     AttemptRecord,
     CheckpointRecord,

@@ -1,25 +1,16 @@
 """Agents that control has submitted."""
 
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
+from gleaner.control.models.agents import KnownAgent, Phase
 from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
 
 
-class Phase(StrEnum):
-    """The phase of an agent's life."""
-
-    SUBMITTED = "submitted"
-    LIVE = "live"
-    SILENT = "silent"
-    ENDED = "ended"
-
-
-class AgentRecord(QueueRecord, table=True):
-    """One agent that control has submitted."""
+class AgentRecord(KnownAgent, QueueRecord, table=True):
+    """One agent, with what control needs to know of it."""
 
     __tablename__ = "agent"
     __table_args__ = (
@@ -32,16 +23,9 @@ class AgentRecord(QueueRecord, table=True):
     )
     name: str = Field(primary_key=True)
     phase: Phase = Field(sa_type=Enum(Phase, name="phase", **BY_VALUE))
-    scheduler_id: str | None = None
-    end_s: float
-    submitted_s: float
-    registered_s: float | None = None
     lease_until_s: float | None = None
-    ended_s: float | None = None
-    node: str | None = None
     facts: Any = Field(default=None, sa_type=JSON, nullable=True)
     vacate: bool
     reason: str = Field(sa_type=Text)
-    kind: int | None = Field(
-        default=None, foreign_key="kind.id"
-    )  # The kind of its node, by the facts that the agent registered with.
+    # The kind of its node, by the facts that the agent registered with.
+    kind: int | None = Field(default=None, foreign_key="kind.id")

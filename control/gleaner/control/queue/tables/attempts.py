@@ -6,12 +6,12 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, ForeignKeyConstr
 from sqlmodel import Field
 
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
-from gleaner.control.models.jobs import Ending, EventRow
+from gleaner.control.models.jobs import AttemptRow, Ending, EventRow
 from gleaner.control.policy.node_health import Blame
 from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, Text
 
 
-class AttemptRecord(QueueRecord, table=True):
+class AttemptRecord(AttemptRow, QueueRecord, table=True):
     """One claim of one job by one agent."""
 
     __tablename__ = "attempt"
@@ -35,23 +35,13 @@ class AttemptRecord(QueueRecord, table=True):
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
     attempt: int = Field(primary_key=True)
     agent: str = Field(foreign_key="agent.name")
-    node: str
-    claimed_s: float
-    ended_s: float | None = None
     ending: Ending | None = Field(default=None, sa_type=Enum(Ending, name="ending", **BY_VALUE))
     exit_code: int | None = None
     # The reason of an attempt that was returned. `detail` begins with it.
     why: ReturnReason | None = Field(default=None, sa_type=Enum(ReturnReason, name="why", **BY_VALUE | {"length": 24}))
     detail: str = Field(sa_type=Text)
-    from_attempt: int | None = None
-    from_number: int | None = None
     # The number of the first line that this attempt writes. Lines of earlier attempts from there on are superseded.
     log_from: int = Field(sa_type=BigInteger)
-    started_s: float | None = None
-    start_s: float = 0.0
-    restore_s: float
-    compute_s: float
-    save_s: float
     # The part of `compute_s` that counts against the job's limit: until its latest checkpoint or its own end.
     counted_s: float = 0.0
 

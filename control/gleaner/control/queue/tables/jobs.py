@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field, SQLModel
 
 from gleaner.agent.job_spec import JobSpec
+from gleaner.control.models.campaigns import KnownCampaign
 from gleaner.control.queue.tables.column_types import (
     BIG_ID,
     BY_VALUE,
@@ -29,15 +30,11 @@ SAVING = -1
 like the others, so that a claim and the planner ask `fit` only."""
 
 
-class CampaignRecord(QueueRecord, table=True):
-    """Jobs that were submitted together."""
+class CampaignRecord(KnownCampaign, QueueRecord, table=True):
+    """One campaign."""
 
     __tablename__ = "campaign"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    name: str
-    group: str
-    submitted_s: float
-    submitter: str = ""
 
 
 class SpecRecord(QueueRecord, table=True):
