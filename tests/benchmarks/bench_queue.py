@@ -185,7 +185,8 @@ def _fill(engine: Engine, waiting: int, group: str) -> None:
         counted = text("SELECT count(*) FROM job WHERE state = 'New' AND \"group\" = :group")
         there = db.execute(counted, {"group": group}).scalar_one()
         columns = (
-            '"group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt, submitted_s'
+            '"group", submitter, spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
+            ' submitted_s'
         )
         db.execute(
             text(
