@@ -27,7 +27,8 @@ JOB = {
 }  # fmt: skip
 ATTEMPT = {
     "attempt": 1, "agent": "a", "node": "n1", "claimed_s": 1.5e9, "ended_s": 1.6e9, "ending": "lost", "detail": "why",
-    "started_s": 1.5e9, "restored_from": "1/1", "restore_s": 0.5, "compute_s": 5.0, "save_s": 1.0,
+    "started_s": 1.5e9, "from_attempt": 1, "from_number": 1, "restore_s": 0.5, "compute_s": 5.0,
+    "save_s": 1.0,
 }  # fmt: skip
 SPEC: dict[str, Any] = {
     "name": "pi", "image": "a/b", "command": ["x"], "environment": {"A": "b"}, "retries": 1, "needs_at_least_s": 60,

@@ -37,7 +37,7 @@ FULL: dict[str, Any] = DETAIL | {
     "spec": SPEC | {
         "saves_itself": {"signal": "SIGUSR1", "exit_code": 85}, "retry_on": [75, 137], "never_retry_on": [2],
     },
-    "attempts": [ATTEMPT, ATTEMPT | {"attempt": 2, "ending": None, "restored_from": None, "save_s": 2.25}],
+    "attempts": [ATTEMPT, ATTEMPT | {"attempt": 2, "ending": None, "from_attempt": None, "save_s": 2.25}],
 }  # fmt: skip
 BARE: dict[str, Any] = DETAIL | {
     "job": JOB | ALONE | {"held": False, "submitter": ""}, "unsaved_because": "cannot be saved: it has a queue",

@@ -4,15 +4,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 
 def children() -> set[str]:
     """The processes that this one has started and that have not ended, those of tests before included."""
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    return {child for task in tasks for child in (task / "children").read_text().split()}
+    found = set[str]()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.update((task / "children").read_text().split())
+    return found
 
 
 def shown_to_others(process: str) -> list[bytes]:
