@@ -13,6 +13,7 @@ from tests.slurm.records import node, seen
 from gleaner.agent.messages import Completed, Slice
 from gleaner.control.queue import attempt_reports, retention
 from gleaner.control.queue.database import transaction
+from gleaner.control.slurm.snapshot import Snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -503,6 +504,16 @@ def test_an_old_or_missing_schema_is_named_before_a_local_token_is_made(admin: C
     assert "glean control migrate" in admin.refused(*arguments, code=1)
     assert admin.good("control", "migrate") == "the queue's schema is up to date\n"
     assert len(admin.good(*arguments).strip()) >= 40
+
+
+def test_a_stop_is_in_the_queue_and_a_job_says_that_it_waits(harness: CliHarness, admin: CliHarness) -> None:
+    harness.state.cluster = Snapshot(time.time())
+    harness.good("submit", "--image", "a", "--", "run")
+    assert "no control program leads" in admin.good("control", "stop")
+    assert "all agents are stopped since " in harness.good("show", "1")
+    assert admin.good("control", "start") == "agents may start again\n"
+    assert admin.good("control", "start") == "nothing was stopped\n"
+    assert "all agents are stopped" not in harness.good("show", "1")
 
 
 def test_a_control_program_that_does_not_lead_says_so_and_serves_reads(harness: CliHarness) -> None:

@@ -12,6 +12,7 @@ from gleaner.control.queue.tables import Phase
 from gleaner.control.slurm.snapshot import Snapshot
 
 NOTHING = Fleet((), (), (), (), (), ())
+STAYS = (("a", "7"),)
 SUBMITTED = AgentHere("a", Phase.SUBMITTED, "7", 5000, 900, None, None, None)
 LIVE = AgentHere("a", Phase.LIVE, "7", 5000, 900, "n1", 2, 300)
 USED, IDLE = node("n1", 6, 4000, "ALLOCATED"), node("n2")
@@ -31,11 +32,13 @@ def together(
 
 
 def test_a_running_agent_offers_what_its_jobs_leave_free() -> None:
-    assert together(LIVE) == replace(NOTHING, running=(RunningAgent(5000, Resources(2, 300), "n1"),))
+    assert together(LIVE) == replace(NOTHING, running=(RunningAgent(5000, Resources(2, 300), "n1"),), staying=STAYS)
 
 
 def test_one_that_has_not_registered_yet_offers_its_whole_node() -> None:
-    assert together(SUBMITTED) == replace(NOTHING, running=(RunningAgent(5000, Resources(6, 4000), "n1"),))
+    assert together(SUBMITTED) == replace(
+        NOTHING, running=(RunningAgent(5000, Resources(6, 4000), "n1"),), staying=STAYS
+    )
 
 
 def test_one_that_is_ending_or_silent_or_unknown_offers_nothing_but_counts() -> None:

@@ -17,7 +17,7 @@ from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, deliveries, drains, jobs, node_health
+from gleaner.control.queue import agents, attempt_reports, deliveries, drains, jobs, node_health, stop
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
 from gleaner.control.settings import OutputSettings, RoundSettings
@@ -375,6 +375,29 @@ def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_c
     faked.heal("closed")
     harness.round()
     assert (len(faked.calls("sbatch")), harness.state.problem) == (2, "")
+
+
+def test_a_stop_lasts_until_it_is_lifted_and_lets_agents_that_run_save_their_jobs(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    harness.round()
+    faked.switch("stuck")
+    harness.submit_jobs(1)
+    harness.round()  # sees one run on n1, and another one wait
+    with transaction(harness.state.engine) as db:
+        stop.set_stop(db, by="ann", now_s=harness.now_s)
+    for _ in range(2):
+        harness.restart()
+        harness.round()
+    warned, withdrawn = ([call["words"] for call in faked.calls("scancel")], len(faked.calls("sbatch")))
+    assert (warned, withdrawn) == ([["101"], ["--batch", "--signal=USR1", "100"]], 2)
+    assert "by ann: `glean control start` ends that" in harness.state.problem
+    end_jobs(faked.folder)
+    with transaction(harness.state.engine) as db:
+        assert stop.end_stop(db)
+    harness.round()
+    assert (len(faked.calls("sbatch")), harness.state.problem) == (4, "")
 
 
 def test_pending_agents_are_withdrawn_when_nothing_waits_any_more(harness: DaemonHarness, faked: FakedSlurm) -> None:

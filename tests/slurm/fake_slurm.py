@@ -87,6 +87,8 @@ def save(jobs: list[dict[str, object]]) -> None:
 
 
 def scontrol(words: list[str]) -> int:
+    if words[0] == "update":
+        return 0
     if words[1] == "config":
         return show_file("config")
     if words[1] == "job":
@@ -178,7 +180,7 @@ def sbatch(words: list[str]) -> int:
 def scancel(words: list[str]) -> int:
     jobs = load()
     for job in jobs:
-        if str(job["id"]) in words and job["state"] in {"RUNNING", "PENDING"}:
+        if str(job["id"]) in words and job["state"] in {"RUNNING", "PENDING"} and "--signal=USR1" not in words:
             job |= {"state": "CANCELLED", "end": int(time.time())}
     save(jobs)
     return 0

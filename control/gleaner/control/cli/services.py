@@ -1,7 +1,10 @@
-"""The verbs of the services: `glean control run|migrate|prepare|backup|restore`, `glean agent ...`, and `glean run`."""
+"""The verbs of the services: `glean control run|stop|start|...`, `glean agent ...`, and `glean run`."""
 
+import getpass
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +17,11 @@ from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import one_line
+from gleaner.control.settings import Settings
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from gleaner.control.queue.recovery import Recovered
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
@@ -30,6 +36,35 @@ def run() -> Answer:
 
         serve(settings)
     return Answer(None)
+
+
+@control_app.command()
+def stop() -> Answer:
+    """Stop all agents until `glean control start`. Those that run save their jobs and end, and none is submitted."""
+    with _queue() as (settings, engine):
+        from gleaner.control.queue import leader
+        from gleaner.control.queue import stop as stops
+        from gleaner.control.queue.database import transaction
+
+        with transaction(engine) as db:
+            stops.set_stop(db, by=getpass.getuser(), now_s=time.time())
+            is_served = leader.leader(db, now=leader.NOW) is not None
+    if is_served:
+        return Answer(f"stopped: within {settings.rounds.poll_s:g} s all agents are told to save their jobs and end")
+    cure = f"scancel -p {settings.cluster.partition}"
+    return Answer(f"stopped, but no control program leads, so nobody tells the agents that run. To end them: {cure}")
+
+
+@control_app.command()
+def start() -> Answer:
+    """Let agents start again after `glean control stop`."""
+    with _queue() as (_settings, engine):
+        from gleaner.control.queue import stop as stops
+        from gleaner.control.queue.database import transaction
+
+        with transaction(engine) as db:
+            was_stopped = stops.end_stop(db)
+    return Answer("agents may start again" if was_stopped else "nothing was stopped")
 
 
 @control_app.command()
@@ -71,13 +106,9 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; one of that name is replaced.")],
 ) -> Answer:
     """Copy the queue's database into one file, while control runs."""
-    settings = load_settings()
-    with server_parts():
+    with _queue() as (_settings, engine):
         from gleaner.control.queue.backup import back_up
-        from gleaner.control.queue.database import check_schema, connect
 
-        engine = connect(settings.queue.url)
-        check_schema(engine)
         try:
             size_bytes = back_up(engine, file)
         except OSError as error:
@@ -106,6 +137,18 @@ def restore(
         except StorageError as error:
             raise Failure(one_line(str(error))) from error
     return Answer(_restored(done))
+
+
+@contextmanager
+def _queue() -> Generator[tuple[Settings, "Engine"]]:
+    """Open the queue's database, whose schema must be this version's."""
+    settings = load_settings()
+    with server_parts():
+        from gleaner.control.queue.database import check_schema, connect
+
+        engine = connect(settings.queue.url)
+        check_schema(engine)
+        yield settings, engine
 
 
 def _restored(done: "Recovered") -> str:

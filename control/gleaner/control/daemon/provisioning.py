@@ -38,6 +38,7 @@ from gleaner.control.policy.provisioning import (
 )
 from gleaner.control.policy.resources import NOTHING, Resources
 from gleaner.control.queue import agents, deliveries, drains, lanes, node_health, node_rates, queries, tokens
+from gleaner.control.queue import stop as stops
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
@@ -129,6 +130,8 @@ class Fleet:
     """Agents that are pending for the scheduler and closed for us: their tokens are worth nothing."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
+    staying: tuple[tuple[str, SchedulerId], ...] = ()
+    """Those on nodes that nobody has told to leave."""
 
 
 class Provisioning:
@@ -161,11 +164,16 @@ class Provisioning:
             state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in view.nodes}
             if not state.is_leader:  # the look may have taken longer than the term
                 return
+            with snapshot(state.engine) as db:
+                stopped = stops.why_stopped(db)
             seen = self._reconcile(view)
-            actions = self._plan(now_s, rules, view, seen)
+            actions = self._plan(now_s, rules, view, seen, is_stopped=bool(stopped))
             self._withdraw(actions.withdraw, seen.useless, view)
-            self._submit_all(actions, now_s)
-            causes = (view.gaps, kill_switch(view, partition), *(pause.cause for pause in self._pauses))
+            if stopped:
+                self._vacate(seen.staying, now_s)
+            else:
+                self._submit_all(actions, now_s)
+            causes = (stopped, view.gaps, kill_switch(view, partition), *(pause.cause for pause in self._pauses))
             self._report("; ".join(filter(None, causes)))
         except NotLeading:  # no problem of this loop
             raise
@@ -249,7 +257,23 @@ class Provisioning:
             cause = f"agents end before they register, and none has since: {advice} on the node"
             self._early_ends.begin(cause, now_s=now_s, poll_s=settings.rounds.poll_s)
 
-    def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet) -> Plan:
+    def _vacate(self, staying: Collection[tuple[str, SchedulerId]], now_s: float) -> None:
+        """Let these agents save their jobs and end. Slurm ends those that have not within the grace."""
+        if not staying:
+            return
+        with self._state.writing() as db:
+            for name, _ in staying:
+                agents.vacate(db, name)  # a heartbeat tells it too, should this program be killed now
+        self._state.check_leads()
+        gone_s = now_s + self._state.settings.entitlements.grace_s
+        for name, id_ in staying:
+            try:
+                self._cluster.vacate([id_], gone_s=gone_s)
+            except ClusterRefused as error:  # it may have ended just now
+                _log.info("agent not told to leave", agent=name, reason=str(error))
+        self._snapshots.outdate()
+
+    def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet, *, is_stopped: bool) -> Plan:
         with snapshot(self._state.engine) as db:
             is_due = lanes.is_pause_over(db, now_s)
         if is_due:  # a claim ends pauses too, but there is no claim while no agent is there
@@ -266,6 +290,8 @@ class Provisioning:
         needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
         if delivers and not seen.running:
             needed.append(TO_DELIVER)
+        if is_stopped:
+            needed = []
         return plan(
             ProvisioningView(
                 now_s=now_s,
@@ -418,6 +444,11 @@ def fleet(
             _running(agent, by_name.get(agent.name), free_nodes)
             for agent in view.jobs
             if phases[agent.name] is not JobPhase.PENDING
+        ),
+        staying=tuple(
+            (a.name, SchedulerId(a.id))
+            for a in view.jobs
+            if phases[a.name] is JobPhase.RUNNING and a.name in by_name and not by_name[a.name].is_leaving
         ),
     )
 

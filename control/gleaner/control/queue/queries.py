@@ -416,6 +416,8 @@ class AgentHere:
     node: str | None
     free_cpus: int | None
     free_memory_mib: int | None
+    is_leaving: bool = False
+    """It was told to save its jobs and end."""
 
 
 def memory_offered(db: Connection) -> frozenset[int]:
@@ -457,6 +459,7 @@ def agents_here(db: Connection) -> tuple[AgentHere, ...]:
                 node=row.node,
                 free_cpus=None if facts is None else facts["cpus"] - cpus,
                 free_memory_mib=None if facts is None else facts["memory_mib"] - memory_mib,
+                is_leaving=row.vacate,
             )
         )
     return tuple(here)

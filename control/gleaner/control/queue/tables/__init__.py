@@ -41,7 +41,7 @@ from gleaner.control.queue.tables.nodes import (
     NodeUseRecord,
     RegularDelayRecord,
 )
-from gleaner.control.queue.tables.tokens import LeaderRecord, TokenRecord, WebSessionRecord
+from gleaner.control.queue.tables.tokens import LeaderRecord, StopRecord, TokenRecord, WebSessionRecord
 
 METADATA = SQLModel.metadata
 """All tables."""
@@ -88,3 +88,4 @@ DRAIN = _table(DrainRecord)
 TOKEN = _table(TokenRecord)
 WEB_SESSION = _table(WebSessionRecord)
 LEADER = _table(LeaderRecord)
+STOP = _table(StopRecord)

@@ -36,6 +36,16 @@ class WebSessionRecord(QueueRecord, table=True):
     expires_s: float = Field(index=True)
 
 
+class StopRecord(QueueRecord, table=True):
+    """The stop that an admin has asked for: at most one row, and none while agents may run."""
+
+    __tablename__ = "stop"
+    __table_args__ = (CheckConstraint("id = 1", "only_one"),)
+    id: int = Field(default=1, primary_key=True)
+    by: str
+    at_s: float
+
+
 class LeaderRecord(QueueRecord, table=True):
     """The control program that leads: at most one row."""
 
