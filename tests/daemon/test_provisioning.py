@@ -585,7 +585,7 @@ def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
     harness.register(ended, "n1")
     harness.farewell(ended)
     (harness.folder / "agents" / "gleaner-1-of-nobody").mkdir()
-    assert remove_tokens(harness.state.engine, harness.folder / "agents") == 2
+    assert remove_tokens(harness.state, harness.folder / "agents", harness.now_s) == 2
     assert token_of(harness, living).exists()
     assert not token_of(harness, ended).parent.exists()
 

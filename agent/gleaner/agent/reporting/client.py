@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -38,6 +37,7 @@ from gleaner.agent.messages import (
     StoredInput,
     Welcome,
 )
+from gleaner.agent.reporting.spooled_report import hash_of, prove
 from gleaner.agent.system import atomic
 
 log = structlog.get_logger()
@@ -98,7 +98,7 @@ class ControlClient:
         timeout_s: float,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._name = name
+        self._name, self.token_hash = name, hash_of(token)
         # trust_env=False: a proxy for the outside world must not see the token, and does not reach control.
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
@@ -233,6 +233,8 @@ class Outbox:
     """
 
     send: Callable[[str, str], object]
+    token_hash: str = ""
+    """The proof of what is left on the storage is keyed with it."""
     _waiting: list[Report] = field(default_factory=list[Report])
     _changing: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
@@ -317,7 +319,7 @@ class Outbox:
             for report in new:
                 name = f"{KEPT_PREFIX}{next(self._numbers):09}.json"
                 atomic.make_folders(folder)  # control removes it once it is empty
-                atomic.write(folder / name, _as_file(report), with_folder=False)
+                atomic.write(folder / name, self._as_file(report), with_folder=False)
                 self._files[report] = folder / name
             if new:
                 atomic.sync_folder(folder)
@@ -332,13 +334,12 @@ class Outbox:
             return 0
         atomic.make_folders(folder)
         for number, report in enumerate(waiting):
-            atomic.write(folder / f"{number:06}.json", _as_file(report), with_folder=False)
+            atomic.write(folder / f"{number:06}.json", self._as_file(report), with_folder=False)
         atomic.sync_folder(folder)
         return len(waiting)
 
-
-def _as_file(report: Report) -> bytes:
-    return json.dumps({"path": report.path, "body": report.body}).encode()
+    def _as_file(self, report: Report) -> bytes:
+        return prove(report.path, report.body, self.token_hash).model_dump_json().encode()
 
 
 def _is_from_control(answer: httpx.Response) -> bool:

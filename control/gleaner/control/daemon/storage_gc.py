@@ -34,13 +34,15 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
+from gleaner.agent.reporting.spooled_report import REPORTS
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
 from gleaner.control.models.images import KEEP_PIECES_S, PIECES
-from gleaner.control.queue import images, inputs, queries
+from gleaner.control.queue import images, inputs, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.queries import Kept
+from gleaner.control.queue.retention import REMOVED
 from gleaner.control.settings import DAY_S
 
 DRAFT_AGE_S = 24 * 3600.0
@@ -85,7 +87,7 @@ def remove_garbage(state: ControlState, now_s: float) -> None:
             "orphans": remove_orphans(state),
             "pieces": remove_pieces(folder, before_s=now_s - KEEP_PIECES_S),
             "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
-            "tokens": remove_tokens(state.engine, folder / "agents"),
+            "tokens": remove_tokens(state, folder / "agents", now_s),
             "logs": remove_logs(folder / "agents", before_s=now_s - LOG_AGE_S),
         }
     except OSError as error:
@@ -194,10 +196,18 @@ def remove_pieces(folder: Path, *, before_s: float) -> int:
     return len(old)
 
 
-def remove_tokens(engine: Engine, folder: Path) -> int:
-    """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`."""
-    found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
-    with snapshot(engine) as db:
+def remove_tokens(state: ControlState, folder: Path, now_s: float) -> int:
+    """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`.
+
+    The rows of ended tokens go, too, but for those of agents whose reports are still in the folder.
+    """
+    if not folder.is_dir():
+        return 0
+    found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR)
+    spooling = [name for name in found if _facts(folder / name / REPORTS) is not None]
+    with state.writing() as db:
+        tokens.remove_ended_agents(db, spooling=spooling, now_s=now_s, at_most=REMOVED)
+    with snapshot(state.engine) as db:
         living = {agent.name for agent in queries.agents_here(db)}
     gone = [name for name in found if name not in living]
     for name in gone:
