@@ -21,9 +21,9 @@ from gleaner.control.settings import OutputSettings
 
 def site(control: Control) -> Path:
     """Let the site allow a folder for results; return it."""
-    folder = control.folder / "results"
-    folder.mkdir()
-    outputs = OutputSettings(urls=(f"file://{folder}/",))
+    folder = control.folder / "results" / "physics"
+    folder.mkdir(parents=True)
+    outputs = OutputSettings(urls=(f"file://{folder.parent}/{{group}}/",))
     control.state.settings = control.state.settings.model_copy(update={"outputs": outputs})
     return folder
 
@@ -103,7 +103,7 @@ def with_secret(control: Control) -> Path:
     key_file = control.folder / "secrets.key"
     secret_key.make(key_file)
     queue = control.state.settings.queue.model_copy(update={"secret_key_file": key_file})
-    outputs = OutputSettings(urls=("https://dav/",))
+    outputs = OutputSettings(urls=("https://dav/{group}/",))
     control.state.settings = control.state.settings.model_copy(update={"queue": queue, "outputs": outputs})
     given = SecretPut(name="dav", url="https://dav/", value=SecretStr("t0ken"))
     keys = secret_key.read(key_file)
@@ -114,7 +114,7 @@ def with_secret(control: Control) -> Path:
 
 def test_each_try_asks_anew_for_the_groups_secret(control: Control) -> None:
     with_secret(control)
-    job = submit_to(control, "https://dav/", "5")
+    job = submit_to(control, "https://dav/physics/", "5")
     agent = control.agent("a", lives_s=200, idle_s=30.0)
     seen: list[Credential | None] = []
 
@@ -134,13 +134,13 @@ def test_each_try_asks_anew_for_the_groups_secret(control: Control) -> None:
 
 def test_a_secret_that_control_cannot_open_is_a_failure_that_may_pass(control: Control) -> None:
     with_secret(control).unlink()
-    job = submit_to(control, "https://dav/", "5")
+    job = submit_to(control, "https://dav/physics/", "5")
     agent = control.agent("a", lives_s=300, idle_s=2.0)
     agent.deliveries.deliver = lambda *_: pytest.fail("nothing is sent without the secret")
     assert control.live(agent) == 0
     delivery = control.job(job).delivery
     assert delivery is not None
-    assert delivery.problem.startswith(f"control does not say which secret is for https://dav/{job}/: 503: this site")
+    assert delivery.problem.startswith(f"control does not say which secret is for https://dav/physics/{job}/: 503: this site")
     assert delivery.phase is DeliveryPhase.WAITING
 
 
@@ -148,7 +148,7 @@ def test_an_agent_that_ends_while_it_asks_for_the_secret_leaves_the_delivery_to_
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_secret(control).unlink()  # control refuses
-    job = submit_to(control, "https://dav/", "5")
+    job = submit_to(control, "https://dav/physics/", "5")
     agent = control.agent("a", lives_s=300, idle_s=2.0)
     ask = ControlClient.ask_delivery_credential
 

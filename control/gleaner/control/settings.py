@@ -4,7 +4,6 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
-import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -496,9 +495,9 @@ class OutputSettings(_Table):
 
     urls: tuple[str, ...] = ()
     """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`,
-    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. `{group}` is the name of the job's
-    group: so no group overwrites what another one has. A folder is there on all nodes, and the agents' user may write
-    to it. Empty: nothing is delivered."""
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. Each has `{group}`
+    once, as the whole name of a folder: the name of the job's group. So no group overwrites what another one has. A
+    folder is there on all nodes, and belongs to the agents' user alone. Empty: nothing is delivered."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
@@ -509,14 +508,7 @@ class OutputSettings(_Table):
     @field_validator("urls")
     @classmethod
     def _are_targets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in allowed_urls.for_group(urls, "group"):
-            if allowed_urls.location(url).scheme not in allowed_urls.TARGET_SCHEMES:
-                raise ValueError(f"{url}: results are delivered to {' and '.join(allowed_urls.TARGET_SCHEMES)}")
-        for one, other in itertools.combinations(urls, 2):
-            if whose := allowed_urls.overlap(one, other):
-                raise ValueError(
-                    f"{one} and {other}: others could write over the results of {whose}: use other folders"
-                )
+        allowed_urls.check_targets(urls)
         return urls
 
 
@@ -611,7 +603,9 @@ class Settings(FileSettings):
         own = [str(self.storage.folder), str(self.cluster.agent_logs)]
         if why := mount_folders.conflict(self.inputs.mounts, own):
             raise ValueError(f"[inputs] mounts: {why}")
-        targets = [folder for url in self.outputs.urls if (folder := allowed_urls.listed_folder(url))]
+        if why := mount_folders.conflict(allowed_urls.listed_folders(map(allowed_urls.location, self.inputs.urls)), own):
+            raise ValueError(f"[inputs] urls: {why}")
+        targets = allowed_urls.listed_folders(map(allowed_urls.above_groups, self.outputs.urls))
         if why := mount_folders.conflict(targets, own):
             raise ValueError(f"[outputs] urls: {why}")
         if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents are one account

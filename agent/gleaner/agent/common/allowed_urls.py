@@ -8,9 +8,10 @@ is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's pr
 """
 
 import ipaddress
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -109,67 +110,42 @@ def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
     return tuple(entry.replace("{group}", group) for entry in allowed)
 
 
-def listed_folder(entry: str) -> str:
-    """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
+def listed_folders(locations: Iterable[Location]) -> list[str]:
+    """Return the paths of those locations that are folders of the node.
 
-    >>> listed_folder("file:///data/{group}/"), listed_folder("https://{group}.example.org/data/")
-    ('/data', '')
+    >>> listed_folders(map(location, ["file:///data/pub/", "https://data.example.org/pub/"]))
+    ['/data/pub']
     """
-    if not entry.lower().startswith("file:"):
-        return ""
-    return f"/{'/'.join(location(entry.partition('{group}')[0]).folders)}"
+    return [f"/{'/'.join(one.folders)}" for one in locations if one.scheme == "file"]
 
 
-_GROUP = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
-_MARK = "0group0"
-"""It stands for `{group}` where an entry is compared with another one."""
+def above_groups(entry: str) -> Location:
+    """Return the folder in which an entry of a list of targets has one folder for each group. Raises `ValueError`.
 
-
-def overlap(first: str, second: str) -> str:
-    """Return whose place two entries of a list of targets give to others, too; "" if nobody's.
-
-    >>> overlap("file:///data/{group}/", "file:///data/shared/results/"), overlap("file:///data/{group}/", "file:///d/")
-    ('the group shared', '')
-    >>> overlap("file:///data/{group}/", "file:///data/"), overlap("file:///data/{group}/a/", "file:///data/{group}/")
-    ('each group', '')
+    >>> above_groups("file:///data/{group}/results/").folders
+    ('data',)
     """
-    one, other = (location(entry.replace("{group}", _MARK)) for entry in (first, second))
-    if (one.scheme, one.port) != (other.scheme, other.port) or "{group}" not in first + second:
-        return ""
-    names: tuple[set[str], set[str]] = (set(), set())  # the only groups for which the first and the second lead there
-    for pair in zip((one.host, *one.folders), (other.host, *other.folders), strict=False):
-        if pair[0] == pair[1] and _MARK in pair[0]:
-            return ""  # from here on, both belong to one group
-        for mine, (step, literal) in zip(names, (pair, pair[::-1]), strict=True):
-            if _is_fixed(literal):
-                found = re.fullmatch(_step_pattern(step), literal)
-                if found is None:
-                    return ""
-                mine.update(found.groups())
-        if not any(map(_is_fixed, pair)) and not _may_be_alike(*pair):
-            return ""
-    if any(len(mine) > 1 for mine in names) or (names[0] == names[1] != set()):
-        return ""
-    return f"the group {min(names[0] | names[1])}" if names[0] | names[1] else "each group"
+    if entry.count("{group}") != 1 or "/{group}/" not in f"{entry}/" or "?" in entry:
+        raise ValueError("needs {group} once, as the whole name of a folder: so each group has a folder of its own")
+    where = location(entry)
+    if where.scheme not in TARGET_SCHEMES:
+        raise ValueError(f"results are delivered to {' and '.join(TARGET_SCHEMES)}")
+    if "*" in where.host:
+        raise ValueError("a target is on one host: write its name without *")
+    return replace(where, folders=where.folders[: where.folders.index("{group}")])
 
 
-def _is_fixed(step: str) -> bool:
-    return _MARK not in step and "*" not in step
-
-
-def _step_pattern(step: str) -> str:
-    """Return the regular expression of a host, or of one folder."""
-    before, *others = (re.escape(part).replace(r"\*", ".*") for part in step.split(_MARK))
-    return before + "".join(
-        ("(?P<group>" + _GROUP + ")" if n == 0 else "(?P=group)") + part for n, part in enumerate(others)
-    )
-
-
-def _may_be_alike(one: str, other: str) -> bool:
-    """Return True if two steps with open places could be the same: their fixed beginnings and ends do not differ."""
-    parts, others = (re.split(rf"{_MARK}|\*", step) for step in (one, other))
-    begin, end = (parts[0], others[0]), (parts[-1], others[-1])
-    return begin[0].startswith(begin[1][: len(begin[0])]) and end[0].endswith(end[1][-len(end[0]) :] if end[0] else "")
+def check_targets(entries: Sequence[str]) -> None:
+    """Raise `ValueError` unless each group has its own folders in this list of targets."""
+    above: dict[str, Location] = {}
+    for entry in entries:
+        try:
+            above[entry] = above_groups(entry)
+        except ValueError as error:
+            raise ValueError(f"{entry}: {error}") from None
+    for inner, outer in itertools.permutations(above, 2):
+        if above[inner] != above[outer] and above[inner].is_within(above[outer]):
+            raise ValueError(f"{inner} is in the folder in which {outer} has those of the groups: use another folder")
 
 
 class Use(NamedTuple):
