@@ -369,14 +369,7 @@ class Orders(VersionedMessage):
     now_s: Seconds | None = None
     """Control's clock, between the heartbeat and this answer."""
     deliveries: bool = False
-    """True if a result waits to be delivered: a `DeliveryClaim` gets one."""
-
-
-class DeliveryClaim(VersionedMessage):
-    """A request for a result that waits to be delivered."""
-
-    delivers: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """The schemes of the targets to which this agent can deliver, with the group's secret."""
+    """True if a result waits to be delivered."""
 
 
 class Delivery(Message):
@@ -391,21 +384,14 @@ class Delivery(Message):
     allowed: tuple[str, ...]
     total_s: Duration
     silent_s: Duration
-    has_secret: Flag = False
-    """True: the group has a secret for the target, and a `DeliveryCredentialRequest` gets it."""
+    credential: CredentialGiven | None = None
+    """The group's secret for the target."""
 
 
 class DeliveryOffer(VersionedMessage):
-    """The answer to a `DeliveryClaim`; None if nothing waits."""
+    """Control's answer to an agent that asks for a result to deliver; None if nothing waits."""
 
     delivery: Delivery | None = None
-
-
-class DeliveryCredentialRequest(VersionedMessage):
-    """An agent is about to deliver a result. Sent to `/agents/A/delivery-credential`."""
-
-    job: JobNumber
-    number: AttemptNumber
 
 
 class DeliveryReport(VersionedMessage):

@@ -52,6 +52,13 @@ class FetchUrl(Protocol):
     ) -> Fetched: ...
 
 
+def credential_of(given: CredentialGiven | None) -> Credential | None:
+    """Return the secret that control has given; None if the group has none."""
+    if given is None or given.url is None or given.value is None:
+        return None
+    return Credential(given.url, given.value.get_secret_value())
+
+
 @dataclass(slots=True)
 class _Turn:
     """The turn of the jobs that want one URL, and what the latest of them has fetched."""
@@ -161,9 +168,7 @@ class UrlInputs:
             except ControlSilent as error:
                 why = f"control does not say which secret is for the input {one.name}: {error}"
             else:
-                if given.url is None or given.value is None:
-                    return None
-                return Credential(given.url, given.value.get_secret_value())
+                return credential_of(given)
             if self.clock.monotonic_s() >= give_up_s:
                 raise NotStaged(ReturnReason.INPUT_UNREACHABLE, why)
             if self.clock.wait(stop, ASK_EVERY_S):

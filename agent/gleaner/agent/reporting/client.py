@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -22,8 +22,6 @@ from gleaner.agent.messages import (
     CredentialGiven,
     CredentialRequest,
     Delivery,
-    DeliveryClaim,
-    DeliveryCredentialRequest,
     DeliveryOffer,
     DeliveryReport,
     Deregistration,
@@ -129,15 +127,9 @@ class ControlClient:
         """Return the group's secret for the URL of this input of the attempt."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/credential", CredentialRequest(name=name), CredentialGiven)
 
-    def take_delivery(self, delivers: Sequence[str]) -> Delivery | None:
+    def take_delivery(self) -> Delivery | None:
         """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""
-        claim = DeliveryClaim(delivers=tuple(delivers))
-        return self._ask(f"/agents/{self._name}/deliver", claim, DeliveryOffer).delivery
-
-    def ask_delivery_credential(self, job: int, number: int) -> CredentialGiven:
-        """Return the group's secret for the target of a result that this agent has taken."""
-        wanted = DeliveryCredentialRequest(job=job, number=number)
-        return self._ask(f"/agents/{self._name}/delivery-credential", wanted, CredentialGiven)
+        return self._ask(f"/agents/{self._name}/deliver", Message(), DeliveryOffer).delivery
 
     def report_delivery(self, report: DeliveryReport) -> None:
         """Report the end of a delivery. To report it again is no error."""

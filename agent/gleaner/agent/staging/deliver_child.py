@@ -306,6 +306,8 @@ def deliver(request: DeliverRequest) -> Iterator[bytes]:
             CLEARERS[scheme](request, progress)
             return
         files, size_bytes = TARGETS[scheme](request, progress)
+    except ModuleNotFoundError as error:
+        raise MayPass(f"{where}: this node lacks the library {error.name}") from None
     except OSError as error:
         raise MayPass(f"{where}: {error.strerror or error}") from None
     yield f"\n{json.dumps({'files': files, 'size_bytes': size_bytes})}".encode()

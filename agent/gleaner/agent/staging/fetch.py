@@ -75,9 +75,7 @@ class Fetch:
     ) -> Fetched:
         """Fetch the URL into a new file. Raises `FetchFailed`, `FetchStopped`, `NodeFull` or `OSError`. Blocks."""
         has_digest = sha256 is not None
-        request = FetchRequest(
-            url, rules.allowed, self.control_host, rules.silent_s, has_digest, credential, self.own
-        )
+        request = FetchRequest(url, rules.allowed, self.control_host, rules.silent_s, has_digest, credential, self.own)
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file, child_process(fetch_child) as child:
             for chunk in self._chunks(child, request, rules, stop):

@@ -1,8 +1,8 @@
 """Open a folder that an admin lists: a target for results, a folder from which inputs are read, or one that jobs mount.
 
 The path is walked from the root by descriptors, and no symbolic link is followed. Every folder on the way belongs to
-root, or to the agents' account where that is enough, and others cannot replace what is in it. So no user can put another
-folder in the place of the listed one, neither before a check nor after it.
+root, or to the agents' account where that is enough, and others cannot replace what is in it. So no user can put
+another folder in the place of the listed one, neither before a check nor after it.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -58,7 +58,7 @@ def _step(name: str, folder: int | None, opened: contextlib.ExitStack) -> int:
 
 
 def _is_shared(folder: int, owners: Collection[int]) -> bool:
-    """Return True if others can add to the folder, but not replace what is there. Raises `FolderRefused` if they can."""
+    """Return True if others can add to the folder. Raises `FolderRefused` if they can also replace what is there."""
     facts = os.fstat(folder)
     others_write = bool(facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
     if facts.st_uid not in owners or (others_write and not facts.st_mode & stat.S_ISVTX):

@@ -309,19 +309,11 @@ class Provisioning:
         )
 
     def _is_agent_wanted_to_deliver(self, now_s: float) -> bool:
-        """Return True if a result waits for an agent. What the agents of lately cannot deliver gets its reason."""
+        """Return True if a result waits for an agent."""
         if not self._state.settings.outputs.urls:
             return False
-        abilities = self._state.delivery_asks.lately(now_s=now_s)
         with snapshot(self._state.engine) as db:
-            if not deliveries.is_due(db, now_s=now_s):
-                return False
-            if abilities is None:
-                return True
-            is_wanted = deliveries.is_due(db, now_s=now_s, abilities=abilities)
-        with self._state.writing() as db:
-            deliveries.record_no_agent(db, abilities, now_s=now_s)
-        return is_wanted
+            return deliveries.is_due(db, now_s=now_s)
 
     def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
         """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""

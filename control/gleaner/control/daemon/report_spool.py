@@ -74,9 +74,7 @@ def _in_order(folder: Path) -> list[Path]:
     return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
 
 
-def _take_or_set_aside(
-    state: ControlState, agent: str, file: Path, token_hashes: Sequence[str], now_s: float
-) -> int:
+def _take_or_set_aside(state: ControlState, agent: str, file: Path, token_hashes: Sequence[str], now_s: float) -> int:
     taken = 0
     try:
         report = SpooledReport.model_validate_json(file.read_bytes())

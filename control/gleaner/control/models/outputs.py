@@ -24,9 +24,7 @@ class DeliveryRow(Reply):
     tries: int
     """The number of times that an agent has begun with it."""
     problem: str
-    """Why the latest try failed, or no agent can try; empty if neither."""
-    no_agent: bool = False
-    """True if no agent can try. `problem` says why."""
+    """Why the latest try failed; empty if it has not."""
     files: int | None
     size_bytes: int | None
     ended_s: float | None
@@ -35,6 +33,4 @@ class DeliveryRow(Reply):
     @property
     def trouble(self) -> str:
         """Return the problem of a delivery that has not ended, in words; "" if it has none."""
-        if not self.problem or self.no_agent:
-            return self.problem
-        return f"the last try failed: {self.problem}"
+        return f"the last try failed: {self.problem}" if self.problem else ""

@@ -180,7 +180,7 @@ def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
 
 def remove_ended(db: Connection, *, before_s: float, at_most: int) -> int:
     """Remove people's tokens that ended before `before_s`. Return how many."""
-    return _remove(db, (TOKEN.c.role != Role.AGENT) & (_ENDED_S < before_s), at_most)
+    return _remove(db, (TOKEN.c.role != Role.AGENT) & (before_s > _ENDED_S), at_most)
 
 
 def remove_ended_agents(db: Connection, *, spooling: Collection[str], now_s: float, at_most: int) -> int:
@@ -188,7 +188,7 @@ def remove_ended_agents(db: Connection, *, spooling: Collection[str], now_s: flo
 
     `spooling` are the agents with reports on the storage.
     """
-    over = (TOKEN.c.role == Role.AGENT) & (_ENDED_S < now_s - LATE_REPORTS_S)
+    over = (TOKEN.c.role == Role.AGENT) & (now_s - LATE_REPORTS_S > _ENDED_S)
     return _remove(db, over & TOKEN.c.name.not_in(spooling), at_most)
 
 
