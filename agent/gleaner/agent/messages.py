@@ -244,8 +244,6 @@ class UrlInput(Message):
     sha256: Digest | None = None
     """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
     into_job: Flag = False
-    submitted_s: Seconds | None = None
-    """The time of the submission: without a digest, only jobs of one submission share what was fetched."""
 
 
 class FetchRules(Message):
@@ -300,6 +298,8 @@ class Assignment(Message):
     job: int
     attempt: int
     group: str
+    submission: int = 0
+    """The jobs with this number were submitted together, and read the same inputs."""
     spec: JobSpec
     """The job's specification, resolved."""
     memory_mib: int

@@ -603,9 +603,8 @@ class Settings(FileSettings):
         own = [str(self.storage.folder), str(self.cluster.agent_logs)]
         if why := mount_folders.conflict(self.inputs.mounts, own):
             raise ValueError(f"[inputs] mounts: {why}")
-        if why := mount_folders.conflict(
-            allowed_urls.listed_folders(map(allowed_urls.location, self.inputs.urls)), own
-        ):
+        sources = allowed_urls.listed_folders(map(allowed_urls.location, self.inputs.urls))
+        if why := mount_folders.conflict(sources, own):
             raise ValueError(f"[inputs] urls: {why}")
         targets = allowed_urls.listed_folders(map(allowed_urls.above_groups, self.outputs.urls))
         if why := mount_folders.conflict(targets, own):

@@ -168,11 +168,11 @@ def _open_target(request: DeliverRequest) -> Generator[int]:
     top = max(within, key=len)
     path, own = f"/{'/'.join(top)}", (request.storage, request.spool)
     try:
-        listed = listed_folders.open_listed(path, owners=(0, os.geteuid()), own=own, for_writing=True)
+        top_folder = listed_folders.open_listed(path, owners=(0, os.geteuid()), own=own, for_writing=True)
     except listed_folders.FolderRefused as error:
         raise MayPass(f"{path}: {error}; an admin must make this folder on all nodes") from None
-    with openat.closing_fd(listed):
-        root = os.open(".", openat.FOLDER, dir_fd=listed)
+    with openat.closing_fd(top_folder):
+        root = os.open(".", openat.FOLDER, dir_fd=top_folder)
     with openat.closing_fd(root):
         folder = _descend(root, steps[len(top) :], request)
         with openat.closing_fd(folder):

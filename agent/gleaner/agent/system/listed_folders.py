@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC  # this also mounts what is mounted on demand
 _Identity = tuple[int, int]
@@ -73,15 +74,12 @@ def _replaceable(folder: int, owners: Collection[int]) -> str:
 
 def _places(path: str) -> Iterator[_Identity]:
     """Yield the identity of the file of this path, wherever its links lead, and of all folders above it."""
-    place = os.path.realpath(path)
-    while True:
+    real = Path(path).resolve()
+    for place in (real, *real.parents):
         try:
-            yield _identity(os.stat(place))
+            yield _identity(place.stat())
         except FileNotFoundError:
             yield _NOTHING
-        if place == "/":
-            return
-        place = os.path.dirname(place)
 
 
 def _identity(facts: os.stat_result) -> _Identity:
