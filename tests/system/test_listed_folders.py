@@ -75,7 +75,7 @@ def test_no_link_is_followed_not_even_one_of_roots(place: Path) -> None:
     (place / "link").symlink_to(place / "disk")
     (place / "file").write_text("")
     for path in (place / "link", place / "link" / "inner", place / "file", place / "file" / "inner"):
-        with pytest.raises(FolderRefused, match="it leads through a file or a symbolic link: list the folder itself"):
+        with pytest.raises(FolderRefused, match="it leads through a file or a link: list the folder itself"):
             opened(path)
     with pytest.raises(FolderRefused, match="it cannot be entered: No such file or directory"):
         opened(place / "gone")

@@ -17,6 +17,7 @@ from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.privileged.common import mount_folders
 from gleaner.control.hostlist import chosen
+from gleaner.control.models.outputs import above_groups, check_targets, listed_folders
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, Limit, Quantity, QuotaRules
@@ -508,7 +509,7 @@ class OutputSettings(_Table):
     @field_validator("urls")
     @classmethod
     def _are_targets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        allowed_urls.check_targets(urls)
+        check_targets(urls)
         return urls
 
 
@@ -603,10 +604,10 @@ class Settings(FileSettings):
         own = [str(self.storage.folder), str(self.cluster.agent_logs)]
         if why := mount_folders.conflict(self.inputs.mounts, own):
             raise ValueError(f"[inputs] mounts: {why}")
-        sources = allowed_urls.listed_folders(map(allowed_urls.location, self.inputs.urls))
+        sources = listed_folders(map(allowed_urls.location, self.inputs.urls))
         if why := mount_folders.conflict(sources, own):
             raise ValueError(f"[inputs] urls: {why}")
-        targets = allowed_urls.listed_folders(map(allowed_urls.above_groups, self.outputs.urls))
+        targets = listed_folders(map(above_groups, self.outputs.urls))
         if why := mount_folders.conflict(targets, own):
             raise ValueError(f"[outputs] urls: {why}")
         if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents are one account

@@ -8,10 +8,9 @@ is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's pr
 """
 
 import ipaddress
-import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +21,7 @@ TARGET_SCHEMES = ("https", "s3", "file")
 """The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
-_HOST = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
+_NETLOC = re.compile(r"(?P<host>(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,10 @@ def _host_and_port(scheme: str, netloc: str) -> tuple[str, int | None]:
         if netloc:
             raise ValueError("the URL of a file has three slashes: file:///folder/name")
         return "", None
-    host, colon, port = netloc.lower(), "", ""
-    if not host.endswith("]"):
-        host, colon, port = host.rpartition(":") if ":" in host else (host, "", "")
-    if not _HOST.fullmatch(host) or (colon and not re.fullmatch(r"[0-9]{1,5}", port)):
+    found = _NETLOC.fullmatch(netloc.lower())
+    if found is None:
         raise ValueError(f"must be like {scheme}://host/name or {scheme}://host:port/name")
-    return host, int(port) if port else SCHEMES[scheme]
+    return found["host"], int(found["port"]) if found["port"] else SCHEMES[scheme]
 
 
 def shown(url: str) -> str:
@@ -108,44 +105,6 @@ def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
     ('file:///data/atlas/',)
     """
     return tuple(entry.replace("{group}", group) for entry in allowed)
-
-
-def listed_folders(locations: Iterable[Location]) -> list[str]:
-    """Return the paths of those locations that are folders of the node.
-
-    >>> listed_folders(map(location, ["file:///data/pub/", "https://data.example.org/pub/"]))
-    ['/data/pub']
-    """
-    return [f"/{'/'.join(one.folders)}" for one in locations if one.scheme == "file"]
-
-
-def above_groups(entry: str) -> Location:
-    """Return the folder in which an entry of a list of targets has one folder for each group. Raises `ValueError`.
-
-    >>> above_groups("file:///data/{group}/results/").folders
-    ('data',)
-    """
-    if entry.count("{group}") != 1 or "/{group}/" not in f"{entry}/" or "?" in entry:
-        raise ValueError("needs {group} once, as the whole name of a folder: so each group has a folder of its own")
-    where = location(entry)
-    if where.scheme not in TARGET_SCHEMES:
-        raise ValueError(f"results are delivered to {' and '.join(TARGET_SCHEMES)}")
-    if "*" in where.host:
-        raise ValueError("a target is on one host: write its name without *")
-    return replace(where, folders=where.folders[: where.folders.index("{group}")])
-
-
-def check_targets(entries: Sequence[str]) -> None:
-    """Raise `ValueError` unless each group has its own folders in this list of targets."""
-    above: dict[str, Location] = {}
-    for entry in entries:
-        try:
-            above[entry] = above_groups(entry)
-        except ValueError as error:
-            raise ValueError(f"{entry}: {error}") from None
-    for inner, outer in itertools.permutations(above, 2):
-        if above[inner] != above[outer] and above[inner].is_within(above[outer]):
-            raise ValueError(f"{inner} is in the folder in which {outer} has those of the groups: use another folder")
 
 
 class Use(NamedTuple):

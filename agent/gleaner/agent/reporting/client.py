@@ -57,8 +57,6 @@ LOG_BYTES = 16 * 2**20
 LOG_BYTES_A_JOB = 2 * 2**20
 """The memory for lines of output that wait for control, of all jobs and of each. The rest stays in the jobs' own
 buffers, and then in the containers' logs."""
-KEPT_PREFIX = "00000-"
-"""The start of the file names that `Outbox.keep` writes: control takes them before those of the agent's end."""
 PERIODIC_AT_MOST = 16
 """After a silence of control, only the newest so many periodic saves of an attempt are reported."""
 
@@ -219,9 +217,9 @@ class Outbox:
     after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
     only later lines.
 
-    At the agent's end, `spill_into` writes the rest into a folder on the shared storage, from which control takes it:
-    if control was away, nothing is lost. `keep` writes there earlier what must not be lost with the agent. Control may
-    hear a report both ways; the second time changes nothing.
+    `keep` writes what must not be lost into a folder on the shared storage, from which control takes it: the saves of a
+    job while the agent lives, and all the rest at the agent's end, in case control is away. Control may hear a report
+    both ways; the second time changes nothing.
     """
 
     send: Callable[[str, str], object]
@@ -309,26 +307,12 @@ class Outbox:
                 self._files.pop(report).unlink(missing_ok=True)
             new = [report for report in waiting if report.path.startswith(prefix) and report not in self._files]
             for report in new:
-                name = f"{KEPT_PREFIX}{next(self._numbers):09}.json"
+                name = f"{next(self._numbers):09}.json"
                 atomic.make_folders(folder)  # control removes it once it is empty
                 atomic.write(folder / name, self._as_file(report), with_folder=False)
                 self._files[report] = folder / name
             if new:
                 atomic.sync_folder(folder)
-
-    def spill_into(self, folder: Path) -> int:
-        """Write what waits into `folder`, each report as a whole, numbered file; return how many.
-
-        All are on the disk when this returns, whatever happens to the file server then.
-        """
-        waiting = self._waiting.copy()
-        if not waiting:
-            return 0
-        atomic.make_folders(folder)
-        for number, report in enumerate(waiting):
-            atomic.write(folder / f"{number:06}.json", self._as_file(report), with_folder=False)
-        atomic.sync_folder(folder)
-        return len(waiting)
 
     def _as_file(self, report: Report) -> bytes:
         return prove(report.path, report.body, self.token_hash).model_dump_json().encode()
@@ -371,7 +355,7 @@ async def deregister(outbox: Outbox, reports: Path, *, clock: Clock, within_s: f
 async def _spill(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
     try:
         async with asyncio.timeout(within_s):
-            await asyncio.to_thread(outbox.spill_into, reports)
+            await asyncio.to_thread(outbox.keep, "", reports)
     except (TimeoutError, OSError) as error:
         log.warning("the storage does not take the last reports", reason=str(error) or "no answer in time")
         return False

@@ -170,7 +170,7 @@ def _open_target(request: DeliverRequest) -> Generator[int]:
     try:
         top_folder = listed_folders.open_listed(path, owners=(0, os.geteuid()), own=own, for_writing=True)
     except listed_folders.FolderRefused as error:
-        raise MayPass(f"{path}: {error}; an admin must make this folder on all nodes") from None
+        raise MayPass(f"{error}; an admin must make this folder on all nodes") from None
     with openat.closing_fd(top_folder):
         root = os.open(".", openat.FOLDER, dir_fd=top_folder)
     with openat.closing_fd(root):

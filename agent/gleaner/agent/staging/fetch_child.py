@@ -54,11 +54,11 @@ def open_file(url: str, request: FetchRequest) -> Iterator[bytes]:
     names = allowed_urls.location(url).folders
     entries = [allowed_urls.location(each).folders for each in request.allowed if _is_file(each)]
     top = max((each for each in entries if names[: len(each)] == each), key=len)[: len(names) - 1]
-    path, above = f"/{'/'.join(names)}", f"/{'/'.join(top)}"
+    path = f"/{'/'.join(names)}"
     try:
-        listed = listed_folders.open_listed(above, owners=(0, os.geteuid()), own=request.own)
+        listed = listed_folders.open_listed(f"/{'/'.join(top)}", owners=(0, os.geteuid()), own=request.own)
     except listed_folders.FolderRefused as error:
-        raise MayPass(f"{above}: {error}") from None
+        raise MayPass(str(error)) from None
     try:
         with openat.closing_fd(listed):
             file = os.open("/".join(names[len(top) :]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=listed)
