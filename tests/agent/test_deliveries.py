@@ -56,6 +56,21 @@ def test_an_agent_delivers_what_its_job_has_left_before_it_ends_for_lack_of_work
     assert len(found) == (detail.delivery.files or 0) + 1
 
 
+def test_a_link_that_users_put_in_the_place_of_their_target_leads_no_result_into_the_storage(control: Control) -> None:
+    """A file in an agent's folder there would be a report of it: control would believe what a user has written."""
+    folder, storage = site(control), control.state.settings.storage.folder
+    outputs = OutputSettings(urls=(f"file://{folder.parent}/{{group}}/results/",))
+    control.state.settings = control.state.settings.model_copy(update={"outputs": outputs})
+    (folder / "results").symlink_to(storage)
+    job = submit_to(control, f"file://{folder}/results/", "5")
+    assert control.live(control.agent("a", lives_s=60, idle_s=2.0)) == 0
+    delivery = control.job(job).delivery
+    assert delivery is not None
+    assert f"{folder}/results: it leads through a file or a link: list the folder itself" in delivery.problem
+    assert delivery.phase is DeliveryPhase.WAITING, "an admin can repair it"
+    assert list(storage.rglob("*.sha256")) == []
+
+
 def test_an_agent_that_ends_gives_a_delivery_up_at_once_and_the_next_one_delivers(control: Control) -> None:
     folder = site(control)
     job = submit(control, folder, "5")

@@ -9,7 +9,7 @@ is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's pr
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -98,15 +98,6 @@ def shown(url: str) -> str:
     return plain + mark + ("…" if mark else "")
 
 
-def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
-    """Return the entries of a list of targets for one group: `{group}` in them is its name.
-
-    >>> for_group(["file:///data/{group}/"], "atlas")
-    ('file:///data/atlas/',)
-    """
-    return tuple(entry.replace("{group}", group) for entry in allowed)
-
-
 class Use(NamedTuple):
     """The use of a list, in the words of its refusals."""
 
@@ -182,5 +173,4 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return inner or address
+    return getattr(address, "ipv4_mapped", None) or address

@@ -145,15 +145,17 @@ class ControlClient:
             answer = self._http.post(path, content=body, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise ControlSilent(str(error) or type(error).__name__) from error
-        if answer.status_code < BAD_REQUEST and not answer.is_success:
-            raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
-        if answer.status_code >= SERVER_FAULT:
-            raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
-        if answer.status_code in _FINAL and not _is_from_control(answer):
-            raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
-        if answer.status_code >= BAD_REQUEST:
-            raise ControlRefused(answer.status_code, _detail(answer))
-        return answer
+        if answer.is_success:
+            return answer
+        try:
+            detail = _Problem.model_validate_json(answer.content).detail
+        except ValidationError:  # it is not from control itself, but from a proxy in between
+            if answer.status_code in _FINAL:
+                raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?") from None
+            detail = answer.text[:200]
+        if BAD_REQUEST <= answer.status_code < SERVER_FAULT:
+            raise ControlRefused(answer.status_code, detail)
+        raise ControlSilent(f"{answer.status_code}: {detail}")
 
     def _ask(self, path: str, message: Message, answer: type[Answer]) -> Answer:
         text = self._post(path, message.model_dump_json()).text
@@ -316,22 +318,6 @@ class Outbox:
 
     def _as_file(self, report: Report) -> bytes:
         return prove(report.path, report.body, self.token_hash).model_dump_json().encode()
-
-
-def _is_from_control(answer: httpx.Response) -> bool:
-    """Return True if control itself refused, and not a proxy in between."""
-    try:
-        _Problem.model_validate_json(answer.content)
-    except ValidationError:
-        return False
-    return True
-
-
-def _detail(answer: httpx.Response) -> str:
-    try:
-        return _Problem.model_validate_json(answer.content).detail
-    except ValidationError:
-        return answer.text[:200]
 
 
 async def deregister(outbox: Outbox, reports: Path, *, clock: Clock, within_s: float, storage_hangs: bool) -> None:

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from gleaner.agent.common.allowed_urls import for_group
 from gleaner.agent.messages import (
     Assignments,
     ClaimRequest,
@@ -24,6 +23,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, node_rates, queries, secrets
 from gleaner.control.queue.errors import KeyFault

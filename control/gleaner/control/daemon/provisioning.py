@@ -286,7 +286,7 @@ class Provisioning:
             )
             excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
             suspect = node_health.suspect(db, now_s)
-        delivers = self._is_agent_wanted_to_deliver(now_s)
+            delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)
         needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
         if delivers and not seen.running:
             needed.append(TO_DELIVER)
@@ -307,13 +307,6 @@ class Provisioning:
                 waiting=tuple(needed),
             )
         )
-
-    def _is_agent_wanted_to_deliver(self, now_s: float) -> bool:
-        """Return True if a result waits for an agent."""
-        if not self._state.settings.outputs.urls:
-            return False
-        with snapshot(self._state.engine) as db:
-            return deliveries.is_due(db, now_s=now_s)
 
     def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
         """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""

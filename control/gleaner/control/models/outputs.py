@@ -76,3 +76,12 @@ def check_targets(entries: Sequence[str]) -> None:
     for inner, outer in itertools.permutations(above, 2):
         if above[inner] != above[outer] and above[inner].is_within(above[outer]):
             raise ValueError(f"{inner} is in the folder in which {outer} has those of the groups: use another folder")
+
+
+def for_group(targets: Iterable[str], group: str) -> tuple[str, ...]:
+    """Return the allowed targets for one group: `{group}` in them is its name.
+
+    >>> for_group(["file:///data/{group}/"], "atlas")
+    ('file:///data/atlas/',)
+    """
+    return tuple(entry.replace("{group}", group) for entry in targets)
