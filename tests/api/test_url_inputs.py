@@ -180,29 +180,9 @@ def test_a_groups_limit_counts_before_anything_is_stored(harness: ApiHarness) ->
     assert "[inputs] group_gib" in detail(fetched(agent, job), 409)
 
 
-@pytest.mark.parametrize(
-    ("url", "status", "said"),
-    [
-        ("https://data.example.org/private/a", 409, "is not below a URL that this site allows"),
-        ("https://evil.example/pub/a", 409, "is not below a URL that this site allows"),
-        ("https://data.example.org/pub/../a", 409, "must not lead upward"),
-        ("https://me:secret@data.example.org/pub/a", 409, "leave it out"),
-        ("gopher://data.example.org/pub/a", 422, "inputs.0.url.url"),
-    ],
-)
-def test_a_url_that_is_not_allowed_is_refused_before_submission(
-    harness: ApiHarness, url: str, status: int, said: str
-) -> None:
-    job = {"name": "pi", "image": "gleaner/pi", "inputs": [FROM_URL | {"url": url}]}
-    line = detail(harness.user.post("/v1/jobs", {"job": job}), status)
-    assert said in line
-    assert "secret" not in line
-
-
-def test_where_no_url_is_allowed_the_line_says_what_an_admin_may_do(harness: ApiHarness) -> None:
-    allow(harness, urls=[])
-    job = {"name": "pi", "image": "gleaner/pi", "inputs": [FROM_URL]}
-    assert "an admin may add it to urls in [inputs]" in detail(harness.user.post("/v1/jobs", {"job": job}), 409)
+def test_a_url_that_is_not_allowed_is_refused_before_submission(harness: ApiHarness) -> None:
+    job = {"name": "pi", "image": "gleaner/pi", "inputs": [FROM_URL | {"url": "https://data.example.org/private/a"}]}
+    assert "is not below a URL that this site allows" in detail(harness.user.post("/v1/jobs", {"job": job}), 409)
 
 
 def test_a_server_that_cannot_be_reached_lets_the_job_wait_longer_each_time(harness: ApiHarness) -> None:

@@ -4,6 +4,8 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,6 @@ from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.privileged.common import mount_folders
 from gleaner.control.hostlist import chosen
-from gleaner.control.models.outputs import above_groups, check_targets, listed_folders
 from gleaner.control.policy.fair_share import ShareRules
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, Limit, Quantity, QuotaRules
@@ -491,6 +492,16 @@ class InputSettings(_StoreSettings):
         )
 
 
+def _above_groups(entry: str) -> allowed_urls.Location:
+    """Return the folder in which a target has one folder for each group. Raises `ValueError`."""
+    where = allowed_urls.location(entry)
+    if entry.count("{group}") != 1 or "{group}" not in where.folders or "?" in entry:
+        raise ValueError(f"{entry} needs {{group}} once, as the whole name of a folder: so each group has its own")
+    if where.scheme not in allowed_urls.TARGET_SCHEMES or "*" in where.host:
+        raise ValueError(f"{entry} is not on one host of {' or '.join(allowed_urls.TARGET_SCHEMES)}")
+    return dataclasses.replace(where, folders=where.folders[: where.folders.index("{group}")])
+
+
 class OutputSettings(_Table):
     """`[outputs]`: the targets to which agents deliver results."""
 
@@ -509,7 +520,10 @@ class OutputSettings(_Table):
     @field_validator("urls")
     @classmethod
     def _are_targets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        check_targets(urls)
+        above = {url: _above_groups(url) for url in urls}
+        for inner, outer in itertools.permutations(above, 2):
+            if above[inner] != above[outer] and above[inner].is_within(above[outer]):
+                raise ValueError(f"{inner} is in the folder in which {outer} has those of groups: use another folder")
         return urls
 
 
@@ -601,15 +615,10 @@ class Settings(FileSettings):
 
     @model_validator(mode="after")
     def _nothing_of_ours_is_mounted(self) -> Self:
-        own = [str(self.storage.folder), str(self.cluster.agent_logs)]
-        if why := mount_folders.conflict(self.inputs.mounts, own):
-            raise ValueError(f"[inputs] mounts: {why}")
-        sources = listed_folders(map(allowed_urls.location, self.inputs.urls))
-        if why := mount_folders.conflict(sources, own):
-            raise ValueError(f"[inputs] urls: {why}")
-        targets = listed_folders(map(above_groups, self.outputs.urls))
-        if why := mount_folders.conflict(targets, own):
-            raise ValueError(f"[outputs] urls: {why}")
+        targets = [f"/{'/'.join(one.folders)}" for one in map(_above_groups, self.outputs.urls) if one.scheme == "file"]
+        for setting, folders in {"[inputs] mounts": self.inputs.mounts, "[outputs] urls": targets}.items():
+            if why := mount_folders.conflict(folders, [str(self.storage.folder), str(self.cluster.agent_logs)]):
+                raise ValueError(f"{setting}: {why}")
         if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents are one account
             raise ValueError(f"[inputs] mounts: {why}, which has the results of other groups")
         return self

@@ -38,6 +38,7 @@ from gleaner.agent.reporting.spooled_report import REPORTS
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
+from gleaner.control.daemon.report_spool import UNREAD
 from gleaner.control.models.images import KEEP_PIECES_S, PIECES
 from gleaner.control.queue import images, inputs, queries, tokens
 from gleaner.control.queue.database import snapshot
@@ -204,7 +205,7 @@ def remove_tokens(state: ControlState, folder: Path, now_s: float) -> int:
     if not folder.is_dir():
         return 0
     found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR)
-    spooling = [name for name in found if _facts(folder / name / REPORTS) is not None]
+    spooling = [name for name in found if any(_facts(folder / name / place) for place in (REPORTS, UNREAD))]
     with state.writing() as db:
         tokens.remove_ended_agents(db, spooling=spooling, now_s=now_s, at_most=REMOVED)
     with snapshot(state.engine) as db:

@@ -43,6 +43,8 @@ def fault_of_list(paths: list[str]) -> str:
 
     >>> fault_of_list(["/data", "/data/calib"])
     '/data/calib is in /data: name one of the two'
+    >>> fault_of_list(["/data", "/data"])
+    '/data is named twice'
     """
     for number, path in enumerate(paths):
         if why := fault(path):
