@@ -12,6 +12,7 @@ from tests.queue.agents_harness import AT_ONCE, CORES, WELL, Floor
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Completed, ReturnReason, Slice
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import node_health as policy
 from gleaner.control.policy.node_health import Blame
 from gleaner.control.queue import attempt_reports, lanes, node_health, queries
@@ -465,8 +466,8 @@ def test_whatever_is_bad_every_job_ends_and_pays_for_its_own_failures_only(
     for job in jobs:
         detail = harness.detail(job)
         endings = [attempt.ending for attempt in detail.attempts]
-        assert endings.count("succeeded") <= 1
-        assert detail.failures <= min(endings.count("failed"), retries + 1)
+        assert endings.count(Ending.SUCCEEDED) <= 1
+        assert detail.failures <= min(endings.count(Ending.FAILED), retries + 1)
         assert len(endings) <= retries + 2 + policy.FORGIVEN_AT_MOST
         assert (detail.job.outcome is Outcome.SUCCEEDED) == ("succeeded" in endings)
         if is_broken[job]:

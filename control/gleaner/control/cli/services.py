@@ -103,7 +103,7 @@ def prepare() -> Answer:
 
 @control_app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; one of that name is replaced.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.")],
 ) -> Answer:
     """Copy the queue's database into one file, while control runs."""
     with _queue() as (_settings, engine):
@@ -120,7 +120,6 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `glean control backup` has written.")],
     replace: Annotated[bool, typer.Option("--replace", help="Also if the database has jobs.")] = False,
-    hold: Annotated[bool, typer.Option("--hold", help="Hold all jobs that have not ended.")] = False,
 ) -> Answer:
     """Put a backup of the queue's database back. Stop control before."""
     settings = load_settings()
@@ -129,9 +128,7 @@ def restore(
         from gleaner.control.daemon.putting_back import put_back
 
         try:
-            done = put_back(
-                settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time(), hold=hold
-            )
+            done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
         except OSError as error:
             raise Failure(f"{error.filename or file}: {error.strerror}") from error
         except StorageError as error:

@@ -16,23 +16,19 @@ from gleaner.control.queue.database import connect, migrate, transaction
 from gleaner.control.queue.recovery import Found, Recovered
 
 
-def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float, hold: bool = False) -> Recovered:
+def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
     """Put a backup back. Raises `QueueError`, `StorageError` or `OSError`; then it can be done again."""
     place = FolderStorage(storage)
-    archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
     engine = connect(url)
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
             migrate(restored)
+            # Listed now, and not before: the load may take long, and agents publish meanwhile.
+            archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
-                latest = recovery.unfinished(db)
-                done = recovery.recover(
-                    db,
-                    _found(storage, place, archives, latest),
-                    stored_jobs={one.job for one in archives},
-                    now_s=now_s,
-                    hold=hold,
-                )
+                found = _found(storage, place, archives, recovery.unfinished(db))
+                stored_jobs = {one.job for one in archives}
+                done = recovery.recover(db, found, stored_jobs=stored_jobs, now_s=now_s)
                 backup.finish(db)
         return done
     finally:
