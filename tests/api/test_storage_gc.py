@@ -55,7 +55,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiHarne
 
 
 def _collect(harness: ApiHarness) -> list[str]:
-    return remove_archives(harness.state.engine, harness.storage)
+    return remove_archives(harness.state)
 
 
 def _lose(harness: ApiHarness, agent: str) -> None:
@@ -255,10 +255,11 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
     draft = harness.storage.draft("jobs/1/attempt-1/output")
     draft.__enter__().add("memory", [b"x"])
     with capture_logs() as said:
-        remove_garbage(harness.state, now_s)
-        remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2)
+        remove_garbage(harness.state, now_s, by_age=True)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2, by_age=True)
         assert len(said) == 1
-        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=False)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=True)
     draft.__exit__(None, None, None)
     counts = dict.fromkeys(("archives", "inputs", "orphans", "pieces", "drafts", "tokens", "logs"), 0)
     nothing = {"event": "garbage collected", "log_level": "info", **counts}
@@ -276,7 +277,7 @@ def test_what_else_is_among_the_agents_files_keeps_no_old_file_there(harness: Ap
     for file in (token, old):
         file.write_text("")
     os.utime(old, (now_s, now_s - LOG_AGE_S - 60))
-    remove_garbage(harness.state, now_s)
+    remove_garbage(harness.state, now_s, by_age=True)
     assert [file.exists() for file in (token, old)] == [False, False]
 
 

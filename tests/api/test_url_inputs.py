@@ -8,7 +8,7 @@ from tests.api.api_harness import Agent, ApiHarness, detail
 from tests.made_inputs import MadeInput, packed
 
 from gleaner.agent.job.inputs import input_key
-from gleaner.control.daemon.storage_gc import remove_inputs
+from gleaner.control.daemon.storage_gc import forget_inputs
 from gleaner.control.models.inputs import InputRow, JobInput
 from gleaner.control.queue import inputs, secret_key
 from gleaner.control.settings import DAY_S, InputSettings
@@ -74,7 +74,7 @@ def test_another_submission_may_read_other_bytes(harness: ApiHarness) -> None:
     agent.claim(most=2)
     for job, made in zip(jobs, (ONE, OTHER), strict=True):
         assert fetched(agent, job, made, digest=stored(harness, made)).json()["input"]["content"] == made.content
-    assert remove_inputs(harness.state, harness.now_s + 100 * DAY_S) == 0  # both are needed
+    assert forget_inputs(harness.state, harness.now_s + 100 * DAY_S) == 0  # both are needed
 
 
 def test_only_the_current_attempts_agent_says_what_was_fetched_and_only_of_what_is_stored(harness: ApiHarness) -> None:
@@ -163,7 +163,7 @@ def test_what_a_job_has_read_is_read_again_and_fetched_anew_when_it_is_gone(harn
     agent.report(job, 1, "completed", {"exit_code": 0, "slice": {"started_s": harness.now_s}})
     assert agent.claim()[0]["inputs"][0]["content"] == ONE.content
     agent.report(again, 1, "completed", {"exit_code": 0, "slice": {"started_s": harness.now_s}})
-    assert remove_inputs(harness.state, harness.now_s + 100 * DAY_S) == 1
+    assert forget_inputs(harness.state, harness.now_s + 100 * DAY_S) == 1
     refused = harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"} | spec})
     assert "this site allows no URLs" in detail(refused, 409)
     allow(harness)
