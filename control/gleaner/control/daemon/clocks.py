@@ -1,4 +1,4 @@
-"""Whether this machine's clock may decide that something is old enough to be removed."""
+"""A guard against wrong clocks: may something be removed for its age now?"""
 
 import os
 from pathlib import Path
