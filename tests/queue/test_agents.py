@@ -131,15 +131,6 @@ def test_an_agent_that_has_not_registered_may_not_claim(harness: QueueHarness) -
         harness.claim("a")
 
 
-def test_a_silent_agent_gets_no_work_until_it_beats(harness: QueueHarness) -> None:
-    harness.job()
-    harness.agent("a")
-    harness.silence()
-    assert harness.claim("a") == ()
-    harness.record_heartbeat("a")
-    assert len(harness.claim("a")) == 1
-
-
 def test_a_node_is_excluded_after_three_failures_in_a_row_and_a_success_clears_it(harness: QueueHarness) -> None:
     rules: dict[str, Any] = {"faults_until_excluded": 3, "excluded_s": 100.0}
     for _ in range(2):

@@ -49,11 +49,6 @@ def _told(harness: QueueHarness, node: str) -> NodeRates:
     return harness.look(node_rates.of_node, node)
 
 
-def test_nothing_is_told_of_a_fleet_that_has_saved_nothing(harness: QueueHarness) -> None:
-    _running_on(harness, "n1")
-    assert _told(harness, "n1") == NodeRates()
-
-
 def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> None:
     here, there = _running_on(harness, "n1"), _running_on(harness, "n2")
     for mib in (100, 200, 400):
@@ -108,14 +103,6 @@ def test_a_node_is_told_how_many_others_saved_around_the_last_boundary(harness: 
     assert [_told(harness, f"n{number}").saves_elsewhere for number in range(4)] == [3, 1, 2, 3]
 
 
-def test_periodic_saves_are_no_boundary(harness: QueueHarness) -> None:
-    job = _running_on(harness, "n1")
-    made = _saved()
-    _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=made.measured))
-    assert _told(harness, "n1") == NodeRates()
-    assert _told(harness, "n2") == NodeRates()
-
-
 def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they_stand_still(
     harness: QueueHarness,
 ) -> None:
@@ -124,6 +111,7 @@ def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they
     slow = _measured(100, 9.0)
     for _ in range(3):
         _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=slow))
+    assert _told(harness, "n1") == _told(harness, "n2") == NodeRates(), "and it is no boundary"
     _learn(harness, job, made)
     assert _told(harness, "n1").saves == ((100, 1.0),)
 

@@ -18,7 +18,7 @@ from gleaner.agent.messages import (
 )
 from gleaner.agent.timing.save_cost import MIB
 from gleaner.control.policy.node_rates import ERRORS_KEPT
-from gleaner.control.queue import attempt_reports, node_rates
+from gleaner.control.queue import node_rates
 from gleaner.control.queue.errors import NotCurrent
 from gleaner.control.queue.relocation import unsavable
 from gleaner.control.states import State
@@ -75,10 +75,9 @@ def test_a_job_that_was_returned_is_not_revived_by_a_late_heartbeat(harness: Que
 
 def test_the_same_return_said_twice_counts_once_and_another_is_refused(harness: QueueHarness) -> None:
     job = running_on(harness, "n1")
-    report = Returned(why=ReturnReason.TOO_LATE, detail="x")
-    assert harness.do(attempt_reports.record_return, job, 1, report, now_s=harness.now_s)
+    assert harness.record_return(job, 1, ReturnReason.TOO_LATE, "x")
     before = harness.everything()
-    assert not harness.do(attempt_reports.record_return, job, 1, report, now_s=harness.now_s)
+    assert not harness.record_return(job, 1, ReturnReason.TOO_LATE, "x")
     with pytest.raises(NotCurrent):
         harness.record_return(job, 1, ReturnReason.TOO_LATE, "y")
     assert harness.everything() == before
