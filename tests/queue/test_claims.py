@@ -31,6 +31,13 @@ def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harnes
     assert [each.job for each in harness.claim("a")] == [saved_high, saved, higher, high, plain]
 
 
+def test_the_order_holds_across_jobs_of_different_sizes(harness: QueueHarness) -> None:
+    first, *others = [harness.job(cpus=1 + n % 3, memory_mib=100 * (1 + n % 2)) for n in range(12)]
+    harness.cancel(first)  # so that the oldest job of the oldest lane is not the oldest of all
+    harness.agent("a")
+    assert [each.job for each in harness.claim("a")] == others
+
+
 def test_as_many_jobs_as_fit_cores_and_memory_are_handed_out(harness: QueueHarness) -> None:
     harness.submit(indices=tuple(range(10)), cpus=2, memory_mib=1000)
     harness.agent("a")
@@ -49,6 +56,12 @@ def test_a_job_that_does_not_fit_stops_nobody_behind_it(harness: QueueHarness) -
     small = harness.job(cpus=2, memory_mib=128)
     harness.agent("a")
     assert [each.job for each in harness.claim("a", cpus=4, memory_mib=4000)] == [small]
+
+
+def test_large_and_small_jobs_fill_what_is_left(harness: QueueHarness) -> None:
+    sizes = [harness.job(cpus=cpus) for cpus in (3, 3, 1, 2, 1)]
+    harness.agent("a")
+    assert [each.job for each in harness.claim("a", cpus=5)] == [sizes[0], sizes[2], sizes[4]]
 
 
 def test_an_assignment_says_all_that_the_agent_must_know(harness: QueueHarness) -> None:

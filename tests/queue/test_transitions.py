@@ -136,7 +136,7 @@ def test_only_a_waiting_job_is_claimed(harness: QueueHarness, stand: Callable[[Q
 
 OPEN = (running, going_on, lost_new, lost_saved)
 """The states in which the latest attempt may still report."""
-REPORTS: dict[str, Callable[[QueueHarness, int, int], None]] = {
+REPORTS: dict[str, Callable[[QueueHarness, int, int], object]] = {
     "saved": lambda harness, job, attempt: harness.record_save(job, attempt, number=7),
     "succeeded": lambda harness, job, attempt: harness.record_completion(job, attempt, exit_code=0, output=True),
     "failed": lambda harness, job, attempt: harness.record_completion(job, attempt, exit_code=5),
