@@ -16,11 +16,11 @@ FOLDER = "/cvmfs/a"
 
 
 def wishes(harness: QueueHarness, job: int) -> dict[str, Any]:
-    """Return what the job's lane says of the job itself, but for the memory, of which it may be given more."""
+    """Return what the job's lane says of the job itself."""
     lane = select(LANE).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)
     with harness.engine.connect() as connection:
         row = connection.execute(lane).one()._asdict()
-    return {name: row[name] for name in LaneWish.model_fields if name != "memory_mib"}
+    return {name: row[name] for name in LaneWish.model_fields}
 
 
 @pytest.mark.parametrize("saves_itself", [None, {"signal": "SIGTERM"}])
@@ -42,7 +42,7 @@ def test_whatever_becomes_of_a_job_its_wishes_stay(harness: QueueHarness, saves_
             harness.record_heartbeat(name)
         assert harness.claim("without") == harness.claim(agent, left_s=1199) == ()
         (work,) = harness.claim(agent, left_s=1200)
-        assert (work.job, wishes(harness, job)) == (job, wished)
+        assert (work.job, wishes(harness, job)) == (job, wished | {"memory_mib": work.memory_mib})
         return work.attempt
 
     harness.record_save(job, claimed("a"), has_memory=has_memory)
@@ -60,3 +60,16 @@ def test_whatever_becomes_of_a_job_its_wishes_stay(harness: QueueHarness, saves_
     claimed("a")
     harness.silence()
     assert claimed("b")
+
+
+def test_jobs_with_different_wishes_wait_apart_also_when_they_are_saved(harness: QueueHarness) -> None:
+    different: tuple[dict[str, Any], ...] = (
+        {}, {"group": "chemistry"}, {"cpus": 2}, {"memory_mib": 1024}, {"needs_at_least_s": 1200},
+        {"mounts": (FOLDER,)},
+    )  # fmt: skip
+    jobs = [harness.job(**wish) for wish in different]
+    wished = [wishes(harness, job) for job in jobs]
+    for work in harness.claim(harness.agent("a", mounts=(FOLDER,))):
+        harness.record_save(work.job, work.attempt)
+    assert {harness.row(job).state for job in jobs} == {State.SAVED}
+    assert [wishes(harness, job) for job in jobs] == wished
