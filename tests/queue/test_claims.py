@@ -64,26 +64,19 @@ def test_large_and_small_jobs_fill_what_is_left(harness: QueueHarness) -> None:
     assert [each.job for each in harness.claim("a", cpus=5)] == [sizes[0], sizes[2], sizes[4]]
 
 
-def test_an_assignment_says_all_that_the_agent_must_know(harness: QueueHarness) -> None:
-    harness.submit(
-        indices=(7,),
-        name="zmumu",
-        image="gleaner/pythia",
-        command=("generate", "--seed={index}"),
-        environment={"OUT": "run{index}"},
-        cpus=2,
-        memory_mib=700,
-    )
+def test_an_assignment_has_the_whole_specification_with_the_index_filled_in(harness: QueueHarness) -> None:
+    spec: dict[str, Any] = {
+        "name": "zmumu", "image": "gleaner/pythia", "command": ("generate", "--seed={index}"),
+        "environment": {"OUT": "run{index}"}, "cpus": 2, "memory_mib": 700, "retries": 4, "compute_limit_s": 3600,
+        "silent_limit_s": 1800, "disk_mib": 2048, "saves_itself": {"signal": "SIGUSR1", "exit_code": 3},
+    }  # fmt: skip
+    (job,) = harness.submit(indices=(7,), **spec).jobs
     made = harness.claim_one(harness.agent("a"))
-    assert (made.job, made.attempt, made.group, made.spec.name, made.image) == (
-        1,
-        1,
-        "physics",
-        "zmumu",
-        "gleaner/pythia",
-    )
-    assert (made.spec.command, made.spec.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
-    assert (made.spec.cpus, made.memory_mib, made.checkpoint) == (2, 704, None), "700 is rounded up to a step"
+    assert (made.job, made.attempt, made.group, made.image) == (job, 1, "physics", "gleaner/pythia")
+    filled_in = {"command": ("generate", "--seed=7"), "environment": {"OUT": "run7"}}
+    assert made.spec == JobSpec.model_validate(spec | filled_in | {"memory_mib": made.memory_mib})
+    assert harness.detail(job).spec == made.spec
+    assert (made.memory_mib, made.checkpoint) == (704, None), "700 is rounded up to a step"
 
 
 def test_the_next_agent_gets_the_checkpoint_as_it_was_reported(harness: QueueHarness) -> None:
