@@ -39,6 +39,14 @@ def test_a_silent_agent_that_beats_again_keeps_what_nobody_has_claimed(harness: 
     assert harness.expire() == []
 
 
+def test_an_agent_revives_only_its_own_attempts(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.silence()
+    assert harness.record_heartbeat(harness.agent("b"), (job, 1)).orders == (Order.DROP,)
+    assert harness.row(job).state is State.NEW
+
+
 def test_a_claim_whose_answer_was_lost_returns_after_a_lease_without_any_cost(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
