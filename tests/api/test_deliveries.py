@@ -119,23 +119,6 @@ def test_an_agent_is_told_again_only_of_what_it_delivers(dav: ApiHarness) -> Non
 
 
 @pytest.mark.parametrize(
-    ("to", "said"),
-    [
-        ("file:///data/cms/{job}/", "is not below a URL that this site allows"),
-        ("file:///data/atlas/../cms/{job}", "must not lead upward"),
-        ("file:///data/atlas/{run}", "only {campaign}, {index} and {job} are filled in"),
-        ("file:///data/atlas/{index}", "this is a single job: write {job}"),
-        ("file:///data/atlas/a?b", "a folder has no ?"),
-        ("ftp://host/a", "must begin with"),
-    ],
-)
-def test_a_target_that_may_not_be_is_refused_in_one_line(harness: ApiHarness, to: str, said: str) -> None:
-    answer = harness.user.post("/v1/jobs", {"job": {"name": "a", "image": "i", "outputs": {"to": to}}})
-    assert answer.status_code in {409, 422}
-    assert said in detail(answer, answer.status_code)
-
-
-@pytest.mark.parametrize(
     ("one", "other", "whose"),
     [
         ("file:///data/{group}/", "file:///data/shared/results/", "the group shared"),

@@ -94,17 +94,6 @@ def test_what_the_current_attempt_has_published_but_not_reported_is_kept(harness
     assert _collect(harness) == []
 
 
-def test_the_last_two_checkpoints_stay(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    agent = harness.agent()
-    for attempt in range(1, 5):
-        agent.claim()
-        assert agent.saved(job, attempt, harness.publish_checkpoint(job, attempt)).status_code == 204
-    assert _collect(harness) == [checkpoint_key(job, 1, 1), checkpoint_key(job, 2, 1)]
-    assert harness.storage.keys("jobs") == [checkpoint_key(job, 3, 1), checkpoint_key(job, 4, 1)]
-    assert _collect(harness) == []
-
-
 def test_of_periodic_saves_the_last_two_stay_and_what_is_not_reported_yet(harness: ApiHarness) -> None:
     job = harness.user.submit()
     agent = harness.agent()
@@ -131,22 +120,6 @@ def test_a_complete_job_keeps_its_output_and_nothing_else(harness: ApiHarness) -
     harness.publish_output(job, 1)
     assert _collect(harness) == [output_key(job, 1), checkpoint_key(job, 2, 1)]
     assert harness.user.get(f"/v1/jobs/{job}/output").content == b"tar"
-
-
-def test_a_broken_checkpoint_does_not_take_the_one_before_with_it(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    agent = harness.agent()
-    for attempt in (1, 2):
-        agent.claim()
-        agent.saved(job, attempt, harness.publish_checkpoint(job, attempt))
-    for attempt in (3, 4, 5):  # one node's word breaks nothing
-        other = harness.agent(f"n{attempt}")
-        other.claim()
-        other.report(job, attempt, "return", {"why": "checkpoint broken"})
-    assert harness.user.get(f"/v1/jobs/{job}").json()["checkpoints"][0]["attempt"] == 1
-    assert _collect(harness) == []  # what is called broken is set aside until the job has ended
-    harness.user.post(f"/v1/jobs/{job}/cancel")
-    assert sorted(_collect(harness)) == [checkpoint_key(job, 1, 1), checkpoint_key(job, 2, 1)]
 
 
 def test_what_the_queue_does_not_know_is_left_alone(harness: ApiHarness) -> None:

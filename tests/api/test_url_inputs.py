@@ -181,31 +181,6 @@ def test_a_groups_limit_counts_before_anything_is_stored(harness: ApiHarness) ->
     assert "[inputs] group_gib" in detail(fetched(agent, job), 409)
 
 
-@pytest.mark.parametrize(
-    ("url", "status", "said"),
-    [
-        ("https://data.example.org/private/a", 409, "is not below a URL that this site allows"),
-        ("https://evil.example/pub/a", 409, "is not below a URL that this site allows"),
-        ("https://data.example.org/pub/../a", 409, "must not lead upward"),
-        ("https://me:secret@data.example.org/pub/a", 409, "leave it out"),
-        ("gopher://data.example.org/pub/a", 422, "inputs.0.url.url"),
-    ],
-)
-def test_a_url_that_is_not_allowed_is_refused_before_submission(
-    harness: ApiHarness, url: str, status: int, said: str
-) -> None:
-    job = {"name": "pi", "image": "gleaner/pi", "inputs": [FROM_URL | {"url": url}]}
-    line = detail(harness.user.post("/v1/jobs", {"job": job}), status)
-    assert said in line
-    assert "secret" not in line
-
-
-def test_where_no_url_is_allowed_the_line_says_what_an_admin_may_do(harness: ApiHarness) -> None:
-    allow(harness, urls=[])
-    job = {"name": "pi", "image": "gleaner/pi", "inputs": [FROM_URL]}
-    assert "an admin may add it to urls in [inputs]" in detail(harness.user.post("/v1/jobs", {"job": job}), 409)
-
-
 def test_a_server_that_cannot_be_reached_lets_the_job_wait_longer_each_time(harness: ApiHarness) -> None:
     job = harness.user.submit(spec={"inputs": [FROM_URL]})
     agent = harness.agent()
@@ -267,15 +242,3 @@ def test_without_a_secret_no_key_is_needed_and_with_a_wrong_key_the_agent_asks_a
     key_file.unlink()
     secret_key.make(key_file)
     assert "put that key back, or set it anew" in detail(asked(agent, job), 503)
-
-
-def test_an_agent_that_cannot_fetch_gets_no_job_that_needs_it(harness: ApiHarness) -> None:
-    job = harness.user.submit(spec={"inputs": [FROM_URL]})
-    older, newer = harness.agent("n1", fetches=[]), harness.agent("n2")
-    assert older.claim() == []
-    harness.agent("n2", fetches=["file"])
-    assert newer.claim() == [], "the latest agent of a node says what its node can"
-    harness.agent("n2", fetches=["https"])
-    assert [one["job"] for one in newer.claim()] == [job]
-    plain = harness.user.submit()
-    assert [one["job"] for one in older.claim()] == [plain]
