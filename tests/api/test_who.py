@@ -11,7 +11,7 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.storage_gc import remove_tokens
+from gleaner.control.daemon.storage_gc import forget_tokens
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, jobs, retention, tokens
 from gleaner.control.queue.database import transaction
@@ -195,8 +195,8 @@ def remove_old_tokens(harness: ApiHarness) -> None:
     state = harness.state
     retention.remove_old_rows(state.engine, state.writing, state.settings.queue, state.settings.history, harness.now_s)
     folder = state.settings.storage.folder / "agents"
-    folder.mkdir(exist_ok=True)
-    remove_tokens(state, folder, harness.now_s)
+    (folder / "some-agent").mkdir(parents=True, exist_ok=True)
+    forget_tokens(state, folder, harness.now_s)
 
 
 @pytest.mark.slow

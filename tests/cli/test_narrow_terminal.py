@@ -7,7 +7,7 @@ import pytest
 
 from gleaner.control.cli import render
 from gleaner.control.cli.output import Answer
-from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.agents import AgentRow, Phase
 from gleaner.control.models.jobs import JobList, JobRow
 from gleaner.control.states import State
 
@@ -46,7 +46,7 @@ def agent() -> AgentRow:
     return AgentRow.model_construct(
         name="gleaner-5f3a9c27-0000000012",
         node="node-0123",
-        phase="ended",
+        phase=Phase.ENDED,
         scheduler_id="123456",
         end_s=1_700_003_600.0,
         submitted_s=1_700_000_000.0,

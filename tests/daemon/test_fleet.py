@@ -9,10 +9,11 @@ from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningA
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue.queries import AgentHere
 from gleaner.control.queue.tables import Phase
+from gleaner.control.slurm.interface import SchedulerId
 from gleaner.control.slurm.snapshot import Snapshot
 
 NOTHING = Fleet((), (), (), (), (), ())
-STAYS = (("a", "7"),)
+STAYS = (("a", SchedulerId("7")),)
 SUBMITTED = AgentHere("a", Phase.SUBMITTED, "7", 5000, 900, None, None, None)
 LIVE = AgentHere("a", Phase.LIVE, "7", 5000, 900, "n1", 2, 300)
 USED, IDLE = node("n1", 6, 4000, "ALLOCATED"), node("n2")

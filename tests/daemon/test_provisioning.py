@@ -107,43 +107,6 @@ def test_the_wrong_clock_of_a_node_that_is_gone_is_forgotten(harness: DaemonHarn
     assert harness.state.wrong_clocks == {"n1": 3.0}
 
 
-def test_no_agent_is_submitted_for_a_job_that_no_known_node_can_restore(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    (job,) = harness.submit_jobs(1)
-    harness.submit_jobs(3)
-    harness.round()
-    first, second, third = harness.agents()
-    harness.register(first.name, "n1", criu="4.2")
-    (given,) = harness.claim(first.name).jobs
-    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-    with transaction(harness.state.engine) as db:
-        attempt_reports.record_save(db, job, 1, Saved(checkpoint=made, slice=Slice(started_s=1.0)), now_s=harness.now_s)
-    assert given.job == job
-    for name, node in ((second.name, "n2"), (third.name, "n3")):
-        harness.register(name, node, criu="4.1")
-        (other,) = harness.claim(name).jobs
-        assert other.job != job
-        with transaction(harness.state.engine) as db:
-            attempt_reports.record_completion(
-                db, other.job, 1, Completed(exit_code=0, slice=Slice(started_s=1.0)), now_s=harness.now_s
-            )
-    (last,) = harness.claim(second.name).jobs
-    with transaction(harness.state.engine) as db:
-        jobs.cancel(db, last.job, now_s=harness.now_s)
-    for agent in (first, second, third):
-        harness.farewell(agent.name)
-    end_jobs(faked.folder)
-    harness.round()
-    (later,) = [agent for agent in harness.agents() if agent.phase == "submitted"]  # n1 can restore it
-    harness.register(later.name, "n1", criu="4.1")  # but has been changed back
-    harness.farewell(later.name)
-    end_jobs(faked.folder)
-    harness.round()
-    harness.round()
-    assert len(harness.agents()) == 4
-
-
 def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
@@ -569,7 +532,7 @@ def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
     harness.register(ended, "n1")
     harness.farewell(ended)
     (harness.folder / "agents" / "gleaner-1-of-nobody").mkdir()
-    assert remove_tokens(harness.state, harness.folder / "agents", harness.now_s) == 2
+    assert remove_tokens(harness.state.engine, harness.folder / "agents") == 2
     assert token_of(harness, living).exists()
     assert not token_of(harness, ended).parent.exists()
 

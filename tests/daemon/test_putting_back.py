@@ -1,22 +1,24 @@
 """A backup that was taken while control ran, put back on each kind of database, with a real storage."""
 
+import itertools
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, inspect, select
+from sqlalchemy import Engine, inspect
 from tests.queue.queue_harness import FACTS, QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import checkpoint_key, output_key
-from gleaner.control.daemon.putting_back import put_back
+from gleaner.control.daemon import putting_back
 from gleaner.control.queue import backup, leader
 from gleaner.control.queue.backup import BackupFailed
-from gleaner.control.queue.database import UNFINISHED, check_schema, connect, transaction
+from gleaner.control.queue.database import UNFINISHED, check_schema, connect, migrate, transaction
 from gleaner.control.queue.errors import SchemaMismatch
 from gleaner.control.queue.recovery import Recovered
-from gleaner.control.queue.tables import JOB
+from gleaner.control.queue.tables import JOB, LEADER
 from gleaner.control.states import State
 
 AWAY_S = 1e6
@@ -47,7 +49,7 @@ def leave(storage: FolderStorage, key: str, **facts: object) -> str:
 
 def restore(harness: QueueHarness, file: Path, *, replace: bool = True) -> Recovered:
     url = harness.engine.url.render_as_string(hide_password=False)
-    done = put_back(url, file, file.parent / "storage", replace=replace, now_s=harness.now_s + AWAY_S)
+    done = putting_back.put_back(url, file, file.parent / "storage", replace=replace, now_s=harness.now_s + AWAY_S)
     harness.engine = connect(url)
     return done
 
@@ -111,10 +113,11 @@ def test_what_is_put_back_belongs_to_who_had_it(sqlite_url: str, storage: Folder
     assert (after.st_uid, after.st_gid, after.st_mode & 0o777) == (before.st_uid, before.st_gid, 0o600)
 
 
-def test_a_backup_does_not_replace_the_database(sqlite_url: str) -> None:
-    harness = QueueHarness(connect(sqlite_url))
-    with pytest.raises(BackupFailed, match="is the database itself"):
-        backup.back_up(harness.engine, Path(str(harness.engine.url.database)))
+def test_a_backup_replaces_no_file(harness: QueueHarness, tmp_path: Path) -> None:
+    (tmp_path / "backup").write_text("another backup")
+    with pytest.raises(BackupFailed, match="backup is there already: name another file"):
+        backup.back_up(harness.engine, tmp_path / "backup")
+    assert [each.name for each in tmp_path.glob("*backup*")] == ["backup"]
 
 
 def test_a_database_with_jobs_is_replaced_only_on_demand(
@@ -128,57 +131,27 @@ def test_a_database_with_jobs_is_replaced_only_on_demand(
     assert harness.everything() == before
 
 
-def test_a_database_that_a_newer_version_has_migrated_is_as_before_once_its_backup_is_put_back(
-    harness: QueueHarness, storage: FolderStorage, tmp_path: Path
-) -> None:
-    job = harness.job()
-    backup.back_up(harness.engine, tmp_path / "backup")
-    with harness.engine.begin() as db:
-        db.exec_driver_sql("CREATE TABLE added_later (job BIGINT REFERENCES job (id))")
-        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(SchemaMismatch, match="a newer Gleaner"):
-        check_schema(harness.engine)
-    restore(harness, tmp_path / "backup")
-    check_schema(harness.engine)
-    assert harness.row(job).state is State.NEW
-    assert not inspect(harness.engine).has_table("added_later")  # it would be in the way of the next upgrade
-
-
-def test_without_replace_no_table_goes_that_is_not_known(
-    harness: QueueHarness, storage: FolderStorage, tmp_path: Path
-) -> None:
-    if harness.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite's database is a file of Gleaner's own, and is replaced as a whole")
-    backup.back_up(harness.engine, tmp_path / "backup")
-    with harness.engine.begin() as db:
-        db.exec_driver_sql("CREATE TABLE measurements (id BIGINT)")
-        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(BackupFailed, match=r"newer Gleaner.*with measurements: .*--replace"):
-        restore(harness, tmp_path / "backup", replace=False)
-    assert inspect(harness.engine).has_table("measurements")
-    restore(harness, tmp_path / "backup")  # leaves the database as other tests expect it
-    assert not inspect(harness.engine).has_table("measurements")
-
-
 @pytest.mark.postgres
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("table", ["alembic_version", "job"])
-def test_the_tables_of_another_application_are_never_dropped(
-    table: str, replace: bool, empty_postgres_url: str, tmp_path: Path
+@pytest.mark.parametrize("tables", [("alembic_version",), ("job",), ("alembic_version", "measurements"), ()])
+def test_tables_that_are_not_known_are_never_dropped(
+    tables: tuple[str, ...], empty_postgres_url: str, tmp_path: Path
 ) -> None:
+    """Those of another application; and the one that a newer Gleaner has added, or somebody, to all of ours."""
     (tmp_path / "backup").write_bytes(b"PGDMP")
-    other = connect(empty_postgres_url)
-    with other.begin() as db:
-        db.exec_driver_sql(f"CREATE TABLE {table} (version_num TEXT)")
-        db.exec_driver_sql(f"INSERT INTO {table} VALUES ('ae1027a6acf')")
-        db.exec_driver_sql("CREATE TABLE measurements (version TEXT)")
+    engine = connect(empty_postgres_url)
+    if not tables:
+        migrate(engine)
+    with engine.begin() as db:
+        for table in tables or ("added_later",):
+            db.exec_driver_sql(f"CREATE TABLE {table} (version_num TEXT)")
+    before = set(inspect(engine).get_table_names())
     with (
-        pytest.raises(BackupFailed, match=rf"another application's \({table}, measurements\): give Gleaner a database"),
-        backup.put_back(other, tmp_path / "backup", replace=replace),
+        pytest.raises(BackupFailed, match=r"tables that this version does not know .* a database of its own"),
+        backup.put_back(engine, tmp_path / "backup", replace=True),
     ):
         pass
-    assert set(inspect(other).get_table_names()) == {table, "measurements"}
-    other.dispose()
+    assert set(inspect(engine).get_table_names()) == before
+    engine.dispose()
 
 
 def test_nothing_is_put_back_while_control_runs(harness: QueueHarness, storage: FolderStorage, tmp_path: Path) -> None:
@@ -205,14 +178,65 @@ def test_a_damaged_backup_changes_nothing(harness: QueueHarness, storage: Folder
     assert harness.row(job).state is State.NEW
 
 
-def test_a_backup_is_of_one_instant_while_others_write(harness: QueueHarness, tmp_path: Path) -> None:
-    harness.job()
+def test_a_backup_is_of_one_instant(harness: QueueHarness, tmp_path: Path) -> None:
+    job = harness.job()
+    FolderStorage(tmp_path / "storage").prepare()
     with transaction(harness.engine) as db:
         db.execute(JOB.update().values(priority=7))
         backup.back_up(harness.engine, tmp_path / "backup")
-    backup_says = harness.row(1).priority
-    assert backup_says == 7
-    (tmp_path / "storage").mkdir()
-    FolderStorage(tmp_path / "storage").prepare()
     restore(harness, tmp_path / "backup")
-    assert harness.look(lambda db: db.execute(select(JOB.c.priority).where(JOB.c.id == 1)).scalar_one()) == 0
+    assert harness.row(job).priority == 0
+
+
+def test_a_backup_ends_although_others_write_between_any_two_of_its_steps(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy in several transactions begins anew at each write of others."""
+    harness = QueueHarness(connect(sqlite_url))
+    steps = itertools.count()
+
+    def step_and_write() -> float:
+        step = next(steps)
+        with transaction(harness.engine) as db:
+            db.execute(LEADER.update().values(holder=f"control {step}"))
+        return step
+
+    monkeypatch.setattr(time, "monotonic", step_and_write)
+    monkeypatch.setattr(backup, "COPY_PAGES", 10)
+    monkeypatch.setattr(backup, "LONGEST_S", 200.0)
+    harness.do(leader.try_lead, "control on head", now=leader.NOW, term_s=60.0)
+    assert backup.back_up(harness.engine, tmp_path / "backup") > 0
+
+
+def test_what_agents_publish_while_a_backup_is_loaded_counts(
+    harness: QueueHarness, storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = harness.job()
+    backup.back_up(harness.engine, tmp_path / "backup")
+
+    def migrate_late(engine: Engine) -> None:
+        leave(storage, output_key(job, 1), job=job, exit_code=0)
+        migrate(engine)
+
+    monkeypatch.setattr(putting_back, "migrate", migrate_late)
+    assert restore(harness, tmp_path / "backup").ended == 1
+
+
+@pytest.mark.postgres
+def test_a_half_of_a_dump_is_never_committed_and_no_script_lies_beside_it(
+    empty_postgres_url: str, tmp_path: Path
+) -> None:
+    engine = connect(empty_postgres_url)
+    migrate(engine)
+    harness = QueueHarness(engine)
+    harness.submit(indices=tuple(range(2000)))
+    backup.back_up(engine, tmp_path / "backup")
+    whole = (tmp_path / "backup").read_bytes()
+    harness.job()
+    for part in (0.5, 0.9, 0.99):
+        (tmp_path / "half").write_bytes(whole[: int(len(whole) * part)])
+        with pytest.raises(BackupFailed), backup.put_back(engine, tmp_path / "half", replace=True):
+            pass
+    assert len(harness.everything()["job"]) == 2001
+    assert {each.name for each in tmp_path.iterdir()} == {"backup", "half"}
+    engine.dispose()

@@ -25,7 +25,7 @@ from gleaner.agent.messages import (
 )
 from gleaner.agent.reporting.spooled_report import hash_of, prove
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.daemon.storage_gc import remove_tokens
+from gleaner.control.daemon.storage_gc import forget_tokens, remove_tokens
 from gleaner.control.queue import agents, attempt_reports, queries, tokens
 from gleaner.control.queue.database import snapshot
 
@@ -125,12 +125,12 @@ def test_the_proof_counts_for_as_long_as_reports_wait_however_long_control_was_a
     leave(harness, agent, 0, path, Completed(exit_code=0, slice=SLICE))
     leave(harness, agent, 1, f"/agents/{agent}/farewell", Deregistration(ended_s=harness.now_s))
     later_s = harness.now_s + 30 * 24 * 3600.0
-    remove_tokens(harness.state, harness.folder / "agents", later_s)
+    forget_tokens(harness.state, harness.folder / "agents", later_s)
     assert take_spooled_reports(harness.state, later_s) == 2
     assert harness.state_of(given.job) == "Complete"
     with snapshot(harness.state.engine) as db:
         assert len(tokens.agents_hashes(db, agent)) == 1
-    remove_tokens(harness.state, harness.folder / "agents", later_s)
+    forget_tokens(harness.state, harness.folder / "agents", later_s)
     with snapshot(harness.state.engine) as db:
         assert tokens.agents_hashes(db, agent) == ()
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_read_is_set_aside_as_it_is_and_what_comes_after_it_count
     assert reason.count("\n") == 1
     assert len(reason) > 1
     assert take_spooled_reports(harness.state, harness.now_s) == 0
-    remove_tokens(harness.state, harness.folder / "agents", harness.now_s)
+    remove_tokens(harness.state.engine, harness.folder / "agents")
     assert len(list(place.iterdir())) == 2, "nobody removes it"
 
 
@@ -252,7 +252,7 @@ def test_what_an_agent_left_half_written_keeps_no_other_agents_token_from_being_
     half = harness.folder / "agents" / "a-1" / "reports" / ".000000.json"
     half.parent.mkdir()
     half.write_text("{")
-    remove_tokens(harness.state, harness.folder / "agents", harness.now_s)
+    remove_tokens(harness.state.engine, harness.folder / "agents")
     assert not list((harness.folder / "agents").glob("*/token"))
     assert half.exists()
 

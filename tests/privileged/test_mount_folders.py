@@ -44,14 +44,6 @@ def test_a_folder_that_others_could_replace_is_not_mounted(place: Path) -> None:
 
 
 @only_root
-def test_what_is_no_folder_is_missing(place: Path) -> None:
-    (place / "file").write_text("")
-    for name in ("file", "gone", "gone/deeper", "file/deeper"):
-        with pytest.raises(FolderRefused, match="there is no such folder"):
-            mount_folders.check(str(place / name))
-
-
-@only_root
 def test_a_file_system_that_does_not_answer_is_missing_after_a_while(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

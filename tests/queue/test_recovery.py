@@ -4,21 +4,20 @@ import pytest
 from sqlalchemy import select
 from tests.queue.queue_harness import FACTS, QueueHarness, digest
 
-from gleaner.agent.messages import NodeFacts
-from gleaner.control.queue import recovery
-from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.recovery import IDS_TO_SKIP, Found, Recovered
+from gleaner.agent.messages import NodeFacts, Returned, ReturnReason
+from gleaner.control.queue import attempt_reports, recovery
+from gleaner.control.queue.errors import NotYours, Refused
+from gleaner.control.queue.recovery import Found, Recovered
 from gleaner.control.queue.tables import ATTEMPT, WEB_SESSION
 from gleaner.control.states import Outcome, State
 
 AWAY_S = 3600.0
 
 
-def recover(harness: QueueHarness, *found: Found, stored: tuple[int, ...] = (), hold: bool = False) -> Recovered:
+def recover(harness: QueueHarness, *found: Found, stored: tuple[int, ...] = ()) -> Recovered:
     """Put the queue back as it is, an hour later."""
     harness.now_s += AWAY_S
-    jobs = {*stored, *(one.job for one in found)}
-    return harness.do(recovery.recover, found, stored_jobs=jobs, now_s=harness.now_s, hold=hold)
+    return harness.do(recovery.recover, found, stored_jobs={*stored, *(one.job for one in found)}, now_s=harness.now_s)
 
 
 def saved(job: int, attempt: int, number: int = 1) -> Found:
@@ -52,26 +51,19 @@ def test_a_checkpoint_that_was_found_goes_only_to_nodes_that_fit_it(harness: Que
     assert harness.claim(harness.agent("alike"))
 
 
-def test_no_number_of_an_attempt_is_used_twice(harness: QueueHarness) -> None:
-    untouched, waits, runs = harness.job(), harness.job(), harness.job()
+def test_the_next_attempt_is_the_one_after_the_highest_that_the_copy_or_the_storage_shows(
+    harness: QueueHarness,
+) -> None:
+    untouched, ran, seen = harness.job(), harness.job(), harness.job()
     harness.hold(untouched)
     harness.agent("a1")
-    first, second = harness.claim("a1", most=2)
-    harness.record_save(first.job, first.attempt)
-    assert {first.job, second.job} == {waits, runs}
+    assert {work.job for work in harness.claim("a1", most=2)} == {ran, seen}
 
-    recover(harness, stored=(waits,))
+    recover(harness, saved(seen, 7))
 
     harness.release(untouched)
     attempts = {work.job: work.attempt for work in harness.claim(harness.agent("a2"))}
-    assert set(attempts) == {untouched, waits, runs}
-    assert min(attempts.values()) > AWAY_S  # no job is claimed more than once a second
-
-
-def test_what_was_found_counts_below_the_next_number(harness: QueueHarness) -> None:
-    job = harness.job()
-    recover(harness, saved(job, 70_000))
-    assert harness.claim_one(harness.agent("a1")).attempt > 70_000
+    assert attempts == {untouched: 1, ran: 2, seen: 8}
 
 
 def test_a_result_that_was_found_ends_the_job(harness: QueueHarness) -> None:
@@ -124,13 +116,6 @@ def test_an_archive_that_the_queue_refuses_keeps_no_job_from_being_put_back(harn
     assert {job: None if one is None else one.number for job, one in known.items()} == {first: 2, second: 1}
 
 
-def test_all_jobs_can_be_held(harness: QueueHarness) -> None:
-    job = harness.job()
-    recover(harness, saved(job, 2), hold=True)
-    assert harness.claim(harness.agent("a1")) == ()
-    assert harness.row(job).held
-
-
 def test_a_held_job_stays_held_and_loses_nothing(harness: QueueHarness) -> None:
     job = harness.job()
     harness.hold(job, "by alice")
@@ -148,14 +133,30 @@ def test_an_agent_of_before_has_no_attempt_any_more(harness: QueueHarness) -> No
     assert [str(order) for order in harness.record_heartbeat("a1", (job, work.attempt)).orders] == ["drop"]
 
 
-def test_new_jobs_and_campaigns_have_numbers_that_nobody_knows(harness: QueueHarness) -> None:
+def test_an_agent_that_claimed_after_the_backup_reports_for_nobody_elses_attempt(
+    harness: QueueHarness,
+) -> None:
+    job = harness.job()
+    harness.agent("a1")  # it runs attempt 1, of which the backup knows nothing
+    recover(harness)
+    assert harness.claim_one(harness.agent("a2")).attempt == 1
+    assert [str(order) for order in harness.record_heartbeat("a1", (job, 1)).orders] == ["drop"]
+    with pytest.raises(NotYours):
+        harness.do(
+            attempt_reports.record_report,
+            job,
+            1,
+            Returned(why=ReturnReason.UNSTARTED),
+            agent="a1",
+            most_log_bytes=1,
+            now_s=harness.now_s,
+        )
+
+
+def test_the_next_job_has_a_number_that_the_storage_does_not_know(harness: QueueHarness) -> None:
     harness.submit(indices=(0, 1))
-    done = recover(harness, stored=(1, 2, 40, 41))
-    assert done.unknown == 2
-    made = harness.submit(indices=(0,))
-    assert made.campaign is not None
-    assert made.campaign > IDS_TO_SKIP
-    assert made.jobs[0] > 41 + IDS_TO_SKIP
+    assert recover(harness, stored=(1, 2, 40, 41)).unknown == 2
+    assert harness.submit(indices=(0,)).jobs == (42,)
 
 
 def test_a_session_of_the_web_page_ends(harness: QueueHarness) -> None:

@@ -131,6 +131,8 @@ class ControlState:
     """The quotas of each group and user, by the settings."""
     started_s: float = field(init=False)
     """The start of this program by `clock`; the settings were read just before."""
+    began_s: float = field(init=False)
+    """The start of this program by `steady_clock`."""
     clock: Callable[[], float] = time.time
     """Seconds since the epoch; tests put their own here."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
@@ -143,6 +145,7 @@ class ControlState:
     def __post_init__(self) -> None:
         self.quotas = self.settings.quotas.rules
         self.started_s = self.clock()
+        self.began_s = self.steady_clock()
 
     @property
     def loop_ages_s(self) -> dict[str, float]:

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from gleaner.agent.messages import Message
 
-REPORTS = "reports"
-"""The folder for them, in the agent's own folder on the storage."""
+REPORTS, UNREAD = "reports", "unread"
+"""The folders in the agent's own folder on the storage: for reports, and for those that control cannot read."""
 
 
 class SpooledReport(Message):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,6 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.settings import Settings
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from gleaner.control.queue.recovery import Recovered
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
@@ -103,7 +101,7 @@ def prepare() -> Answer:
 
 @control_app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; one of that name is replaced.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.")],
 ) -> Answer:
     """Copy the queue's database into one file, while control runs."""
     with _queue() as (_settings, engine):
@@ -120,7 +118,6 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `glean control backup` has written.")],
     replace: Annotated[bool, typer.Option("--replace", help="Also if the database has jobs.")] = False,
-    hold: Annotated[bool, typer.Option("--hold", help="Hold all jobs that have not ended.")] = False,
 ) -> Answer:
     """Put a backup of the queue's database back. Stop control before."""
     settings = load_settings()
@@ -129,9 +126,7 @@ def restore(
         from gleaner.control.daemon.putting_back import put_back
 
         try:
-            done = put_back(
-                settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time(), hold=hold
-            )
+            done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
         except OSError as error:
             raise Failure(f"{error.filename or file}: {error.strerror}") from error
         except StorageError as error:
@@ -140,8 +135,8 @@ def restore(
 
 
 @contextmanager
-def _queue() -> Generator[tuple[Settings, "Engine"]]:
-    """Open the queue's database, whose schema must be this version's."""
+def _queue() -> Generator[tuple[Settings, Any]]:
+    """Yield the settings, and the engine of the queue's database, whose schema must be this version's."""
     settings = load_settings()
     with server_parts():
         from gleaner.control.queue.database import check_schema, connect

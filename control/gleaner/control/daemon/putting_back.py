@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gleaner.agent.checkpoints.archive import FolderArchive, stored_digest
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.job_checkpoints import Chain
@@ -16,38 +16,32 @@ from gleaner.control.queue.database import connect, migrate, transaction
 from gleaner.control.queue.recovery import Found, Recovered
 
 
-def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float, hold: bool = False) -> Recovered:
+def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
     """Put a backup back. Raises `QueueError`, `StorageError` or `OSError`; then it can be done again."""
     place = FolderStorage(storage)
-    archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
     engine = connect(url)
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
             migrate(restored)
+            # Listed now, and not before: the load may take long, and agents publish meanwhile.
+            archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
-                latest = recovery.unfinished(db)
-                done = recovery.recover(
-                    db,
-                    _found(storage, place, archives, latest),
-                    stored_jobs={one.job for one in archives},
-                    now_s=now_s,
-                    hold=hold,
-                )
+                found = _found(place, archives, recovery.unfinished(db))
+                stored_jobs = {one.job for one in archives}
+                done = recovery.recover(db, found, stored_jobs=stored_jobs, now_s=now_s)
                 backup.finish(db)
         return done
     finally:
         engine.dispose()
 
 
-def _found(
-    root: Path, storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]
-) -> Iterator[Found]:
+def _found(storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]) -> Iterator[Found]:
     """Yield what the unfinished jobs' attempts have left since. What is broken is left out."""
     for one in archives:
         if one.job not in latest or one.attempt < latest[one.job]:
             continue
         try:
-            digest = stored_digest(root, one.key)
+            digest = storage.stored_digest(one.key)
             archive = storage.open(one.key, digest)
         except ArchiveBroken:
             continue

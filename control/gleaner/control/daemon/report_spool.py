@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from gleaner.agent.messages import Checkpointed, Completed, Deregistration, LogLines, Returned, Saved
-from gleaner.agent.reporting.spooled_report import REPORTS, SpooledReport
+from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD, SpooledReport
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
@@ -27,8 +27,6 @@ from gleaner.control.queue.errors import Invalid, NotYours, Refused, Unknown
 
 log = structlog.get_logger()
 
-UNREAD = "unread"
-"""The folder, beside an agent's `reports`, for reports that could not be read."""
 _ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved|completed|return|log)$")
 _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
@@ -51,10 +49,9 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
     def take(folder: Path) -> None:
         agent = folder.parent.name
         try:
-            files = _in_order(folder)
             with snapshot(state.engine) as db:
                 hashes = tokens.agents_hashes(db, storable(agent))
-            taken.extend(_take_or_set_aside(state, agent, file, hashes, now_s) for file in files)
+            taken.extend(_take_or_set_aside(state, agent, file, hashes, now_s) for file in _in_order(folder))
         except OSError as error:
             log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
         else:
@@ -74,11 +71,11 @@ def _in_order(folder: Path) -> list[Path]:
     return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
 
 
-def _take_or_set_aside(state: ControlState, agent: str, file: Path, token_hashes: Sequence[str], now_s: float) -> int:
+def _take_or_set_aside(state: ControlState, agent: str, file: Path, hashes: Sequence[str], now_s: float) -> int:
     taken = 0
     try:
         report = SpooledReport.model_validate_json(file.read_bytes())
-        if not any(map(report.is_proved_by, token_hashes)):
+        if not any(map(report.is_proved_by, hashes)):
             raise ValueError(f"it has no proof that {agent} has written it")
         taken = _take(state, agent, report, now_s)
     except (Refused, _TooLate) as refusal:

@@ -109,7 +109,7 @@ class AttemptRow(Reply):
     compute_s: float
     save_s: float
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]  # mypy takes no decorator above a property
     @property
     def restored_from(self) -> str | None:
         """The checkpoint it went on from, as ATTEMPT/NUMBER."""

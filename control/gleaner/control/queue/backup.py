@@ -1,7 +1,7 @@
 """A copy of the queue's database in one file: taken while control runs, and put back while it does not.
 
-SQLite copies itself through its online backup, PostgreSQL through `pg_dump`, `pg_restore` and `psql`. What is put back
-is marked until `recovery` has made it safe (`UNFINISHED`): control does not start before that.
+SQLite is copied in one read transaction, PostgreSQL by `pg_dump`, `pg_restore` and `psql`. What is put back is marked
+until `recovery` has made it safe (`UNFINISHED`): control does not start before that.
 """
 
 import os
@@ -9,26 +9,29 @@ import secrets
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
-from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, inspect, select
 
 from gleaner.agent.system import atomic
 from gleaner.control.queue import leader
-from gleaner.control.queue.database import UNFINISHED, connect, is_newer, snapshot
+from gleaner.control.queue.database import UNFINISHED, connect, snapshot
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import JOB, METADATA
 
-PROGRAM_S = 3600.0
-"""The longest time for one program of PostgreSQL's."""
+LONGEST_S = 3600.0
+"""The longest time for a copy, and for one program of PostgreSQL's."""
 COPY_PAGES = 1000
 NAMED_AT_MOST = 5
 """The greatest number of tables that an error names."""
 _CORE = {"leader", "job", "attempt"}
 """Tables that each version of Gleaner has, and hardly another application has all of them."""
+_OURS = {"alembic_version", UNFINISHED, *METADATA.tables}
 _MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (id INTEGER)"
 _SQLITE, _POSTGRESQL = b"SQLite format 3\x00", b"PGDMP"
 
@@ -40,25 +43,24 @@ class BackupFailed(QueueError):
 def back_up(engine: Engine, file: Path) -> int:
     """Write a copy of the database to a new file, readable by its owner alone. Return its size in bytes.
 
-    The copy is of one instant, and control may run. A file of that name is replaced at the end, by a whole copy.
-    Raises `BackupFailed`, or `OSError`.
+    The copy is of one instant, and control may run. Raises `BackupFailed`, also if the file is there, or `OSError`.
     """
-    if engine.dialect.name == "sqlite" and file.exists() and file.samefile(_file_of(engine)):
-        raise BackupFailed(f"{file} is the database itself: name another file")
+    if file.exists():
+        raise BackupFailed(f"{file} is there already: name another file")
     new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if engine.dialect.name == "sqlite":
             _copy_sqlite(_file_of(engine), new)
         else:
-            _run(
-                "pg_dump",
-                ["--no-password", "--format=custom", "--no-owner", "--no-privileges", f"--file={new}"],
-                engine,
-            )
+            plain = ["--no-password", "--format=custom", "--no-owner", "--no-privileges", f"--file={new}"]
+            with _program("pg_dump", plain, engine):
+                pass
         _sync(new)
-        new.replace(file)
+        os.link(new, file)
         atomic.sync_folder(file.parent)
+    except FileExistsError:
+        raise BackupFailed(f"{file} is there already: name another file") from None
     finally:
         new.unlink(missing_ok=True)
     return file.stat().st_size
@@ -118,7 +120,7 @@ def _check_free(engine: Engine, *, replace: bool) -> None:
     with snapshot(engine) as db:
         there = set(inspect(db).get_table_names())
         if engine.dialect.name != "sqlite":
-            _check_ours(db, there, replace=replace)
+            _check_ours(there)
         if "leader" in there and (who := leader.leader(db, now=leader.NOW)) is not None:
             raise BackupFailed(f"control runs ({who}): stop all control programs, and try again")
         is_ours = UNFINISHED in there  # what a restore has left that was broken off
@@ -126,22 +128,15 @@ def _check_free(engine: Engine, *, replace: bool) -> None:
             raise BackupFailed("the database has jobs, which would be lost: back it up, and give --replace")
 
 
-def _check_ours(db: Connection, there: set[str], *, replace: bool) -> None:
-    """Raise `BackupFailed` if tables of another application would be dropped from PostgreSQL's schema.
+def _check_ours(there: set[str]) -> None:
+    """Raise `BackupFailed` if PostgreSQL's schema has tables of another application, or of a newer Gleaner.
 
     Many applications have a table `alembic_version`, and some have one called `job`.
     """
-    ours = {"alembic_version", *METADATA.tables}
-    named = ", ".join(sorted(there - ours)[:NAMED_AT_MOST]) or "no other tables"
-    if there & ours and UNFINISHED not in there and not there >= _CORE:
+    if there - _OURS or (there and UNFINISHED not in there and not there >= _CORE):
         raise BackupFailed(
-            f"the database's schema is another application's ({', '.join(sorted(there)[:NAMED_AT_MOST])}): give Gleaner"
-            " a database of its own, in [queue] url"
-        )
-    if is_newer(MigrationContext.configure(db).get_current_revision()) and not (replace and there >= _CORE):
-        raise BackupFailed(
-            f"the database is of a newer Gleaner, and all tables of its schema would be dropped, with {named}: back it"
-            " up, and give --replace"
+            f"the database has tables that this version does not know ({', '.join(sorted(there)[:NAMED_AT_MOST])}):"
+            " give Gleaner a database of its own, in [queue] url, or drop them"
         )
 
 
@@ -159,10 +154,22 @@ def _beside(file: Path) -> Path:
 
 
 def _copy_sqlite(source: Path, into: Path) -> None:
-    """Copy a database that others may write to. Raises `BackupFailed` if it is damaged."""
+    """Copy a database that others may write to. Raises `BackupFailed` if it is damaged, or takes too long.
+
+    The copy is one read transaction, for a copy without one begins anew at each write of others.
+    """
+    give_up_s = time.monotonic() + LONGEST_S
+
+    def check_time(_status: int, _left: int, _all: int) -> None:
+        if time.monotonic() > give_up_s:
+            raise BackupFailed(f"{source} could not be copied within {LONGEST_S:.0f} s")
+
+    read_only = sqlite3.connect(f"file:{source}?mode=ro", uri=True, isolation_level=None)
     try:
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old, closing(sqlite3.connect(into)) as new:
-            old.backup(new, pages=COPY_PAGES)
+        with closing(read_only) as old, closing(sqlite3.connect(into)) as new:
+            old.execute("BEGIN")
+            old.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            old.backup(new, pages=COPY_PAGES, progress=check_time)
             new.execute("PRAGMA journal_mode=DELETE")  # else the copy would be three files
             found = str(new.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.Error as error:
@@ -182,52 +189,62 @@ def _sync(file: Path) -> None:
 
 
 def _load_postgresql(engine: Engine, file: Path) -> None:
-    """Replace all tables by those of the copy, in one transaction, and mark them."""
-    script = file.with_name(f".{file.name}.sql")
-    drop = "".join(f'DROP TABLE IF EXISTS "{name}" CASCADE;' for name in _tables(engine))
-    try:
-        os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-        _run("pg_restore", ["--no-owner", "--no-privileges", f"--file={script}", str(file)], None)
-        in_one = ["--no-password", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
-        _run("psql", [*in_one, f"--command={drop}{_MARK}", f"--file={script}"], engine)
-    finally:
-        script.unlink(missing_ok=True)
+    """Replace all tables by those of the copy, in one transaction, and mark them.
 
-
-def _tables(engine: Engine) -> set[str]:
-    """Return the names of all tables that are Gleaner's: those of a newer version, too, where one has been here.
-
-    A table that stays would be in the way when that version migrates the database again.
+    What `pg_restore` writes goes to `psql` through a pipe. Its end, at which psql commits, comes from here, and only if
+    pg_restore has ended well.
     """
-    ours = {"alembic_version", UNFINISHED, *METADATA.tables}
-    with snapshot(engine) as db:
-        found = MigrationContext.configure(db).get_current_revision()
-        return ours | set(inspect(db).get_table_names()) if is_newer(found) else ours
+    drop = "".join(f'DROP TABLE IF EXISTS "{name}" CASCADE;' for name in sorted(_OURS))
+    in_one = ["--no-password", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
+    script = ["--no-owner", "--no-privileges", "--file=-", str(file)]
+    with (
+        _program("psql", [*in_one, f"--command={drop}{_MARK}", "--file=-"], engine, stdin=subprocess.PIPE) as psql,
+        _program("pg_restore", script, None, stdout=psql.stdin),
+    ):
+        pass
 
 
-def _run(program: str, arguments: Sequence[str], engine: Engine | None) -> None:
-    """Run a program of PostgreSQL's, connected as control is. The password is not on its command line."""
-    path = shutil.which(program)
+@contextmanager
+def _program(
+    name: str,
+    arguments: Sequence[str],
+    engine: Engine | None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: IO[bytes] | int | None = subprocess.DEVNULL,
+) -> Generator[subprocess.Popen[bytes]]:
+    """Run a program of PostgreSQL's, connected as control is, and wait for its end. Raises `BackupFailed`.
+
+    The password is not on its command line. The program is killed if the caller fails before its end.
+    """
+    path = shutil.which(name)
     if path is None:
         raise BackupFailed(
-            f"{program} is not installed here: install PostgreSQL's client programs of the server's version"
+            f"{name} is not installed here: install PostgreSQL's client programs of the server's version"
         )
     known = {"PGOPTIONS": "-c client_min_messages=error"} | ({} if engine is None else _environment(engine))
-    try:
-        done = subprocess.run(
-            [path, *arguments],
-            env=os.environ | known,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=PROGRAM_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise BackupFailed(f"{program} has not ended within {PROGRAM_S:.0f} s") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise BackupFailed(said[0] if said else f"{program} ended with {done.returncode}")
+    with (
+        TemporaryFile() as said,
+        subprocess.Popen(
+            [path, *arguments], env=os.environ | known, stdin=stdin, stdout=stdout, stderr=said
+        ) as program,
+    ):
+        try:
+            yield program
+            if program.stdin is not None:
+                program.stdin.close()
+            program.wait(LONGEST_S)
+        except BackupFailed:
+            if not program.poll():  # else its own failure has ended the other program, too
+                raise
+        except subprocess.TimeoutExpired:
+            raise BackupFailed(f"{name} has not ended within {LONGEST_S:.0f} s") from None
+        finally:
+            program.kill()
+        if program.returncode:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            raise BackupFailed(lines[0] if lines else f"{name} ended with {program.returncode}")
 
 
 _VARIABLES = {

@@ -201,13 +201,8 @@ def _own_revision() -> str:
     return str(ScriptDirectory.from_config(_alembic()).get_current_head())
 
 
-def is_newer(found: str | None) -> bool:
-    """Return True if a newer version than this has made the tables."""
-    return found is not None and found > _own_revision()
-
-
 def _refuse_others(found: str | None) -> None:
-    if is_newer(found):
+    if found is not None and found > _own_revision():
         raise SchemaMismatch(
             f"the queue's database is of a newer Gleaner (tables {found}): install that one again, or put back a backup"
             " from before, with `glean control restore FILE --replace`"

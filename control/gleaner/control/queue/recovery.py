@@ -1,33 +1,31 @@
 """The queue after an older copy of it was put back: what was done since, as far as the storage shows it, counts again.
 
-Agents have computed since the copy was taken, and people have submitted. So no number of an attempt, a job or a
-campaign may be given out that was perhaps given out before: all go on far behind those that the copy or the storage
-know (`numbers_to_skip`). Everything here works in the caller's transaction.
+The rule: a job whose result is on the storage is Complete; any other one that had not ended goes on from its newest
+whole checkpoint there. The next attempt, and the next job, has the number after the highest that the copy or the
+storage shows. An agent of before that has published nothing may have that number, too: of the two, only the first that
+publishes an archive can (`Draft.publish`), and the other one's attempt is returned.
+
+Everything here works in the caller's transaction.
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, column, delete, func, insert, select, table, update
 
-from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Saved, Slice
 from gleaner.control.models.jobs import Ending
-from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs, lanes
+from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.queue.tables import AGENT, CAMPAIGN, EVENT, JOB, SPEC, WEB_SESSION, LaneWish, Phase
+from gleaner.control.queue.tables import AGENT, EVENT, JOB, WEB_SESSION, Phase
 from gleaner.control.queue.transitions import lock, record, take
-from gleaner.control.states import Outcome, State
+from gleaner.control.states import State
 
-IDS_TO_SKIP = 1_000_000
-"""No more jobs, and no more campaigns, are submitted between a backup and the day on which it is put back."""
-ATTEMPTS_TO_SKIP = 100
 PUT_BACK = "put back"
 """The name of the event of each job that had not ended in the backup."""
-PLACEHOLDER = "put-back"
-"""The name of the campaign and the group that hold a place, and the beginning of the names of agents that do."""
+_SQLITE_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
+"""The highest number of each table with AUTOINCREMENT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,47 +65,32 @@ class _Waiting(NamedTuple):
     log_lines: int | None
 
 
-def numbers_to_skip(taken_s: float, now_s: float) -> int:
-    """Return more numbers than a job can have had attempts since then. One attempt takes more than a second.
-
-    >>> numbers_to_skip(1000.0, 4600.5)
-    3701
-    """
-    return ATTEMPTS_TO_SKIP + math.ceil(max(0.0, now_s - taken_s))
-
-
 def unfinished(db: Connection) -> Mapping[int, int]:
     """Return the latest attempt of each job that has not ended."""
     rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.state != State.COMPLETE))
     return {row.id: row.attempt for row in rows}
 
 
-def recover(
-    db: Connection, found: Iterable[Found], *, stored_jobs: Iterable[int], now_s: float, hold: bool = False
-) -> Recovered:
-    """Make a queue that was put back safe: let what was found count, and skip the numbers that may be taken.
+def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[int], now_s: float) -> Recovered:
+    """Make a queue that was put back safe: let what was found count, and give out no number that the storage knows.
 
-    `stored_jobs` are all jobs with an archive in the storage. `hold`: no job starts before it is released.
+    `stored_jobs` are all jobs with an archive in the storage.
     """
     taken_s = db.execute(select(func.max(EVENT.c.at_s))).scalar_one() or now_s
     by_job: dict[int, list[Found]] = {}
     for one in found:
         by_job.setdefault(one.job, []).append(one)
     known = set(db.execute(select(JOB.c.id)).scalars())
-    stored = set(stored_jobs)
     ended = went_on = 0
-    to_skip = numbers_to_skip(taken_s, now_s)
     open_jobs = sorted(unfinished(db))
     for job in open_jobs:
         ended_now, went_on_now = _try_to_let_count(db, job, by_job.get(job, []), now_s=now_s)
         ended, went_on = ended + ended_now, went_on + went_on_now
         if not ended_now:
-            _skip_attempts(db, lock(db, job), by_job.get(job, []), to_skip=to_skip, now_s=now_s)
-            if hold:
-                jobs.put_on_hold(db, lock(db, job), reason="put back from a backup", now_s=now_s)
-    _skip_ids(db, max(known | stored, default=0), now_s=now_s)
+            _end_attempts(db, lock(db, job), by_job.get(job, []), now_s=now_s)
+    _set_next_job(db, max((*known, *stored_jobs), default=0))
     db.execute(delete(WEB_SESSION))  # those that were closed since must not be open again
-    return Recovered(ended, went_on, len(open_jobs) - ended, len(stored - known), taken_s)
+    return Recovered(ended, went_on, len(open_jobs) - ended, len(set(stored_jobs) - known), taken_s)
 
 
 def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
@@ -157,7 +140,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
         attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
     db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=one.attempt - 1))
     node = "unknown" if one.node is None else one.node.node
-    agent = f"{PLACEHOLDER}-{node}"
+    agent = f"put-back-{node}"
     if db.execute(select(AGENT.c.name).where(AGENT.c.name == agent)).first() is None:
         ended = {"name": agent, "phase": Phase.ENDED, "end_s": now_s, "submitted_s": now_s, "ended_s": now_s}
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
@@ -183,32 +166,19 @@ def _log_lines(db: Connection, row: Any) -> int:
     return 0 if row.from_attempt is None else attempts.log_lines(db, row.id, row.from_attempt, row.from_number)
 
 
-def _skip_attempts(db: Connection, row: Any, found: list[Found], *, to_skip: int, now_s: float) -> None:
-    """Let the job's next attempt have a number that no agent can know, and no attempt of the backup run on."""
+def _end_attempts(db: Connection, row: Any, found: list[Found], *, now_s: float) -> None:
+    """Let no attempt of the backup run on, and the job's next one have a number that the storage does not know."""
     if row.state is State.RUNNING:
         attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
     latest = max([row.attempt, *(one.attempt for one in found)])
-    db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest + to_skip, lost=False))
-    record(db, row.id, PUT_BACK, now_s=now_s, detail="from a backup: its next attempt has a much higher number")
+    db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest, lost=False))
+    record(db, row.id, PUT_BACK, now_s=now_s, detail="from a backup")
 
 
-def _skip_ids(db: Connection, latest_job: int, *, now_s: float) -> None:
-    """Let the next job and campaign have numbers that were never given out.
-
-    Both databases count on from the highest row. So there is one more campaign, of one cancelled job.
-    """
-    campaign = (db.execute(select(func.max(CAMPAIGN.c.id))).scalar_one() or 0) + IDS_TO_SKIP
-    job = latest_job + IDS_TO_SKIP
-    about = {"group": PLACEHOLDER, "submitted_s": now_s, "submitter": PLACEHOLDER}
-    db.execute(insert(CAMPAIGN), about | {"id": campaign, "name": PLACEHOLDER})
-    nothing = JobSpec(name=PLACEHOLDER, image=PLACEHOLDER)
-    spec = insert(SPEC).values(document=nothing, name=PLACEHOLDER, saves_itself=False).returning(SPEC.c.id)
-    whose = {"campaign": campaign, "index": 0, "spec": db.execute(spec).scalar_one()}
-    state = {"state": State.COMPLETE, "outcome": Outcome.CANCELLED, "ended_s": now_s, "held": False, "lost": False}
-    counts = dict.fromkeys(("priority", "retries", "failures", "attempt", "sound_attempt"), 0)
-    lane = lanes.ensure_for_new(db, LaneWish(group=PLACEHOLDER, cpus=1, memory_mib=16), saves_itself=False)
-    db.execute(insert(JOB), about | whose | state | counts | {"id": job, "lane": lane})
-    record(db, job, PUT_BACK, now_s=now_s, detail="no program: later jobs have higher numbers than all before")
+def _set_next_job(db: Connection, latest: int) -> None:
+    """Let the next job have a number that nothing in the storage has."""
     if db.dialect.name == "postgresql":
-        for table, last in (("campaign", campaign), ("job", job)):
-            db.execute(select(func.setval(func.pg_get_serial_sequence(table, "id"), last)))
+        db.execute(select(func.setval(func.pg_get_serial_sequence("job", "id"), max(1, latest))))
+    else:
+        db.execute(delete(_SQLITE_SEQUENCE).where(_SQLITE_SEQUENCE.c.name == JOB.name))
+        db.execute(insert(_SQLITE_SEQUENCE).values(name=JOB.name, seq=latest))

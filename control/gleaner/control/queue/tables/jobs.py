@@ -183,7 +183,7 @@ class JobRecord(QueueRecord, table=True):
             sqlite_where=text("output_bytes IS NOT NULL"),
             postgresql_where=text("output_bytes IS NOT NULL"),
         ),
-        CHURNED,
+        CHURNED | {"sqlite_autoincrement": True},  # `recovery` sets the next number
     )
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     group: str
