@@ -91,12 +91,3 @@ def test_a_folder_in_the_way_of_gleaners_storage_is_refused_whatever_leads_there
             with pytest.raises(FolderRefused, match=f"it is in the way of {own}, which is Gleaner's own"):
                 opened(path, own=(own,))
         assert opened(beside, own=(own, str(place / "not-there"))) == str(beside)
-
-
-@only_root
-def test_nothing_stays_open(place: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    opened(folder(place / "data"))
-    with pytest.raises(FolderRefused):
-        opened(place / "gone")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
