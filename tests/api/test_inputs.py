@@ -95,12 +95,6 @@ def test_no_more_pieces_are_taken_than_the_size_has(harness: ApiHarness) -> None
     assert harness.storage.keys("inputs") == []
 
 
-def test_two_inputs_of_one_name_are_refused(harness: ApiHarness) -> None:
-    put(harness.user)
-    job = {"name": "pi", "image": "gleaner/pi", "inputs": [NAMED, NAMED]}
-    assert "two inputs are called a.cmnd" in detail(harness.user.post("/v1/jobs", {"job": job}), 422)
-
-
 def test_limits_are_one_line_that_names_them(harness: ApiHarness) -> None:
     limit(harness, group_gib=3e-6)
     assert put(harness.user).status_code == 201

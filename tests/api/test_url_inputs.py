@@ -50,8 +50,7 @@ def test_the_bytes_that_are_fetched_first_count_for_all_jobs_of_a_submission(har
     harness.user.submit(spec={"inputs": [FROM_URL]}, indices=[0, 1])
     first, second = harness.agent(), harness.agent("n2")
     (one,), (two,) = first.claim(), second.claim()
-    at_s = {"submitted_s": harness.now_s}
-    assert one["inputs"] == two["inputs"] == [FROM_URL | {"sha256": None, "into_job": False} | at_s]
+    assert one["inputs"] == two["inputs"] == [FROM_URL | {"sha256": None, "into_job": False}]
     assert one["fetch_rules"]["allowed"] == ["https://data.example.org/pub/"]
     assert read(harness, one["job"])["content"] is None
     assert fetched(first, one["job"]).json()["input"] is None  # store it first

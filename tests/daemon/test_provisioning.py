@@ -17,7 +17,7 @@ from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, deliveries, drains, jobs, node_health, stop
+from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health, stop
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
 from gleaner.control.settings import OutputSettings, RoundSettings
@@ -71,7 +71,9 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
 
 def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
     """Let a job with this target succeed on the first agent; return the job and the agent, which lives on."""
-    harness.state.settings = harness.state.settings.model_copy(update={"outputs": OutputSettings(urls=(target,))})
+    harness.state.settings = harness.state.settings.model_copy(
+        update={"outputs": OutputSettings(urls=("file:///d/{group}/",))}
+    )
     spec = JobSpec(name="j", image="i", outputs=OutputSpec(to=target))
     rules = jobs.SubmissionRules(1, targets=(target,))
     with transaction(harness.state.engine) as db:
@@ -90,29 +92,11 @@ def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
 def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
-    _, agent = leave_a_result_for("file:///d/", harness)
+    _, agent = leave_a_result_for("file:///d/g/", harness)
     harness.round()
     assert len(harness.agents()) == 1  # the agent that is there delivers
     harness.farewell(agent)
     end_jobs(faked.folder)
-    harness.round()
-    assert len(harness.agents()) == 2
-
-
-def test_a_result_that_the_agents_cannot_deliver_brings_none_until_one_may_know_how(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    job, agent = leave_a_result_for("s3://store.site/bucket/", harness)
-    harness.state.delivery_asks.note(agent, ("https", "file"), now_s=harness.now_s)
-    harness.farewell(agent)
-    end_jobs(faked.folder)
-    harness.round()
-    assert len(harness.agents()) == 1
-    with snapshot(harness.state.engine) as db:
-        delivery = deliveries.find(db, job)
-    assert delivery is not None
-    assert delivery.trouble == ("no agent here delivers to s3://: the nodes lack its library")
-    harness.ahead_s += deliveries.KNOWN_FOR_S
     harness.round()
     assert len(harness.agents()) == 2
 

@@ -15,7 +15,7 @@ from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
 LEASE_S, FAILURES = 100.0, 3
-TAKING: dict[str, Any] = {"delivers": ("file",), "lease_s": LEASE_S, "most_failures": FAILURES}
+TAKING: dict[str, Any] = {"lease_s": LEASE_S, "most_failures": FAILURES}
 
 
 @pytest.fixture
@@ -129,36 +129,6 @@ def test_a_delivery_whose_agents_all_end_before_it_is_given_up(site: QueueHarnes
     assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.FAILED, deliveries.AGENT_ENDED)
     assert site.events(job).count(deliveries.NOT_DELIVERED) == 1
     assert not site.look(deliveries.is_due, now_s=site.now_s)
-
-
-def test_what_no_agent_delivers_says_so_until_one_takes_it(site: QueueHarness) -> None:
-    job = done(site)
-    unable = ({"https"}, {"s3"})
-    assert not site.look(deliveries.is_due, now_s=site.now_s, abilities=unable)
-    assert site.look(deliveries.is_due, now_s=site.now_s, abilities=(*unable, {"file"}))
-    site.do(deliveries.record_no_agent, (*unable, {"file"}), now_s=site.now_s)
-    assert found(site, job).trouble == ""
-    site.do(deliveries.record_no_agent, unable, now_s=site.now_s)
-    assert found(site, job).trouble == "no agent here delivers to file://: the nodes lack its library"
-    assert taken(site) == (job, 1)
-    assert found(site, job).trouble == ""
-    site.do(deliveries.record_no_agent, unable, now_s=site.now_s)
-    assert found(site, job).trouble == ""  # it is under way
-    end(site, job, 1, failed="the disk is full")
-    assert found(site, job).trouble == "the last try failed: the disk is full"
-
-
-def test_an_agents_answer_counts_for_a_while() -> None:
-    asks = deliveries.DeliveryAsks()
-    assert (asks.of("a", now_s=0), asks.lately(now_s=0)) == (None, None)
-    asks.note("a", ["file"], now_s=0)
-    asks.note("b", ["s3", "file"], now_s=10)
-    asks.note("c", ["file"], now_s=10)
-    assert asks.of("a", now_s=20) == ({"file"},)
-    assert asks.lately(now_s=20) == {frozenset({"file"}), frozenset({"s3", "file"})}
-    assert asks.of("a", now_s=deliveries.KNOWN_FOR_S) is None
-    asks.note("b", ["file"], now_s=deliveries.KNOWN_FOR_S)
-    assert asks.lately(now_s=deliveries.KNOWN_FOR_S + 10) == {frozenset({"file"})}
 
 
 def test_heartbeats_and_claims_look_through_the_deliveries_in_question_only(sqlite_url: str) -> None:

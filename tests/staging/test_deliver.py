@@ -188,7 +188,7 @@ def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_compl
     digest, to = usual(place), f"file://{place}/data/7"
     request = DeliverRequest(
         storage=str(place / "storage"), job=7, attempt=2, digest=digest, to=to, number=1, keep=(),
-        allowed=(f"file://{place}/data/",), control_host="", silent_s=300, spool="", reserve_bytes=0,
+        allowed=(f"file://{place}/data/",), control_host="", silent_s=300, spool=str(place / "work"), reserve_bytes=0,
     )  # fmt: skip
     for steps in itertools.count(1):
         with child_process(deliver_child) as child:

@@ -1,6 +1,5 @@
 """Deliver a job's result to its target, within limits of time, in a process that can be ended at once."""
 
-import importlib.util
 import json
 import os
 import threading
@@ -105,12 +104,6 @@ class Deliver:
         if allowed_urls.location(request.to).scheme in deliver_child.CLEARERS:
             with suppress(MayNot, MayPass, ChildTooSlow, ChildSilent):
                 self._run(replace(request, only_clears=True), total_s=CLEARS_WITHIN_S, stop=stop)
-
-
-def schemes() -> tuple[str, ...]:
-    """Return the schemes of the targets to which results can be delivered here: their libraries are installed."""
-    there = allowed_urls.TARGET_SCHEMES
-    return tuple(scheme for scheme in there if scheme != "s3" or importlib.util.find_spec("s3fs") is not None)
 
 
 def _failed(delivery: Delivery, line: str, *, may_pass: bool) -> DeliveryReport:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
@@ -37,7 +37,7 @@ from gleaner.agent.staging.stage import (
     sync_staged,
 )
 from gleaner.agent.staging.webdav import WebDav
-from gleaner.agent.system import openat, tar_unpack
+from gleaner.agent.system import listed_folders, openat, tar_unpack
 from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 
@@ -162,23 +162,23 @@ def deliver_to_folder(request: DeliverRequest, progress: Callable[[], None]) -> 
 @contextmanager
 def _open_target(request: DeliverRequest) -> Generator[int]:
     """Yield the target's folder, made if need be, below one that an admin allows. No link on the way is followed."""
-    steps = allowed_urls.location(request.to).folders
-    listed = [allowed_urls.location(entry) for entry in request.allowed]
-    within = (one.folders for one in listed if one.scheme == "file" and steps[: len(one.folders)] == one.folders)
-    top = max(within, key=len)
+    where = allowed_urls.location(request.to)
+    listed = map(allowed_urls.location, request.allowed)
+    top = max((one.folders for one in listed if where.is_within(one)), key=len)
+    path, own = f"/{'/'.join(top)}", (request.storage, request.spool)
     try:
-        root = os.open(f"/{'/'.join(top)}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise MayPass(f"/{'/'.join(top)}: {error.strerror}; an admin must make this folder on all nodes") from None
-    with openat.closing_fd(root):
-        folder = _descend(root, steps[len(top) :], request)
-        with openat.closing_fd(folder):
-            yield folder
+        top_folder = listed_folders.open_listed(path, owners=(0, os.geteuid()), own=own, for_writing=True)
+    except listed_folders.FolderRefused as error:
+        raise MayPass(f"{error}; an admin must make this folder on all nodes") from None
+    with openat.closing_fd(top_folder):
+        folder = _descend(top_folder, where.folders[len(top) :], request)
+    with openat.closing_fd(folder):
+        yield folder
 
 
 def _descend(start: int, names: Sequence[str], request: DeliverRequest) -> int:
     try:
-        return openat.descend(start, names, 0o755)
+        return openat.descend(start, (".", *names), 0o755)
     except OSError as error:
         if error.errno not in openat.NO_FOLDER:
             raise
@@ -195,26 +195,6 @@ def _move(folder: int, names: Names, target: int, request: DeliverRequest) -> Na
             where = f"{allowed_urls.shown(request.to)}: {'/'.join(names)}"
             raise MayNot(f"{where} is a folder there, and a file of the result") from None
     return names[:-1]
-
-
-class TargetServer(Protocol):
-    """A server that takes files. A file has its name there when all of it is there."""
-
-    def put(self, names: Names, file: IO[bytes]) -> None:
-        """Send a file, from its beginning. Raises `MayNot` or `MayPass`."""
-        ...
-
-    def find_left(self) -> None:
-        """Find what tries before have left, if others could leave more of the same form later."""
-        ...
-
-    def remove_left(self, names: Names) -> None:
-        """Remove what tries before may have left of a file."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
 
 
 def _webdav(request: DeliverRequest, progress: Callable[[], None]) -> WebDav:
@@ -242,7 +222,8 @@ def _bucket(request: DeliverRequest, progress: Callable[[], None]) -> "S3Target"
     )
 
 
-SERVERS: dict[str, Callable[[DeliverRequest, Callable[[], None]], TargetServer]] = {"https": _webdav, "s3": _bucket}
+_Server = Callable[[DeliverRequest, Callable[[], None]], "WebDav | S3Target"]
+SERVERS: dict[str, _Server] = {"https": _webdav, "s3": _bucket}
 
 
 def deliver_to_server(request: DeliverRequest, progress: Callable[[], None]) -> tuple[int, int]:
@@ -303,6 +284,8 @@ def deliver(request: DeliverRequest) -> Iterator[bytes]:
             CLEARERS[scheme](request, progress)
             return
         files, size_bytes = TARGETS[scheme](request, progress)
+    except ModuleNotFoundError as error:
+        raise MayPass(f"{where}: this node lacks the library {error.name}") from None
     except OSError as error:
         raise MayPass(f"{where}: {error.strerror or error}") from None
     yield f"\n{json.dumps({'files': files, 'size_bytes': size_bytes})}".encode()

@@ -34,14 +34,16 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
+from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
 from gleaner.control.models.images import KEEP_PIECES_S, PIECES
-from gleaner.control.queue import images, inputs, queries
+from gleaner.control.queue import images, inputs, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.queries import Kept
+from gleaner.control.queue.retention import REMOVED
 from gleaner.control.queue.tables import JOB
 from gleaner.control.settings import DAY_S
 
@@ -91,6 +93,7 @@ def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
                 "inputs": forget_inputs(state, now_s),
                 "pieces": remove_pieces(agents.parent, before_s=now_s - KEEP_PIECES_S),
                 "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
+                "hashes": forget_tokens(state, agents, now_s),
                 "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
             }
     except OSError as error:
@@ -213,13 +216,28 @@ def remove_pieces(folder: Path, *, before_s: float) -> int:
 
 def remove_tokens(engine: Engine, folder: Path) -> int:
     """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`."""
-    found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
+    found = _agents(folder)
     with snapshot(engine) as db:
         living = {agent.name for agent in queries.agents_here(db)}
     gone = [name for name in found if name not in living]
     for name in gone:
         remove_token(folder, name)
     return len(gone)
+
+
+def forget_tokens(state: ControlState, folder: Path, now_s: float) -> int:
+    """Forget the tokens of ended agents, unless one is still to prove reports there. Return how many.
+
+    Without an agent's folder there the storage may be away, and none is forgotten. Raises `QueueError` or `OSError`.
+    """
+    names = _agents(folder)
+    spooling = [name for name in names if any(_facts(folder / name / one) for one in (REPORTS, UNREAD))]
+    with state.writing() as db:
+        return tokens.remove_ended_agents(db, spooling=spooling, now_s=now_s, at_most=REMOVED) if names else 0
+
+
+def _agents(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
 
 
 def remove_logs(folder: Path, *, before_s: float) -> int:

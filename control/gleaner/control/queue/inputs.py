@@ -41,7 +41,7 @@ def take_for_spec(
             if known is None and (reason := allowed_urls.refusal(one.url, urls)):
                 raise Refused(f"the input {one.name}: {reason}")
             row = {} if known is None else _stored_as(one.name, known, into_job=one.into_job).model_dump()
-            found.append(UrlInput(**one.model_dump(exclude={"content"}), submitted_s=now_s).model_dump() | row)
+            found.append(UrlInput(**one.model_dump(exclude={"content"})).model_dump() | row)
         elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:
