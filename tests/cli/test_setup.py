@@ -13,7 +13,7 @@ from tests.setup.test_steps import tree
 from gleaner.agent.common.clock import SystemClock
 from gleaner.control.cli import app
 from gleaner.control.cli.setup import LOOK_EVERY_S, STARTS_WITHIN_S, once_started, until_in_force
-from gleaner.control.setup.finding import CheckState, Finding
+from gleaner.control.doctor.finding import CheckState, Finding
 
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
 CLIENT = ("client", "--url", "https://head:8642")

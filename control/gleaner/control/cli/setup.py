@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 import typer
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.control.cli.config import load_settings
+from gleaner.control.cli.config import settings_or_why
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
-from gleaner.control.input_errors import InputError, one_line, read_text
+from gleaner.control.input_errors import one_line, read_text
 from gleaner.control.setup.steps.manifest import PATH
 
 if TYPE_CHECKING:  # only `glean setup` needs them
+    from gleaner.control.doctor.finding import Finding, Unread
     from gleaner.control.settings import Settings
-    from gleaner.control.setup.facts import Unread
-    from gleaner.control.setup.finding import Finding
     from gleaner.control.setup.steps.answers import JoinFile, ServiceAccount
     from gleaner.control.setup.steps.engine import Planned
     from gleaner.control.setup.steps.manifest import Answers, Manifest
@@ -37,24 +36,18 @@ STARTS_WITHIN_S = 180.0
 LOOK_EVERY_S = 3.0
 _STARTING = {
     "client": (),
-    "control": ("control", "looks at Slurm", "nodes"),
-    "node": ("node helper", "runtime", "watchdog"),
+    "control": ("control", "steps of control", "nodes"),
+    "node": ("node helper", "Docker", "services"),
 }
 """The doctor's checks, by role, that fail for a while after setup has started a service, or Slurm's daemons."""
 _STORAGE = "/srv/gleaner"
 _BEFORE: dict[str, tuple[str, ...]] = {
-    "client": ("control", "certificate", "clock", "clock against control", "version"),
+    "client": ("control", "certificate", "clock"),
     "control": ("clock", "Slurm's programs"),
-    "node": (
-        "clock", "control", "certificate", "clock against control", "version", "kernel", "CRIU", "control groups",
-        "SELinux", "system Python", "tar and gzip", "Slurm's programs", "Slurm's JSON", "storage", "storage is shared",
-    ),
-}  # fmt: skip
+    "node": ("clock", "control", "certificate", "kernel", "Slurm's programs", "storage"),
+}
 """The doctor's checks that must hold before anything is changed, by role."""
-_OF_SLURM_CONF = frozenset((
-    "SelectType", "SchedulerType", "PreemptType", "PreemptMode", "PreemptParameters", "Epilog", "accounting",
-    "default memory", "partition",
-))  # fmt: skip
+_OF_SLURM_CONF = frozenset(("slurm.conf", "Epilog", "partition", "tiers"))
 """The doctor's checks that a new slurm.conf mends once it is in force."""
 _IN_FORCE_AGAIN = "before you take the nodes back: systemctl restart slurmctld; scontrol reconfigure"
 """Slurm drains a node whose Epilog is gone while slurm.conf still names it."""
@@ -295,7 +288,7 @@ def once_started(
 
     If that does not come in time, return the last findings.
     """
-    from gleaner.control.setup.finding import CheckState
+    from gleaner.control.doctor.finding import CheckState
 
     give_up_s = clock.monotonic_s() + STARTS_WITHIN_S
     while any(one.name in names and one.state is CheckState.FAULT for one in found):
@@ -412,13 +405,13 @@ class _Run:
         said = f"{self._role}: {many} change{'s' * (many != 1)} made" if many else "all is as it should be"
         if not self.machine.is_live:
             return Answer(said, remarks=tuple(remarks), exit_code=int(bool(left)))
-        from gleaner.control.setup.finding import CheckState, summary
+        from gleaner.control.doctor.finding import CheckState, summary
 
-        found = self._findings(_settings_now())
+        found = self._findings(settings_or_why())
         if many and self.machine.has_systemd:  # else nobody has started it yet
 
             def look() -> "tuple[Finding, ...]":
-                return self._findings(_settings_now())
+                return self._findings(settings_or_why())
 
             found = once_started(found, look, _STARTING[self._role], SystemClock())
         faults = tuple(one for one in found if one.state is CheckState.FAULT)
@@ -433,8 +426,8 @@ class _Run:
 
     def _faults_before(self, answers: "Answers", ca: str) -> tuple[str, ...]:
         """Return what would keep the finished machine from working, a line each."""
+        from gleaner.control.doctor.finding import CheckState
         from gleaner.control.settings import ClientSettings, ClusterSettings, Settings
-        from gleaner.control.setup.finding import CheckState
 
         if not self.machine.is_live:
             return ()
@@ -453,18 +446,19 @@ class _Run:
         self, settings: "Settings | Unread", answers: "Answers | None" = None, ca_file: Path | None = None
     ) -> "tuple[Finding, ...]":
         """Return the doctor's findings. With answers, they count in the place of the agents' settings."""
-        from gleaner.control.setup import doctor, readers
-        from gleaner.control.setup.facts import MachineRole
+        from gleaner.control.doctor.doctor import examine
+        from gleaner.control.doctor.finding import MachineRole
+        from gleaner.control.doctor.look import Look
 
-        agent = None
+        look = Look(MachineRole(self._role), settings, within_s=_PATIENCE_S)
         if self._role == "node" and answers is not None:
             from gleaner.agent.settings import AgentSettings
 
-            agent = AgentSettings(
+            wanted = AgentSettings(
                 control_url=str(answers["url"]), ca_file=ca_file, storage=Path(str(answers["storage"]))
             )
-        facts = readers.read(MachineRole(self._role), settings, patience_s=_PATIENCE_S, agent=agent)
-        return doctor.findings(facts)
+            look.once("agent", lambda: wanted)
+        return examine(look)
 
     def take_back(self, *, purge: bool) -> Answer:
         """Show what would be taken back, ask, and do it."""
@@ -482,15 +476,6 @@ class _Run:
         if any(one.kind is EntryKind.EDIT and one.roles == ("control",) for one in self.manifest.entries):
             left += (_IN_FORCE_AGAIN,)
         return Answer(f"{self._role}: taken back", remarks=left)
-
-
-def _settings_now() -> "Settings | Unread":
-    from gleaner.control.setup.facts import Unread
-
-    try:
-        return load_settings()
-    except InputError as error:
-        return Unread(str(error))
 
 
 def _shown(planned: "Planned") -> tuple[str, ...]:
