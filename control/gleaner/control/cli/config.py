@@ -1,18 +1,28 @@
 """The settings, read with complaints that name file, line and key, and `glean config`, which prints them."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
-from gleaner.control.input_errors import InputError, TomlFile, read_toml, table_complaint, toml_line, unknown_key
+from gleaner.control.input_errors import (
+    InputError,
+    TomlFile,
+    read_toml,
+    table_complaint,
+    toml_line,
+    unknown_key,
+)
 from gleaner.control.settings import Settings
-from gleaner.control.setup.redaction import without_password
+
+if TYPE_CHECKING:
+    from gleaner.control.doctor.finding import Unread
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -33,6 +43,16 @@ def load_settings() -> Settings:
         raise InputError(_complaint(error.errors(), file, variables)) from error
     except (SettingsError, RecursionError) as error:
         raise InputError(f"environment: {error}") from error
+
+
+def settings_or_why() -> "Settings | Unread":
+    """Return the effective settings, or the line about what is wrong with them."""
+    from gleaner.control.doctor.finding import Unread
+
+    try:
+        return load_settings()
+    except InputError as error:
+        return Unread(str(error))
 
 
 def config(as_json: AsJson = False) -> Answer:
@@ -84,3 +104,13 @@ def _complaint(errors: list[ErrorDetails], file: TomlFile, variables: Mapping[tu
         place = "environment variables " + ", ".join(own)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return table_complaint(Settings, errors[0], place=place) + more
+
+
+def without_password(url: str) -> str:
+    """Return the URL with its password, wherever it stands, replaced by `***`.
+
+    >>> without_password("postgresql+psycopg://gleaner:secret@db/gleaner?password=secret")
+    'postgresql+psycopg://gleaner:***@db/gleaner?password=***'
+    """
+    masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
+    return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)
