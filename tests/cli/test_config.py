@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gleaner.control.cli import app
-from gleaner.control.cli.config import load_settings
-from gleaner.control.setup.redaction import without_password
+from gleaner.control.cli.config import load_settings, without_password
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ PLANTED = (
      "scontrol update PartitionName=regular PriorityTier=10"),
     ("partition", "head", "scontrol update PartitionName=gleaner GraceTime=0",
      "scontrol update PartitionName=gleaner GraceTime=60"),
-    ("certificate's key", "head", "chmod 644 /etc/gleaner/tls/key.pem", "chmod 600 /etc/gleaner/tls/key.pem"),
+    ("certificate", "head", "chmod 644 /etc/gleaner/tls/key.pem", "chmod 600 /etc/gleaner/tls/key.pem"),
     ("storage's owner", "head", "chmod 777 /srv/gleaner", "chmod 700 /srv/gleaner"),
-    ("CRIU's options", NODE, f"mv {RUNC_CONF} {RUNC_CONF}.away", f"mv {RUNC_CONF}.away {RUNC_CONF}"),
+    ("CRIU", NODE, f"mv {RUNC_CONF} {RUNC_CONF}.away", f"mv {RUNC_CONF}.away {RUNC_CONF}"),
     ("user jobs' key", NODE, "chmod 644 /etc/gleaner/user-jobs.key", "chmod 600 /etc/gleaner/user-jobs.key"),
     ("privileged programs", NODE, f"cp -p {SHIM} {SHIM}.away; echo '# planted' >> {SHIM}", f"mv {SHIM}.away {SHIM}"),
-    ("Epilog's file", NODE, "chmod 644 /usr/local/libexec/gleaner/epilog.sh",
+    ("Epilog", NODE, "chmod 644 /usr/local/libexec/gleaner/epilog.sh",
      "chmod 755 /usr/local/libexec/gleaner/epilog.sh"),
     ("work folder", NODE, "chown root /var/lib/gleaner/work", "chown gleaner /var/lib/gleaner/work"),
     ("node helper", NODE, f"pkill -STOP -f {HELPER}", f"pkill -CONT -f {HELPER}"),
@@ -66,4 +66,5 @@ def test_a_cluster_in_order_has_no_fault_and_ten_planted_ones_are_named() -> Non
         found = {"head": doctor("head", "control"), NODE: doctor(NODE, "node")}
     named = {name for name, machine, *_ in PLANTED if found[machine][name]["state"] == "fault"}
     assert {name for name, *_ in PLANTED} - named == set()
+    cluster.run("head", "scontrol", "reconfigure")
     assert faults(doctor("head", "control")) | faults(doctor(NODE, "node")) == set()

@@ -1,6 +1,6 @@
 """The key of user jobs must be the same on all nodes: agents note the fingerprint of their node's key in the storage.
 
-`glean doctor` on a node compares it with the others' (`setup.storage_probe`). Nobody gets the key from a fingerprint.
+`glean doctor` on a node compares it with the others' (`doctor.probe`). Nobody gets the key from a fingerprint.
 """
 
 from contextlib import suppress

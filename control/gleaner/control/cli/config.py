@@ -1,6 +1,7 @@
 """The settings, read with complaints that name file, line and key, and `glean config`, which prints them."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -10,9 +11,15 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
-from gleaner.control.input_errors import InputError, TomlFile, read_toml, table_complaint, toml_line, unknown_key
+from gleaner.control.input_errors import (
+    InputError,
+    TomlFile,
+    read_toml,
+    table_complaint,
+    toml_line,
+    unknown_key,
+)
 from gleaner.control.settings import Settings
-from gleaner.control.setup.redaction import without_password
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -84,3 +91,13 @@ def _complaint(errors: list[ErrorDetails], file: TomlFile, variables: Mapping[tu
         place = "environment variables " + ", ".join(own)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return table_complaint(Settings, errors[0], place=place) + more
+
+
+def without_password(url: str) -> str:
+    """Return the URL with its password, wherever it stands, replaced by `***`.
+
+    >>> without_password("postgresql+psycopg://gleaner:secret@db/gleaner?password=secret")
+    'postgresql+psycopg://gleaner:***@db/gleaner?password=***'
+    """
+    masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
+    return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)

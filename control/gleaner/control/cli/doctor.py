@@ -8,7 +8,7 @@ import typer
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.input_errors import InputError, one_line
+from gleaner.control.input_errors import one_line
 
 
 def doctor(
@@ -29,37 +29,27 @@ def doctor(
 
     Nothing is changed. As root it sees most. The exit code is 0 if there is no fault.
     """
-    from gleaner.control.settings import Settings
-    from gleaner.control.setup import bundle as bundles
-    from gleaner.control.setup import doctor as checks
-    from gleaner.control.setup import readers, reading
-    from gleaner.control.setup.facts import MachineRole, Unread
-    from gleaner.control.setup.finding import CheckState, fold, has_fault, summary
+    from gleaner.control.doctor import bundle as bundles
+    from gleaner.control.doctor.doctor import age_of_this_program_s, examine, find_role
+    from gleaner.control.doctor.finding import CheckState, MachineRole, fold, has_fault, summary
+    from gleaner.control.doctor.look import Look, installed_version
     from gleaner.control.simulation.metrics.tables import Table
 
-    try:
-        settings: Settings | Unread = load_settings()
-    except InputError as error:
-        settings = Unread(str(error))
     if bundle is not None and bundle.exists():
         raise BadInput(one_line(f"{bundle} is there already: name another file"))
-    machine = readers.find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
+    machine = find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
     # On a busy machine this program's own start takes seconds; half of the time is left for the look in any case.
-    start_s = min(reading.age_of_this_program_s(), patience / 2)
-    facts = readers.read(machine, settings, patience_s=patience - start_s)
-    found = checks.findings(facts)
-    remarks: tuple[str, ...] = ()
+    look = Look(machine, load_settings, within_s=patience - min(age_of_this_program_s(), patience / 2))
+    found = examine(look)
+    remarks = (f"{bundle} holds what a bug report needs; look into it before you send it",) if bundle else ()
     if bundle is not None:
         try:
-            bundles.pack(bundle, facts, found, bundles.read_logs(facts, within_s=patience))
+            bundles.pack(bundle, look, found)
         except OSError as error:
             raise Failure(one_line(f"{bundle}: {error.strerror}")) from error
-        remarks = (f"{bundle} holds what a bug report needs; look into it before you send it",)
     exit_code = int(has_fault(found))
     if as_json:
-        answer = {"role": machine, "version": facts.version, "findings": found}
-        return Answer(answer, as_json, remarks, exit_code)
-    worst_first = (CheckState.FAULT, CheckState.WARNING, CheckState.NOT_CHECKED, CheckState.OK)
-    rows = sorted(fold(found), key=lambda finding: worst_first.index(finding.state))
+        return Answer({"role": machine, "version": installed_version(), "findings": found}, as_json, remarks, exit_code)
+    rows = sorted(fold(found), key=lambda finding: list(CheckState).index(finding.state))
     table = Table.of(rows, {"STATE": "state", "CHECK": "name", "SEEN": "seen", "TO DO": "to_do"})
     return Answer((table, f"{machine}: {summary(found)}"), as_json, remarks, exit_code)

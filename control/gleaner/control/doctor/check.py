@@ -1,0 +1,62 @@
+"""A check is one function that reads and judges. `check` names it, and `examine` runs those of a machine's role."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gleaner.control.doctor.finding import Finding, MachineRole, Unread, not_checked
+from gleaner.control.doctor.look import Look, started
+from gleaner.control.input_errors import one_line
+
+CONTROL, NODE, CLIENT = MachineRole.CONTROL, MachineRole.NODE, MachineRole.CLIENT
+ALL = (CONTROL, NODE, CLIENT)
+_LONGEST_ERROR = 200
+Function = Callable[[Look], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check, and the machines that it is for."""
+
+    name: str
+    roles: tuple[MachineRole, ...]
+    judge: Function
+
+
+CHECKS: list[Check] = []
+"""In the order in which their modules are loaded."""
+
+
+def check(name: str, roles: tuple[MachineRole, ...]) -> Callable[[Function], Function]:
+    """Make a function a check of these roles. An `Unread` that it raises means that the thing was not checked."""
+
+    def register(judge: Function) -> Function:
+        CHECKS.append(Check(name, roles, judge))
+        return judge
+
+    return register
+
+
+def examine(look: Look) -> tuple[Finding, ...]:
+    """Return the result of each check of this machine's role, at the end of the look at the latest.
+
+    The checks run side by side. One that hangs, for example in a file system, is named and left alone.
+    """
+    running = {one.name: started(partial(judged, one, look)) for one in CHECKS if look.role in one.roles}
+    wait(running.values(), timeout=max(0.0, look.ends_s - time.monotonic()))
+    late = not_checked("this check did not finish in time", "what it looks at hangs, or this machine is very busy")
+    return tuple(replace(each.result() if each.done() else late, name=name) for name, each in running.items())
+
+
+def judged(one: Check, look: Look) -> Finding:
+    """Return the result of one check, which keeps the others from nothing, without its name."""
+    try:
+        found = one.judge(look)
+    except Unread as error:
+        found = not_checked(error.why, error.to_do)
+    except Exception as error:  # the other checks still tell what they know
+        why = f"this check itself failed: {type(error).__name__}: {error}"
+        found = not_checked(why[:_LONGEST_ERROR], "please report this")
+    return replace(found, seen=one_line(found.seen), to_do=one_line(found.to_do))

@@ -1,0 +1,137 @@
+"""Try things as the service account, in a program of its own, because root's success proves nothing.
+
+    python -P -m gleaner.control.doctor.probe NAME     with the arguments, a list in JSON, on its input
+
+Each function below is one probe, and returns facts for `Look.probe`. Nothing is changed, except for a trial folder in
+the storage that is removed again, and a trial transaction of the queue.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+import time
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+_NOTES_S = 0.5
+_LONGEST_NOTE = 64
+_LOCKED_S = 2.0
+"""A lock that is held for longer keeps control from its work."""
+
+
+def storage(folder: str) -> dict[str, Any]:
+    """Return the facts of the storage folder; `trouble` is the step of a save that fails, and why."""
+    from gleaner.agent.checkpoints.interface import StorageError
+    from gleaner.agent.checkpoints.storage_root import DRAFTS, KEY_NOTE, StorageNumber, storage_number
+
+    root = Path(folder)
+    facts, space = os.stat(f"{root}/."), os.statvfs(root)  # noqa: PTH116 - the dot fails for whoever may not enter
+    number = StorageNumber()
+    with suppress(StorageError):
+        number = storage_number(root)
+    found: dict[str, Any] = {
+        "uid": facts.st_uid, "mode": stat.S_IMODE(facts.st_mode), "is_set_up": (root / DRAFTS).is_dir(),
+        "id": number.id, "inode": number.inode, "changed_s": number.changed_s,
+        "free_bytes": space.f_bavail * space.f_frsize,
+        # Some file systems have no number of files that they can hold, and count 0 of 0.
+        "free_files": space.f_favail if space.f_files else sys.maxsize,
+        "foreign": [path.name for name in (DRAFTS, "agents", "jobs", "images", "inputs")
+                    if (path := root / name).exists() and path.lstat().st_uid != facts.st_uid],
+        "key_notes": _key_notes(root / "agents", KEY_NOTE), "trouble": "", "wrote_s": 0.0,
+    }  # fmt: skip
+    if found["is_set_up"]:
+        began_s = time.monotonic()
+        found["trouble"] = _try_writes(root / DRAFTS)
+        found["wrote_s"] = time.monotonic() - began_s
+    return found
+
+
+def _key_notes(folder: Path, end: str) -> dict[str, tuple[str, float]]:
+    """Return by node the fingerprint of its key of user jobs, and the time of its note; as many as a moment allows."""
+    notes: dict[str, tuple[str, float]] = {}
+    ends_s = time.monotonic() + _NOTES_S
+    for path in folder.glob(f"*{end}"):
+        if time.monotonic() > ends_s:
+            break
+        with suppress(OSError):
+            if not path.is_symlink() and path.is_file():
+                text = path.read_text("ascii", "replace")[:_LONGEST_NOTE]
+                notes[path.name.removesuffix(end)] = text, path.stat().st_mtime
+    return notes
+
+
+def _try_writes(drafts: Path) -> str:
+    folder = drafts / uuid.uuid4().hex
+    renamed = folder.with_name(f"{folder.name}0")
+    step = "make a folder"
+    try:
+        folder.mkdir(0o700)
+        step = "write and sync a file"
+        with (folder / "a").open("xb", buffering=0) as file:
+            file.write(b"a trial of glean doctor\n")
+            os.fsync(file)
+        step = "make a hard link"
+        (folder / "b").hardlink_to(folder / "a")
+        step = "rename a folder"
+        folder.rename(renamed)
+        step = "sync a folder"
+        descriptor = os.open(renamed, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    except OSError as error:
+        return f"cannot {step}: {error.strerror}"
+    finally:
+        for place in (folder, renamed):
+            shutil.rmtree(place, ignore_errors=True)
+    return ""
+
+
+def database(url: str, path: str) -> dict[str, Any]:
+    """Return what keeps control from its database; `path` is the file of an SQLite database, else empty."""
+    from gleaner.control.queue.database import check_schema, connect
+    from gleaner.control.queue.errors import QueueError
+
+    try:
+        if path:
+            uri = f"{Path(path).as_uri()}?mode=rw"  # without a file it is an error, and none is made
+            with closing(sqlite3.connect(uri, uri=True, timeout=_LOCKED_S, isolation_level=None)) as queue:
+                queue.execute("BEGIN IMMEDIATE")
+                queue.execute("CREATE TABLE trial_of_glean_doctor (x)")  # only this fails on a read-only file
+                queue.execute("ROLLBACK")
+        check_schema(connect(url))
+    except (QueueError, sqlite3.Error) as error:
+        return {"trouble": str(error)}
+    return {"trouble": ""}
+
+
+def helper(socket: str) -> dict[str, Any]:
+    """Ask the node helper, which answers no other account."""
+    from gleaner.agent.runtime.helper_client import HelperClient
+    from gleaner.agent.runtime.interface import RuntimeFault
+
+    try:
+        HelperClient(socket).ask("facts")
+    except RuntimeFault as error:
+        return {"trouble": str(error)}
+    return {"trouble": ""}
+
+
+PROBES = {each.__name__: each for each in (storage, database, helper)}
+
+
+def main() -> None:
+    """Print the facts, or the error."""
+    try:
+        answer = PROBES[sys.argv[1]](*json.load(sys.stdin))
+    except OSError as error:
+        answer = {"error": error.strerror or str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""A machine in order has no fault and no warning, and each thing that is spoilt there is named by its check."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+
+import pytest
+from tests.doctor.machine import Machine
+from tests.privileged.root import only_root
+
+from gleaner.control.doctor.check import judged
+from gleaner.control.doctor.doctor import CHECKS
+from gleaner.control.doctor.finding import CheckState
+from gleaner.control.settings import Settings
+
+pytestmark = only_root
+Plant = Callable[[Machine], object]
+
+
+def odd(machine: Machine) -> dict[str, str]:
+    return {name: f"{found.state}: {found.seen}" for name, found in machine.findings().items()
+            if found.state is not CheckState.OK}  # fmt: skip
+
+
+def test_a_machine_of_control_in_order_has_no_fault(control: Machine) -> None:
+    assert odd(control) == {}
+
+
+def test_a_node_in_order_has_no_fault(node: Machine) -> None:
+    assert odd(node) == {}
+
+
+def text(words: str, old: str, new: str) -> Plant:
+    """Let a program print something else."""
+    return lambda one: one.change(words, old, new)
+
+
+def conf(old: str, new: str) -> Plant:
+    return text("scontrol show config", old, new)
+
+
+def backfill(given: str) -> Plant:
+    return conf("Parameters     = (null)\nSchedulerT", f"Parameters={given}\nSchedulerT")
+
+
+def ours(old: str, new: str) -> Plant:
+    """Change the agents' partition, whose record is the only one with these words."""
+    return text("scontrol show partition", old, new)
+
+
+def answer(**values: object) -> Plant:
+    return lambda one: one.health.update(values)
+
+
+def table(name: str, **values: object) -> Plant:
+    return lambda one: one.settings.setdefault(name, {}).update(values)
+
+
+def agent(**values: object) -> Plant:
+    return lambda one: one.agent.update(values)
+
+
+def privileged(**values: object) -> Plant:
+    return lambda one: one.privileged.update(values)
+
+
+def mode(name: str, bits: int) -> Plant:
+    return lambda one: one.path(name).chmod(bits)
+
+
+def gone(name: str) -> Plant:
+    def remove(one: Machine) -> None:
+        path = one.path(name)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return remove
+
+
+def roots(name: str) -> Plant:
+    return lambda one: os.chown(one.path(name), 0, 0)
+
+
+def holds(name: str, content: str, bits: int = 0o644) -> Plant:
+    return lambda one: one.file(name, content, bits)
+
+
+def both(*plants: Plant) -> Plant:
+    return lambda one: [plant(one) for plant in plants]
+
+
+def fails(words: str, text: str = "") -> Plant:
+    return lambda one: one.says.update({words: (1, text)})
+
+
+def locked(one: Machine) -> None:
+    one.holder = sqlite3.connect(one.path("queue/queue.db"), isolation_level=None)
+    one.holder.execute("BEGIN IMMEDIATE")
+
+
+SHOW = "sacctmgr --parsable2 --noheader --readonly show"
+DEADMAN = "usr/local/libexec/gleaner/deadman"
+SHIM = "usr/local/lib/gleaner/gleaner/agent/privileged/shim/main.py"
+OF_CONTROL: tuple[tuple[str, str, Plant], ...] = (
+    ("settings", "fault", table("rounds", lenght_s=5)),
+    ("settings", "fault", mode("etc/gleaner", 0o700)),
+    ("settings", "warning", table("rounds", length_s=60)),
+    ("settings", "warning", table("rounds", shortest_slice_s=3000)),
+    ("settings", "warning", table("rounds", pending_limit_s=20)),
+    ("control", "fault", table("client", url="http://127.0.0.1:1")),
+    ("control", "fault", table("client", url="ftp://head")),
+    ("control", "fault", answer(leader=False, has_leader=False)),
+    ("control", "warning", answer(leader=False)),
+    ("control", "warning", answer(version="0.0.9")),
+    ("steps of control", "fault", answer(failing=["rounds"])),
+    ("steps of control", "fault", answer(step_ages_s={"rounds": 900.0})),
+    ("steps of control", "fault", answer(last_poll_age_s=None)),
+    ("steps of control", "warning", answer(last_poll_age_s=119.5, problem="Slurm does not answer")),
+    ("certificate", "fault", mode("key.pem", 0o644)),
+    ("certificate", "fault", roots("key.pem")),
+    ("certificate", "fault", gone("cert.pem")),
+    ("certificate", "fault", holds("key.pem", "")),
+    ("database", "fault", gone("queue/queue.db")),
+    ("database", "fault", roots("queue/queue.db")),
+    ("database", "fault", locked),
+    ("key for secrets", "warning", gone("queue/secrets.key")),
+    ("key for secrets", "fault", mode("queue/secrets.key", 0o644)),
+    ("key for secrets", "fault", roots("queue/secrets.key")),
+    ("key for secrets", "fault", lambda one: table("queue", secret_key_file=f"{one.folder('storage/k')}")(one)),
+    ("token", "fault", mode("token", 0o644)),
+    ("token", "fault", holds("token", '"quoted"', 0o600)),
+    ("token", "fault", lambda one: setattr(one, "refuses", 401)),
+    ("munge", "fault", fails("unmunge ", "unmunge: Error: Invalid credential")),
+    ("clock", "fault", answer(now_s=1.0)),
+    ("clock", "warning", text("chronyc tracking", "Normal", "Not synchronised")),
+    ("service account", "fault", roots("storage")),
+    ("service account", "warning", lambda one: one.process(9, "slurmctld")),
+    ("services", "fault", text("systemctl gleaner-control", "=active", "=failed")),
+    ("services", "fault", text("systemctl gleaner-control", "=enabled", "=disabled")),
+    ("storage", "fault", gone("storage")),
+    ("storage", "fault", gone("storage/.drafts")),
+    ("storage's owner", "fault", mode("storage", 0o777)),
+    ("storage's owner", "fault", roots("storage/agents")),
+    ("storage's owner", "warning", mode("storage", 0o755)),
+    ("storage's writes", "fault", roots("storage/.drafts")),
+    ("Slurm's programs", "fault", lambda one: one.says.pop("sbatch --version")),
+    ("Slurm's programs", "fault", text("squeue --version", "slurm", "Welcome!\nslurm")),
+    ("Slurm's programs", "fault", text("scancel --version", "24.11.5", "21.08.1")),
+    ("Slurm's programs", "warning", table("cluster", backend="local")),
+    ("slurm.conf", "fault", conf("select/cons_tres", "select/linear")),
+    ("slurm.conf", "fault", conf("CR_CORE_MEMORY", "CR_CORE")),
+    ("slurm.conf", "fault", conf("sched/backfill", "sched/builtin")),
+    ("slurm.conf", "fault", conf("preempt/partition_prio", "preempt/none")),
+    ("slurm.conf", "fault", conf("= REQUEUE", "= SUSPEND,GANG")),
+    ("slurm.conf", "fault", conf("send_user_signal", "(null)")),
+    ("slurm.conf", "fault", conf("= associations,limits,qos", "= none")),
+    ("slurm.conf", "fault", conf("= 00:00:00", "= 00:10:00")),
+    ("slurm.conf", "fault", text(f"{SHOW} qos format=Name,PreemptExemptTime", "gleaner|", "gleaner|00:10:00")),
+    ("slurm.conf", "warning", conf(",limits", "")),
+    ("slurm.conf", "warning", conf("30 sec", "5 sec")),
+    ("slurm.conf", "warning", conf("= 500", "= UNLIMITED")),
+    ("Epilog", "fault", conf("/usr/local/libexec/gleaner/epilog.sh", "(null)")),
+    ("Epilog", "warning", conf("/usr/local/libexec/gleaner/epilog.sh", "/etc/site.sh")),
+    ("Epilog", "fault", conf("65534", "10")),
+    ("job_submit", "fault", conf("= lua", "= (null)")),
+    ("job_submit", "fault", holds("etc/slurm/job_submit.lua", "return slurm.SUCCESS")),
+    ("partition", "fault", table("cluster", partition="none")),
+    ("partition", "fault", ours("MaxTime=1-00:00:00 Nodes=node[1-3]", "Nodes=(null)")),
+    ("partition", "fault", ours("1 PreemptMode=REQUEUE State=UP GraceTime=120", "1 PreemptMode=OFF GraceTime=120")),
+    ("partition", "fault", ours("State=UP GraceTime=120", "State=DOWN GraceTime=120")),
+    ("partition", "fault", ours("GraceTime=120", "GraceTime=0")),
+    ("partition", "fault", ours("1-00:00:00", "00:10:00")),
+    ("partition", "fault", ours("RootOnly=NO", "RootOnly=YES")),
+    ("partition", "fault", ours("AllowAccounts=gleaner", "AllowAccounts=physics")),
+    ("partition", "fault", ours("AllowQos=gleaner", "DenyQos=gleaner")),
+    ("partition", "warning", ours("GraceTime=120", "GraceTime=10")),
+    ("tiers", "fault", text("scontrol show partition", "PriorityTier=10", "PriorityTier=1")),
+    ("tiers", "fault", text("scontrol show partition", "PreemptMode=OFF", "PreemptMode=REQUEUE")),
+    ("nodes", "fault", text("scontrol show nodes", "Partitions=gleaner", "Reason=Epilog error")),
+    ("nodes", "fault", text("scontrol show nodes", "IDLE", "DOWN*")),
+    ("nodes", "fault", text("scontrol show nodes", "RealMemory=4000", "RealMemory=1")),
+    ("nodes", "fault", ours("MaxMemPerNode=UNLIMITED", "MaxMemPerNode=100")),
+    ("nodes", "warning", text("scontrol show nodes", "node1 CPUTot=8 RealMemory=4000 State=IDLE",
+                              "node1 CPUTot=8 RealMemory=4000 State=IDLE+DRAIN")),
+    ("agents", "fault", answer(problem="agents end at once (agent_command)")),
+    ("agents", "warning", text("squeue --noheader", "RUNNING|gleaner-1800000000-5eed5eed|None",
+                               "PENDING|gleaner-1800000000-5eed5eed|AssocGrpCpuLimit")),
+    ("trial submission", "fault", fails("sbatch --test-only", "allocation failure: Invalid qos specification")),
+    ("trial submission", "fault", text("sbatch --test-only", "partition gleaner", "partition debug")),
+    ("trial submission", "not checked", fails("sbatch --test-only", "Requested node configuration is not available")),
+    ("SchedulerParameters", "warning", backfill("bf_interval=900")),
+    ("SchedulerParameters", "warning", backfill("bf_max_job_part=1")),
+    ("SchedulerParameters", "warning", conf("SlurmctldParameters     = (null)",
+                                            "SlurmctldParameters=rl_enable,rl_refill_rate=1,rl_refill_period=9")),
+    ("SchedulerParameters", "warning", conf("300 sec", "10 sec")),
+    ("SchedulerParameters", "warning", both(conf("INFINITE", "9"), conf("Program          = (null)", "Program=/off"))),
+    ("account", "fault", text(f"{SHOW} assoc user=", "gleaner|gleaner,normal", "physics|normal")),
+    ("account", "fault", text(f"{SHOW} assoc user=", "gleaner,normal", "normal")),
+    ("account", "fault", both(conf("= none", "= jobs,nodes"), text(f"{SHOW} user", "Administrator", "None"))),
+    ("account", "warning", lambda one: one.settings["cluster"].pop("account")),
+    ("QOS", "fault", table("cluster", qos="none")),
+    ("QOS", "fault", ours("PreemptMode=REQUEUE State=UP GraceTime=120", "PreemptMode=OFF GraceTime=120")),
+    ("QOS", "warning", text(f"{SHOW} qos format=Name,UsageFactor", "gleaner|0.000000", "gleaner|1.000000")),
+    ("QOS", "warning", text(f"{SHOW} qos format=Name,UsageFactor", "NoReserve", "")),
+    ("QOS", "warning", lambda one: one.settings["cluster"].pop("qos")),
+    ("Slurm's limits", "fault", text(f"{SHOW} assoc account=", "cpu=64", "cpu=4")),
+    ("Slurm's limits", "fault", text(f"{SHOW} assoc account=", "1-00:00:00", "00:01:00")),
+    ("Slurm's limits", "fault", text(f"{SHOW} qos format=Name,GrpJobs", "gleaner|", "gleaner|0")),
+    ("Slurm's limits", "warning", text(f"{SHOW} assoc account=", "daemon|40", "daemon|2")),
+    ("Slurm admin service", "fault", gone("etc/gleaner/slurm-admin.conf")),
+    ("Slurm admin service", "fault", text("systemctl gleaner-slurm-admin", "=active", "=failed")),
+    ("Slurm admin service", "fault", holds("etc/gleaner/slurm-admin.conf", "control root\npartition a preemptible")),
+    ("Slurm admin service", "warning", both(holds("alive", "1"), answer(started_s=1.0))),
+    ("dead man's switch", "warning", gone(DEADMAN)),
+    ("dead man's switch", "fault", text("systemctl gleaner-deadman", "=active", "=inactive")),
+    ("dead man's switch", "fault", text("systemctl gleaner-deadman", "Result=success", "Result=exit-code")),
+)  # fmt: skip
+OF_NODE: tuple[tuple[str, str, Plant], ...] = (
+    ("agents' settings", "fault", agent(margin=5)),
+    ("agents' settings", "fault", agent(memory_mib=10**9)),
+    ("agents' settings", "fault", agent(margin_s=4000)),
+    ("agents' settings", "warning", agent(cpus=10**5)),
+    ("agents' settings", "warning", agent(images_allowed=["gleaner/*"])),
+    ("control", "fault", agent(control_url="http://127.0.0.1:1")),
+    ("service account", "fault", privileged(agent_uid=4_000_000)),
+    ("services", "fault", gone("proc/7")),
+    ("services", "fault", lambda one: one.process(8, "python3", "/usr/local/libexec/gleaner/watchdog\0", "T")),
+    ("storage", "fault", answer(storage_id="other")),
+    ("storage", "fault", answer(storage_inode=1, storage_changed_s=1.0)),
+    ("storage", "not checked", answer(storage_id="")),
+    ("kernel", "fault", holds("sys/fs/cgroup/cgroup.controllers", "cpu memory")),
+    ("kernel", "warning", holds("sys/fs/selinux/enforce", "1")),
+    ("CRIU", "fault", privileged(criu="/none/criu")),
+    ("CRIU", "fault", text("criu --version", "4.2.1", "3.17")),
+    ("CRIU", "fault", fails("criu check", "Error (criu/cr-check.c:1): no")),
+    ("CRIU", "fault", gone("etc/criu/runc.conf")),
+    ("CRIU", "fault", holds("etc/criu/runc.conf", "file-locks")),
+    ("CRIU", "fault", mode("etc/criu/runc.conf", 0o666)),
+    ("Docker", "warning", fails("docker info")),
+    ("Docker", "warning", text("docker info", "26.1.5", "28.0.1")),
+    ("Docker", "warning", text("docker info", "overlay2", "overlayfs")),
+    ("Docker", "warning", text("docker info", "name=cgroupns", "name=userns")),
+    ("Docker", "warning", text("docker info", "gleaner-runc", "other")),
+    ("Docker", "warning", mode("docker.sock", 0o600)),
+    ("Docker", "fault", both(agent(runtime="docker"), fails("docker info"))),
+    ("node helper", "fault", gone("helper.sock")),
+    ("node helper", "fault", text("runc --version", "runc", "crun")),
+    ("privileged programs", "fault", privileged(agent_uid="x")),
+    ("privileged programs", "fault", gone(SHIM)),
+    ("privileged programs", "fault", mode(SHIM, 0o666)),
+    ("privileged programs", "fault", holds(SHIM, "# planted")),
+    ("user jobs' key", "fault", mode("user-jobs.key", 0o644)),
+    ("user jobs' key", "fault", holds("user-jobs.key", "short", 0o600)),
+    ("user jobs' key", "fault", holds("storage/agents/node2.user-jobs-key", "another")),
+    ("agent program", "fault", gone("usr/local/bin/glean-agent")),
+    ("agent program", "fault", holds("usr/local/bin/glean-agent", "#!/none\n", 0o755)),
+    ("agent program", "not checked", answer(agent_program="/usr/bin/env")),
+    ("work folder", "fault", roots("work")),
+    ("work folder", "fault", mode("handshakes", 0o755)),
+    ("work folder", "fault", answer(agent_logs="/none")),
+    ("disks", "fault", agent(disk_reserve_mib=10**9)),
+    ("Slurm's programs", "fault", text("scontrol show job", '{"jobs"', "error")),
+    ("Slurm's programs", "fault", fails("scontrol show config", "error: Invalid credential")),
+    ("Epilog", "fault", mode("usr/local/libexec/gleaner/epilog.sh", 0o644)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "state", "plant"), OF_CONTROL)
+def test_what_is_spoilt_on_controls_machine_is_named(control: Machine, name: str, state: str, plant: Plant) -> None:
+    plant(control)
+    assert_named(control, name, state)
+
+
+@pytest.mark.parametrize(("name", "state", "plant"), OF_NODE)
+def test_what_is_spoilt_on_a_node_is_named(node: Machine, name: str, state: str, plant: Plant) -> None:
+    plant(node)
+    assert_named(node, name, state)
+
+
+def assert_named(machine: Machine, name: str, state: str) -> None:
+    found = judged(next(one for one in CHECKS if one.name == name), machine.look())
+    assert (found.state, bool(found.seen)) == (state, True), found
+    assert found.to_do or state == "not checked", found
+    assert "itself failed" not in found.seen
+
+
+def test_a_database_that_fails_is_told_from_one_that_is_slow(control: Machine) -> None:
+    control.health["queue"] = "not answered for 2 s"
+    found = judged(next(one for one in CHECKS if one.name == "control"), control.look(within_s=2))
+    assert "its database does not: not answered for 2 s" in found.seen
+
+
+def test_settings_that_were_changed_after_controls_start_are_not_in_force(
+    control: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.health["started_s"] = 1.0
+    look = control.look()
+    monkeypatch.setattr(Settings, "default_file", control.path("etc/gleaner/gleaner.toml"))
+    monkeypatch.delenv("GLEANER_SETTINGS")
+    assert "was changed after control's start" in judged(next(iter(CHECKS)), look).seen
+
+
+def test_each_check_is_seen_to_fail_and_there_are_at_most_forty() -> None:
+    assert {one.name for one in CHECKS} - {name for name, *_ in OF_CONTROL + OF_NODE} == set()
+    assert len(CHECKS) == len({one.name for one in CHECKS}) <= 40

@@ -1,0 +1,125 @@
+"""A look ends in time, whatever hangs, and names in one line what it could not read."""
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.doctor.machine import Machine
+from tests.privileged.root import only_root
+
+from gleaner.control.doctor.check import CONTROL, Check, examine
+from gleaner.control.doctor.connection import ask
+from gleaner.control.doctor.doctor import CHECKS
+from gleaner.control.doctor.finding import CheckState, MachineRole, Unread
+from gleaner.control.doctor.look import Look
+from gleaner.control.input_errors import InputError
+from gleaner.control.settings import Settings
+
+PATIENCE_S = 60.0
+
+
+def no_settings() -> Settings:
+    raise InputError("no settings")
+
+
+@pytest.fixture
+def look() -> Look:
+    return Look(MachineRole.CLIENT, no_settings, within_s=PATIENCE_S)
+
+
+def why(error: "pytest.ExceptionInfo[Unread]") -> str:
+    assert "\n" not in error.value.why
+    return error.value.why
+
+
+def test_a_program_that_is_missing_hangs_or_fails_is_one_line(look: Look) -> None:
+    with pytest.raises(Unread) as error:
+        look.run("no-such-program")
+    assert (why(error), error.value.is_missing) == ("there is no program no-such-program here", True)
+    with pytest.raises(Unread) as error:
+        Look(MachineRole.CLIENT, no_settings, within_s=0.0).run("sleep", "1000")
+    assert "sleep did not answer within 0.2 s" in why(error)
+    with pytest.raises(Unread) as error:
+        look.printed("sh", "-c", "echo good; echo bad >&2; exit 3")
+    assert why(error).endswith("failed: bad")
+
+
+def test_what_a_program_prints_may_be_of_any_bytes(look: Look) -> None:
+    assert look.printed("printf", r"caf\351 \000") == "caf\ufffd \ufffd"
+
+
+def test_a_thing_is_read_once_for_all_checks(look: Look, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert look.printed("sh", "-c", f"echo x >> {tmp_path}/calls; cat {tmp_path}/calls") == "x\n"
+
+
+def test_a_file_that_is_none_is_one_line_and_a_pipe_is_not_waited_for(look: Look, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, what in (("none", "there is no"), ("pipe", "is no plain file"), ("", "Is a directory")):
+        with pytest.raises(Unread) as error:
+            look.text(tmp_path / name)
+        assert what in why(error)
+
+
+@pytest.mark.parametrize("url", ["head", "ftp://head", "https://", "http://[::1", "https://head:99999"])
+def test_an_address_that_is_none_is_one_line(url: str) -> None:
+    with pytest.raises(Unread) as error:
+        ask(url, "/health", None, within_s=PATIENCE_S)
+    assert "must be like https://HOST:8642" in why(error)
+
+
+def test_a_token_never_travels_in_the_clear() -> None:
+    with pytest.raises(Unread) as error:
+        ask("http://head:8642", "/v1/status", None, within_s=PATIENCE_S, token="secret")
+    assert "in the clear" in why(error)
+    assert "secret" not in why(error)
+
+
+def test_a_server_that_hangs_is_told_from_one_that_is_away_and_its_address_is_named() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        with pytest.raises(Unread) as error:
+            ask(f"http://localhost:{port}", "/health", None, within_s=PATIENCE_S)
+        assert f"1 here) port {port}: Connection refused" in why(error)
+        listening.listen()
+        for scheme in ("http", "https"):
+            with pytest.raises(Unread) as error:
+                ask(f"{scheme}://127.0.0.1:{port}", "/health", None, within_s=0.05)
+            assert f"127.0.0.1 port {port} accepts connections and did not answer within" in why(error)
+
+
+def test_a_check_that_hangs_or_breaks_keeps_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def hangs(_: Look) -> None:
+        goes_on.wait()
+
+    def breaks(_: Look) -> None:
+        raise ValueError("two\nlines")
+
+    odd = [Check("hangs", (CONTROL,), hangs), Check("breaks", (CONTROL,), breaks)]  # type: ignore[arg-type]
+    job_submit = next(one for one in CHECKS if one.name == "settings")
+    monkeypatch.setattr("gleaner.control.doctor.check.CHECKS", [*odd, job_submit])
+    found = {one.name: one for one in examine(Look(CONTROL, no_settings, within_s=0.5))}
+    goes_on.set()
+    assert (found["hangs"].state, found["breaks"].state) == (CheckState.NOT_CHECKED, CheckState.NOT_CHECKED)
+    assert "ValueError: two lines" in found["breaks"].seen
+    assert (found["settings"].state, found["settings"].seen) == (CheckState.FAULT, "no settings")
+
+
+@only_root
+def test_the_whole_look_ends_in_time_when_every_program_hangs(control: Machine) -> None:
+    for words in control.says:
+        control.says[words] = 0, ""
+    look = control.look(within_s=3)
+    for program in {words.split()[0] for words in control.says}:
+        control.file(f"bin/{program}", "#!/bin/sh\nexec sleep 1000\n", 0o755)
+    began_s = time.monotonic()
+    found = examine(look)
+    assert time.monotonic() - began_s < 3.5
+    assert len(found) == sum(CONTROL in one.roles for one in CHECKS)
+    assert any("did not answer within" in one.seen for one in found)
