@@ -26,9 +26,8 @@ from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID, storage_n
 from gleaner.agent.system.ipc import Handshake
 from gleaner.control.cli.config import load_settings
 from gleaner.control.doctor.doctor import examine
-from gleaner.control.doctor.finding import Finding, MachineRole, Unread
+from gleaner.control.doctor.finding import Finding, MachineRole
 from gleaner.control.doctor.look import Look
-from gleaner.control.input_errors import InputError
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 
@@ -145,11 +144,7 @@ class Machine:
         for name, tables in (("gleaner", self.settings), ("agent", self.agent)):
             self.file(f"etc/gleaner/{name}.toml", _toml(tables))
         self.file("etc/gleaner/privileged.json", json.dumps(self.privileged))
-        try:
-            settings = load_settings()
-        except InputError as error:
-            return Look(self.role, Unread(str(error)), within_s=within_s, root=str(self.root))
-        return Look(self.role, settings, within_s=within_s, root=str(self.root))
+        return Look(self.role, load_settings, within_s=within_s, root=str(self.root))
 
     def findings(self, within_s: float = PATIENCE_S) -> dict[str, Finding]:
         """Look, and return the findings by name."""

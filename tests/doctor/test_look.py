@@ -15,13 +15,19 @@ from gleaner.control.doctor.connection import ask
 from gleaner.control.doctor.doctor import CHECKS
 from gleaner.control.doctor.finding import CheckState, MachineRole, Unread
 from gleaner.control.doctor.look import Look
+from gleaner.control.input_errors import InputError
+from gleaner.control.settings import Settings
 
 PATIENCE_S = 60.0
 
 
+def no_settings() -> Settings:
+    raise InputError("no settings")
+
+
 @pytest.fixture
 def look() -> Look:
-    return Look(MachineRole.CLIENT, Unread("no settings"), within_s=PATIENCE_S)
+    return Look(MachineRole.CLIENT, no_settings, within_s=PATIENCE_S)
 
 
 def why(error: "pytest.ExceptionInfo[Unread]") -> str:
@@ -34,7 +40,7 @@ def test_a_program_that_is_missing_hangs_or_fails_is_one_line(look: Look) -> Non
         look.run("no-such-program")
     assert (why(error), error.value.is_missing) == ("there is no program no-such-program here", True)
     with pytest.raises(Unread) as error:
-        Look(MachineRole.CLIENT, Unread(""), within_s=0.0).run("sleep", "1000")
+        Look(MachineRole.CLIENT, no_settings, within_s=0.0).run("sleep", "1000")
     assert "sleep did not answer within 0.2 s" in why(error)
     with pytest.raises(Unread) as error:
         look.printed("sh", "-c", "echo good; echo bad >&2; exit 3")
@@ -98,11 +104,11 @@ def test_a_check_that_hangs_or_breaks_keeps_none_of_the_others(monkeypatch: pyte
     odd = [Check("hangs", (CONTROL,), hangs), Check("breaks", (CONTROL,), breaks)]  # type: ignore[arg-type]
     job_submit = next(one for one in CHECKS if one.name == "settings")
     monkeypatch.setattr("gleaner.control.doctor.check.CHECKS", [*odd, job_submit])
-    found = {one.name: one for one in examine(Look(CONTROL, Unread("line 3"), within_s=0.5))}
+    found = {one.name: one for one in examine(Look(CONTROL, no_settings, within_s=0.5))}
     goes_on.set()
     assert (found["hangs"].state, found["breaks"].state) == (CheckState.NOT_CHECKED, CheckState.NOT_CHECKED)
     assert "ValueError: two lines" in found["breaks"].seen
-    assert (found["settings"].state, found["settings"].seen) == (CheckState.FAULT, "line 3")
+    assert (found["settings"].state, found["settings"].seen) == (CheckState.FAULT, "no settings")
 
 
 @only_root

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -20,9 +20,6 @@ from gleaner.control.input_errors import (
     unknown_key,
 )
 from gleaner.control.settings import Settings
-
-if TYPE_CHECKING:
-    from gleaner.control.doctor.finding import Unread
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -43,16 +40,6 @@ def load_settings() -> Settings:
         raise InputError(_complaint(error.errors(), file, variables)) from error
     except (SettingsError, RecursionError) as error:
         raise InputError(f"environment: {error}") from error
-
-
-def settings_or_why() -> "Settings | Unread":
-    """Return the effective settings, or the line about what is wrong with them."""
-    from gleaner.control.doctor.finding import Unread
-
-    try:
-        return load_settings()
-    except InputError as error:
-        return Unread(str(error))
 
 
 def config(as_json: AsJson = False) -> Answer:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gleaner.control.cli.config import settings_or_why
+from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import one_line
@@ -39,19 +39,17 @@ def doctor(
         raise BadInput(one_line(f"{bundle} is there already: name another file"))
     machine = find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
     # On a busy machine this program's own start takes seconds; half of the time is left for the look in any case.
-    look = Look(machine, settings_or_why(), within_s=patience - min(age_of_this_program_s(), patience / 2))
+    look = Look(machine, load_settings, within_s=patience - min(age_of_this_program_s(), patience / 2))
     found = examine(look)
-    remarks: tuple[str, ...] = ()
+    remarks = (f"{bundle} holds what a bug report needs; look into it before you send it",) if bundle else ()
     if bundle is not None:
         try:
             bundles.pack(bundle, look, found)
         except OSError as error:
             raise Failure(one_line(f"{bundle}: {error.strerror}")) from error
-        remarks = (f"{bundle} holds what a bug report needs; look into it before you send it",)
     exit_code = int(has_fault(found))
     if as_json:
-        answer = {"role": machine, "version": installed_version(), "findings": found}
-        return Answer(answer, as_json, remarks, exit_code)
+        return Answer({"role": machine, "version": installed_version(), "findings": found}, as_json, remarks, exit_code)
     rows = sorted(fold(found), key=lambda finding: list(CheckState).index(finding.state))
     table = Table.of(rows, {"STATE": "state", "CHECK": "name", "SEEN": "seen", "TO DO": "to_do"})
     return Answer((table, f"{machine}: {summary(found)}"), as_json, remarks, exit_code)

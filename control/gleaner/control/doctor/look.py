@@ -90,10 +90,10 @@ class Place:
 class Look:
     """The things that were read until now, and the end of the look. `root` is another folder in tests."""
 
-    def __init__(self, role: MachineRole, settings: "Settings | Unread", *, within_s: float, root: str = "/") -> None:
+    def __init__(self, role: MachineRole, load: Callable[[], Settings], *, within_s: float, root: str = "/") -> None:
         self.role = role
         self.ends_s = time.monotonic() + within_s
-        self._settings = settings
+        self._load = load
         self._root = Path(root)
         self._once: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -197,9 +197,10 @@ class Look:
     @property
     def settings(self) -> Settings:
         """The settings of control and of the command line."""
-        if isinstance(self._settings, Unread):
-            raise Unread(self._settings.why)
-        return self._settings
+        try:
+            return self.once("settings", self._load)
+        except InputError as error:
+            raise Unread(str(error)) from error
 
     @property
     def privileged(self) -> config.Config:
