@@ -234,7 +234,7 @@ def munge(look: Look) -> Finding:
             return not_checked("without Slurm it is not needed")
         socket = look.settings.client.munge_socket if is_client else look.settings.munge.socket
         where = f" --socket={socket}" if socket and Path(socket).exists() else ""
-    words = ("sh", "-c", f"munge --no-input{where} | unmunge{where}")
+    words = ("sh", "-c", f'made=$(munge --no-input{where}) && echo "$made" | unmunge{where}')
     ended = look.run_as_account(*words) if look.is_root and not is_client else look.run(*words)
     if ended.status == 0:
         return ok("makes and reads a credential")
