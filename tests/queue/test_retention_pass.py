@@ -62,7 +62,7 @@ def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(queue: QueueHa
     queue.agent("idle")
     queue.record_deregistration("idle")
     prune(state, queue.now_s + 9 * DAY_S)
-    assert rows(queue) == {"log": 3 * len(old), "event": 3 * len(old), "token": 1, "trimmed": 0}
+    assert rows(queue) == {"log": 3 * len(old), "event": 3 * len(old), "token": 2, "trimmed": 0}
     queue.now_s += 11 * DAY_S
     young = wrote(queue, "a", 2)
     queue.record_completion(young, 1)
