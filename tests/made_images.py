@@ -1,19 +1,19 @@
-"""Small container images, as archives of `docker save`, as OCI layouts, and as what a client sends to control."""
+"""Small container images, as archives of `docker save`, as OCI layouts, and as what is sent to control and stored."""
 
 import gzip
 import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from gleaner.control.models.images import PIECE_BYTES
+from gleaner.agent.system import image_archive, tar_pack
 
 
-def digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def digest(content: bytes, algorithm: str = "sha256") -> str:
+    return f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
 
 
 def hexed(content: bytes) -> str:
@@ -45,11 +45,16 @@ class MadeImage:
 
     layers: tuple[bytes, ...] = (tar({"bin/pi": b"3.14159"}), tar({"etc/seed": b"1"}))
     architecture: str = "amd64"
+    name: str = "gleaner/pi:latest"
+    about: dict[str, Any] = field(default_factory=dict[str, Any])
+    """More of the configuration."""
+    pack: Callable[[bytes], bytes] = gzip.compress
+    """The compression of its layers, where they are compressed."""
 
     @property
     def config(self) -> bytes:
         diffs = [digest(layer) for layer in self.layers]
-        said = {"architecture": self.architecture, "os": "linux", "config": {"Cmd": ["pi"]}}
+        said = {"architecture": self.architecture, "os": "linux", "config": {"Cmd": ["pi"]}} | self.about
         return json.dumps(said | {"rootfs": {"type": "layers", "diff_ids": diffs}}).encode()
 
     @property
@@ -58,11 +63,11 @@ class MadeImage:
 
     def files(self, *, packed: bool = False) -> dict[str, bytes]:
         """The members of an archive of `docker save`."""
-        stored = [gzip.compress(layer) if packed else layer for layer in self.layers]
+        stored = [self.pack(layer) if packed else layer for layer in self.layers]
         names = [f"{hexed(layer)}/layer.tar" for layer in stored]
         entry: dict[str, Any] = {
             "Config": f"{hexed(self.config)}.json",
-            "RepoTags": ["gleaner/pi:latest"],
+            "RepoTags": [self.name],
             "Layers": names,
         }
         return {
@@ -71,38 +76,39 @@ class MadeImage:
             "manifest.json": json.dumps([entry]).encode(),
         }
 
-    def oci_files(self, *, packed: bool = True, platform: bool = True) -> dict[str, bytes]:
-        """The members of an OCI layout."""
-        stored = [gzip.compress(layer) if packed else layer for layer in self.layers]
+    def oci_files(
+        self, *, packed: bool = True, platform: bool = True, algorithm: str = "sha256", **more: Any
+    ) -> dict[str, bytes]:
+        """The members of an OCI layout. `more` is in the index."""
+        stored = [self.pack(layer) if packed else layer for layer in self.layers]
         manifest = json.dumps(
             {
                 "schemaVersion": 2,
-                "config": {"digest": self.image_id, "size": len(self.config)},
-                "layers": [{"digest": digest(layer), "size": len(layer)} for layer in stored],
+                "config": {"digest": digest(self.config, algorithm), "size": len(self.config)},
+                "layers": [{"digest": digest(layer, algorithm), "size": len(layer)} for layer in stored],
             }
         ).encode()
-        named: dict[str, Any] = {"digest": digest(manifest), "size": len(manifest)}
+        named: dict[str, Any] = {"digest": digest(manifest, algorithm), "size": len(manifest)}
         if platform:
-            named["platform"] = {"architecture": self.architecture, "os": "linux"}
-        blobs = {f"blobs/sha256/{hexed(blob)}": blob for blob in (self.config, manifest, *stored)}
+            named["platform"] = {"architecture": self.architecture, "os": "linux"} | self.about
+        blobs = {
+            f"blobs/{digest(blob, algorithm).replace(':', '/')}": blob for blob in (self.config, manifest, *stored)
+        }
         return {
             **blobs,
             "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
-            "index.json": json.dumps({"manifests": [named]}).encode(),
+            "index.json": json.dumps({"manifests": [named | more]}).encode(),
         }
 
-    def pieces(self) -> list[bytes]:
-        content = b"".join(self.layers)
-        return [content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES)]
+    @property
+    def stored(self) -> bytes:
+        """The archive in which it is sent to control and stored."""
+        image = image_archive.find(io.BytesIO(tar(self.files())), architecture="")
+        return b"".join(tar_pack.pack_files(image_archive.stored(image, [len(layer) for layer in self.layers])))
 
     def push(self, name: str = "pi:1", **more: object) -> dict[str, Any]:
-        """The request of a client whose pieces are all there."""
-        return {
-            "name": name,
-            "config": self.config.decode(),
-            "layers": [{"diff_id": digest(layer), "size_bytes": len(layer)} for layer in self.layers],
-            "pieces": [digest(piece) for piece in self.pieces()],
-        } | more
+        """The request of a client that has sent it."""
+        return {"name": name, "image_id": self.image_id, "size_bytes": len(self.stored)} | more
 
 
 def of_sizes(sizes: Sequence[int]) -> MadeImage:

@@ -41,7 +41,7 @@ class MadeInput:
         return digest(self.archive)
 
     def put(self, **more: object) -> dict[str, Any]:
-        return {"content": self.content, "size_bytes": len(self.archive), "pieces": [digest(self.archive)], **more}
+        return {"content": self.content, "size_bytes": len(self.archive), **more}
 
     def stored(self, storage: FolderStorage, name: str = "a.cmnd", *, group: str = "g", **more: Any) -> StoredInput:
         """Put it into the storage, unless it is there."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.api.api_harness import FACTS, SLICE, START_S, Agent, ApiHarness, Caller
+from tests.api.uploads import put_part
 from tests.databases import new_sqlite
 from tests.effort import examples
 from tests.made_images import MadeImage
@@ -39,7 +40,6 @@ JOB = {
 ROUTES: dict[str, tuple[str, Any]] = {
     "/v1/jobs": ("user", {"job": JOB, "indices": [1, 2], "hold": True}),
     "/v1/images": ("user", MadeImage().push()),
-    "/v1/image-uploads/missing": ("user", {"pieces": [DIGEST]}),
     "/v1/nodes/drain": ("admin", {"nodes": ["n[1-2]"], "spanning": "wait", "leave_others": True, "dry_run": True}),
     "/v1/nodes/resume": ("admin", {"nodes": ["n1"]}),
     "/v1/secrets": ("user", {"name": "eos", "url": "https://eos.example.org/", "value": "t0ken", "group": "atlas"}),
@@ -76,9 +76,8 @@ def callers_of(url: str, folder: Path) -> Iterator[dict[str, Caller]]:
     harness.user.submit()
     agent.claim()
     assert harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"], "dry_run": True}).status_code < 300
-    for piece in MadeImage().pieces():
-        pushed = harness.client.post("/v1/image-uploads/pieces", content=piece, headers=harness.user.headers)
-        assert pushed.status_code < 300
+    image = MadeImage()
+    assert put_part(harness.user, "images", image.image_id, image.stored, len(image.stored)).status_code < 300
     yield {"user": harness.user, "admin": harness.admin, "agent": agent}
     harness.close()
     engine.dispose()

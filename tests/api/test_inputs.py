@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from httpx import Response
 from tests.api.api_harness import ApiHarness, Caller, detail
-from tests.made_images import digest
+from tests.api.uploads import put_part
 from tests.made_inputs import MadeInput, packed
 
 from gleaner.agent.job.inputs import INPUT_PART, input_key
@@ -17,14 +17,13 @@ ONE = MadeInput()
 NAMED = {"name": "a.cmnd", "content": ONE.content}
 
 
-def send(caller: Caller, content: bytes) -> Response:
-    headers = caller.headers | {"Content-Type": "application/octet-stream"}
-    answer: Response = caller.client.post("/v1/input-uploads/pieces", content=content, headers=headers)
-    return answer
+def send(caller: Caller, made: MadeInput, content: bytes = b"") -> Response:
+    content = content or made.archive
+    return put_part(caller, "inputs", made.content, content, len(content))
 
 
 def put(caller: Caller, made: MadeInput = ONE, **more: object) -> Response:
-    assert send(caller, made.archive).json() == {"digest": digest(made.archive)}
+    assert send(caller, made).json() == {"size_bytes": len(made.archive)}
     return caller.post("/v1/inputs", made.put(**more))
 
 
@@ -63,36 +62,23 @@ def test_another_groups_input_cannot_be_named(harness: ApiHarness) -> None:
     assert harness.user.submit(spec={"inputs": [NAMED]})
 
 
-def test_what_is_not_the_content_is_not_stored(harness: ApiHarness) -> None:
-    other = MadeInput(packed(b"other"))
-    send(harness.user, other.archive)
-    wrong = ONE.put() | {"pieces": other.put()["pieces"]}
-    assert "not those of the input" in detail(harness.user.post("/v1/inputs", wrong), 422)
-    assert "push it again" in detail(harness.user.post("/v1/inputs", ONE.put()), 409)
+def test_what_is_not_the_content_is_not_stored_and_what_is_stored_stays(harness: ApiHarness) -> None:
+    other = packed(b"other bytes, same size")
+    wrong = ONE.put(size_bytes=len(other))
+    send(harness.user, ONE, other)
+    assert "was changed or damaged" in detail(harness.user.post("/v1/inputs", wrong), 422)
+    assert "not all of" in detail(harness.user.post("/v1/inputs", wrong), 409)  # what was sent has gone
     assert harness.storage.keys("inputs") == []
     assert missing(harness.user, ONE) == [ONE.content]
-
-
-def test_a_stored_input_stays_when_others_store_it_again_or_send_something_else(harness: ApiHarness) -> None:
     put(harness.user)
-    (kept,) = harness.storage.keys("inputs")
-    again = harness.user.post("/v1/inputs", ONE.put())  # the pieces went with the first
-    assert (again.status_code, again.json()["content"]) == (201, ONE.content)
-    other = MadeInput(packed(b"other"))
-    send(harness.user, other.archive)
-    assert harness.user.post("/v1/inputs", ONE.put() | {"pieces": other.put()["pieces"]}).status_code == 201
-    job = harness.user.submit(spec={"inputs": [NAMED]})
+    send(harness.user, ONE, other)
+    again = harness.user.post("/v1/inputs", wrong)
+    assert (again.status_code, again.json()["size_bytes"]) == (201, len(ONE.archive))
+    assert harness.user.post("/v1/inputs", ONE.put()).status_code == 201
+    harness.user.submit(spec={"inputs": [NAMED]})
     (claimed,) = harness.agent().claim()
-    assert claimed["job"] == job
-    archive = harness.storage.open(kept, claimed["inputs"][0]["digest"])
+    archive = harness.storage.open(input_key("atlas", ONE.content), claimed["inputs"][0]["digest"])
     assert b"".join(archive.read(INPUT_PART)) == ONE.archive
-
-
-def test_no_more_pieces_are_taken_than_the_size_has(harness: ApiHarness) -> None:
-    send(harness.user, ONE.archive)
-    many = ONE.put() | {"pieces": ONE.put()["pieces"] * 300}
-    assert "must be cut into pieces" in detail(harness.user.post("/v1/inputs", many), 422)
-    assert harness.storage.keys("inputs") == []
 
 
 def test_limits_are_one_line_that_names_them(harness: ApiHarness) -> None:
@@ -105,7 +91,7 @@ def test_limits_are_one_line_that_names_them(harness: ApiHarness) -> None:
     limit(harness, largest_gib=1e-9)
     assert "[inputs] largest_gib" in detail(harness.user.post("/v1/inputs", ONE.put()), 413)
     limit(harness, group_gib=0)
-    assert "stores no inputs" in detail(send(harness.user, b"x"), 403)
+    assert "stores no inputs" in detail(send(harness.user, ONE), 403)
 
 
 def test_an_input_goes_when_no_job_needs_it_and_nobody_has_used_it_for_days(harness: ApiHarness) -> None:

@@ -33,8 +33,8 @@ NOWHERE = "sqlite:////tmp/never-opened.db"
 HUGE = node("huge", cpus=4096, memory_mib=16 * 2**20)
 """So that no job that the document allows is larger than any node."""
 BEYOND_A_SCHEMA = {
-    "POST /v1/inputs",  # the pieces are those of the content
-    "POST /v1/images",  # the layers are those that the configuration names, and their pieces were sent
+    "POST /v1/inputs",  # it was sent
+    "POST /v1/images",  # it was sent
     "POST /v1/secrets",  # the value has the form that the URL's scheme asks for
     "POST /v1/tokens",  # a user's token needs a group, an admin's does not
     "POST /v1/jobs/{job}/attempts/{attempt}/checkpointed",  # a checkpoint's number only goes up

@@ -110,7 +110,7 @@ def test_beats_are_answered_while_500_ask_for_the_health_of_a_database_that_hang
 def test_beats_are_answered_while_many_wait_for_their_turn_to_store(harness: ApiHarness) -> None:
     agent = harness.agent()
     content = f"sha256:{'0' * 64}"
-    body = {"content": content, "size_bytes": 1, "pieces": [content]}
+    body = {"content": content, "size_bytes": 1}
     statuses: list[int] = []
     with served(harness.state) as client, ThreadPoolExecutor(STORERS_WAIT + 2) as pool:
 

@@ -13,7 +13,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,12 +34,14 @@ from gleaner.agent.job.inputs import CONTENT, INPUT_PART, input_key
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, StoredInput
 from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.images import ensure_image
+from gleaner.agent.runtime.images import IMAGE_PART, ensure_image, image_key
 from gleaner.agent.runtime.interface import ContainerSpec
-from gleaner.control.api.image_uploads import store
-from gleaner.control.cli import image_archive, sif
-from gleaner.control.cli.image_archive import SavedImage
-from gleaner.control.models.images import ImagePush, dockers_word
+from gleaner.agent.system import image_archive, tar_pack
+from gleaner.control.api.uploads import store
+from gleaner.control.cli import sif
+from gleaner.control.cli.images import DECOMPRESSORS
+from gleaner.control.models.images import dockers_word
+from gleaner.control.models.uploads import MOST_BYTES
 
 STAGE = Path(__file__).parent / "stage_input.py"
 OUTPUT = Path("bench-output/image.json")
@@ -159,12 +160,8 @@ def _staging(size_mb: int) -> Staging:
 
 def _archive(size_bytes: int) -> Iterator[bytes]:
     """Yield the archive of one file of random bytes, as `glean submit` packs an input."""
-    member = tarfile.TarInfo(CONTENT)
-    member.size = size_bytes
-    yield member.tobuf(tarfile.GNU_FORMAT)
-    for at in range(0, size_bytes, _CHUNK):
-        yield os.urandom(min(_CHUNK, size_bytes - at))
-    yield bytes(-size_bytes % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)
+    chunks = (os.urandom(min(_CHUNK, size_bytes - at)) for at in range(0, size_bytes, _CHUNK))
+    return tar_pack.pack_files([tar_pack.File(CONTENT, size_bytes, chunks)])
 
 
 # ── images ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -182,20 +179,20 @@ def _starts(kind: str, size_mb: int) -> Starts:
     storage, began_s = FolderStorage(PLACE / "storage"), time.monotonic()
     with _opened(kind, file) as image:
         read_s = time.monotonic() - began_s
-        push = ImagePush(name="bench", config=image.config, layers=image.layers, pieces=())
         began_s = time.monotonic()
-        digest = store(storage, push, image.pieces())
+        files = image_archive.stored(image, image_archive.check(image, DECOMPRESSORS, MOST_BYTES), DECOMPRESSORS)
+        digest = store(storage, image_key(image.id), IMAGE_PART, tar_pack.pack_files(files))
         store_s = time.monotonic() - began_s
     file.unlink()
     runtime: Any = AsAccount(lambda: DockerRuntime(nsenter.SOCKET), USER)
     began_s = time.monotonic()
-    ensure_image(runtime, storage, push.image_id, digest, lock=PLACE / "lock", limit_bytes=2**40)
+    ensure_image(runtime, storage, image.id, digest, lock=PLACE / "lock", limit_bytes=2**40)
     load_s = time.monotonic() - began_s
     words = ("exec", "/bin/true") if kind == "sif" else ("/bin/true",)
     try:
-        seconds = [_start_s(runtime, push.image_id, words, number) for number in range(1 + STARTS)]
+        seconds = [_start_s(runtime, image.id, words, number) for number in range(1 + STARTS)]
     finally:
-        _docker("image", "rm", "--force", push.image_id)
+        _docker("image", "rm", "--force", image.id)
     return Starts(kind, size_mb, read_s, store_s, load_s, seconds[0], statistics.median(seconds[1:]))
 
 
@@ -214,13 +211,13 @@ def _build(size_mb: int) -> str:
 
 
 @contextmanager
-def _opened(kind: str, file: Path) -> Iterator[SavedImage]:
+def _opened(kind: str, file: Path) -> Iterator[image_archive.ArchivedImage]:
     architecture = dockers_word(os.uname().machine)
     with ExitStack() as opened:
         if kind == "sif":
             yield opened.enter_context(sif.opened(file, architecture=architecture))
         else:
-            yield image_archive.read(opened.enter_context(file.open("rb")), architecture=architecture)
+            yield image_archive.find(opened.enter_context(file.open("rb")), architecture=architecture)
 
 
 def _start_s(runtime: Any, image_id: str, words: tuple[str, ...], number: int) -> float:

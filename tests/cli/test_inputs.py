@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.cli_harness import CliHarness
@@ -40,8 +41,14 @@ def test_what_a_campaign_reads_is_sent_once_and_arrives_as_it_was(
 ) -> None:
     files(harness)
     sent: list[int] = []
-    real = Control.send_piece
-    monkeypatch.setattr(Control, "send_piece", lambda *given: sent.append(len(given[1])) or real(*given))
+    real = Control.put_part
+
+    def counted(*given: Any, **more: Any) -> int:
+        if given[3]:
+            sent.append(len(given[3]))
+        return real(*given, **more)
+
+    monkeypatch.setattr(Control, "put_part", counted)
     first = json.loads(harness.good("submit", "runs/runs.yaml", "--json"))
     assert len(first["jobs"]) == 2
     assert len(sent) == 3  # two of the folder, and one of the file, which is read under two names
@@ -72,7 +79,7 @@ def bring(harness: CliHarness, given: Assignment, place: Path) -> None:
     [
         ("[nothing.cmnd]", "line 2: the input {}/nothing.cmnd: No such file or directory"),
         ("[pipe]", "is neither a file nor a folder"),
-        ("[out]", "secret is a link that leads out of"),
+        ("[out]", "'secret' is a link that leads out"),
         ("[{to: x}]", "line 2: inputs: from is missing"),
         ("[{from: a, of: b}]", "unknown key 'of'"),
         ("[{from: a, copy: maybe}]", "copy must be true or false, found 'maybe'"),
@@ -135,7 +142,7 @@ def test_a_file_that_changes_while_it_is_sent_is_not_submitted(
         return real(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Control, "missing_inputs", changing)
-    assert "changed while it was sent" in harness.refused("submit", "--image", "pi", "--input", "a", code=2)
+    assert "was changed or damaged on its way" in harness.refused("submit", "--image", "pi", "--input", "a", code=2)
     assert json.loads(harness.good("list", "--json"))["jobs"] == []
 
 
@@ -151,4 +158,4 @@ def test_the_same_content_is_packed_to_the_same_archive(tmp_path: Path) -> None:
             (tmp_path / name / "in" / file).write_text(file)
         os.utime(tmp_path / name / "in" / "a", (5, 5))
     packed = [local_inputs.pack(LocalInput(name, name, False, "here"), tmp_path) for name in ("one", "two")]
-    assert packed[0].content == packed[1].content
+    assert packed[0].upload.content == packed[1].upload.content

@@ -61,7 +61,14 @@ def test_an_image_is_pushed_from_a_registry(harness: CliHarness, registry: str, 
     (tmp_path / "pi.tar").write_bytes(tar(image.files()))
     name = f"docker://{registry}/physics/pi:1"
     subprocess.run(
-        ["skopeo", "copy", f"docker-archive:{tmp_path / 'pi.tar'}", name],
+        [
+            "skopeo",
+            "copy",
+            "--format=oci",
+            "--dest-compress-format=zstd",
+            f"docker-archive:{tmp_path / 'pi.tar'}",
+            name,
+        ],
         env=harness.environment,
         check=True,
         capture_output=True,
@@ -70,7 +77,12 @@ def test_an_image_is_pushed_from_a_registry(harness: CliHarness, registry: str, 
     allow(harness, f"{registry}/physics/*")
     row = json.loads(harness.good("image", "push", "pi:1", name, "--json", *FOR))
     assert (row["name"], row["size_bytes"]) == ("pi:1", sum(map(len, image.layers)))
-    assert row["image_id"] == image.image_id
+    about = subprocess.run(
+        ["skopeo", "inspect", "--raw", name], env=harness.environment, check=True, capture_output=True
+    )
+    manifest = json.loads(about.stdout)
+    assert row["image_id"] == manifest["config"]["digest"]  # skopeo has written it anew, as OCI has it
+    assert {layer["mediaType"].rpartition("+")[2] for layer in manifest["layers"]} == {"zstd"}
     said = harness.refused("image", "push", "pi:2", f"docker://{registry}/physics/none", *FOR, code=2)
     assert "skopeo does not fetch" in said
     assert "\n" not in said.strip()

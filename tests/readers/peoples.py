@@ -1,28 +1,22 @@
 """The readers of files that people hand in: logs of jobs, settings, campaigns, images."""
 
 import gzip
-import io
 from pathlib import Path
 
 import pytest
-from tests.made_images import MadeImage, tar
+from tests.made_images import tar
 from tests.readers.reader import Reader, at
 
-from gleaner.agent.system.untrusted import text_of
-from gleaner.control.api.image_uploads import architecture_of
 from gleaner.control.campaigns import campaign_file
-from gleaner.control.cli import image_archive, unpack
+from gleaner.control.cli import unpack
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import Failure
 from gleaner.control.input_errors import InputError
-from gleaner.control.models.images import ImagePush
-from gleaner.control.queue.errors import Invalid
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.scenario import read_scenario
 from gleaner.control.simulation.tuning.sweep import Journal
 from gleaner.control.simulation.workloads import sacct, traces
 
-IMAGE = MadeImage()
 SWF = b"; MaxProcs: 400 (4 each)\n1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1\n"
 SACCT = (
     sacct.COLUMNS.replace(",", "|")
@@ -46,18 +40,6 @@ def settings_file(content: bytes, folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLEANER_SETTINGS", str(at(folder, content)))
         load_settings()
-
-
-def archived_image(content: bytes, _folder: Path) -> None:
-    found = image_archive.read(io.BytesIO(content), architecture="amd64")
-    for _ in found.pieces():
-        pass
-
-
-def pushed(content: bytes, _folder: Path) -> None:
-    config_text = text_of(content)
-    if len(config_text) >= 2:
-        architecture_of(ImagePush.model_validate(IMAGE.push() | {"config": config_text}))
 
 
 def journal(content: bytes, folder: Path) -> None:
@@ -88,13 +70,6 @@ PEOPLES = (
     Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
     Reader("a campaign file", campaign, (InputError,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
     Reader("the settings", settings_file, (InputError,), (SETTINGS,), (MANY_DIGITS, b"\r")),
-    Reader(
-        "an image to push",
-        archived_image,
-        (image_archive.NotAnImage,),
-        (tar(IMAGE.files(packed=True)), tar(IMAGE.oci_files())),
-    ),
-    Reader("the configuration of an image that is pushed", pushed, (Invalid,), (IMAGE.config,)),
     Reader(
         "a job's output",
         lambda content, folder: unpack.unpack([content], folder / "out", job=7, overwrite=True),

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.images import full_name, refusal
+from gleaner.agent.runtime.images import refusal
 from gleaner.agent.settings import AgentSettings
+from gleaner.agent.system.image_archive import full_name
 
 ID = "sha256:" + "0123456789abcdef" * 4
 

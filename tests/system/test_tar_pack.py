@@ -57,7 +57,7 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
     with pytest.raises(Hostile, match="larger"):
         put_back(content, tmp_path / "small", 1000)
     for limit in (SizeLimit(1000), SizeLimit(2**22, 3)):
-        with pytest.raises(Hostile, match="than this node may keep"):
+        with pytest.raises(Hostile, match="than may be kept here"):
             list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), limit))
 
 

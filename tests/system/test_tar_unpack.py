@@ -94,9 +94,7 @@ def test_hard_links_are_one_file(target: Path) -> None:
     assert (target / "a").samefile(target / "d/b")
 
 
-@pytest.mark.parametrize(
-    "name", ["/gleaner-no-such/x", "../x", "a/../../x", "a/..", "..", "a/../b", "/" * 3 + "x", "a/" * 300 + "x"]
-)
+@pytest.mark.parametrize("name", ["../x", "/../x", "a/../../x", "a/..", "..", "a/../b", "a/" * 300 + "x"])
 def test_names_that_lead_out_are_refused(target: Path, name: str) -> None:
     with pytest.raises(Hostile):
         put(target, (name, FILE, "x"))
@@ -141,10 +139,15 @@ def test_marks_of_a_layer_delete_nothing_outside(target: Path, tmp_path: Path) -
     assert seen(target) == {}
 
 
-def test_a_hard_link_to_a_link_is_refused(target: Path) -> None:
-    for other in ("link", "d", "gone", "fifo"):
+def test_a_hard_link_is_a_name_for_a_file_or_in_an_image_for_a_link(target: Path) -> None:
+    there = (("d", DIR, ""), ("fifo", FIFO, ""), ("link", LINK, "/gleaner-no-such"))
+    for other in ("d", "gone", "fifo"):
         with pytest.raises(Hostile, match="link"):
-            put(target, ("d", DIR, ""), ("fifo", FIFO, ""), ("link", LINK, "/gleaner-no-such"), ("hard", HARD, other))
+            put(target, *there, ("hard", HARD, other))
+    with pytest.raises(Hostile, match="link"):
+        put(target, *there, ("hard", HARD, "link"), is_image=False)
+    put(target, *there, ("hard", HARD, "link"))
+    assert (target / "hard").readlink() == Path("/gleaner-no-such")
 
 
 @pytest.mark.parametrize("kind", [CHAR, BLOCK])

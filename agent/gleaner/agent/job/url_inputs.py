@@ -9,7 +9,6 @@ for an input once for all of its jobs that were submitted together.
 
 import hashlib
 import itertools
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from gleaner.agent.messages import (
 from gleaner.agent.reporting.client import CONFLICT, ControlRefused, ControlSilent
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
+from gleaner.agent.system import tar_pack
 
 CONTROL_BACK_S = 120.0
 """Control may be silent for so long before the job is returned."""
@@ -201,10 +201,6 @@ class UrlInputs:
 
 def _packed(file: Path, size_bytes: int) -> Iterator[bytes]:
     """Yield the tar archive of a file, as `glean submit` packs one."""
-    member = tarfile.TarInfo(CONTENT)
-    member.size, member.mode = size_bytes, 0o644
-    yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     with file.open("rb") as content:
-        while chunk := content.read(_CHUNK_BYTES):
-            yield chunk
-    yield bytes(-size_bytes % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)
+        chunks = iter(lambda: content.read(_CHUNK_BYTES), b"")
+        yield from tar_pack.pack_files([tar_pack.File(CONTENT, size_bytes, chunks)])

@@ -16,9 +16,9 @@ that record are ever removed; an image that an admin has loaded is not ours.
 
 import fcntl
 import json
+import math
 import os
 import re
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -33,7 +33,9 @@ import structlog
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, NoRoom, Runtime, RuntimeFault
-from gleaner.agent.system import atomic
+from gleaner.agent.system import atomic, openat, tar_pack
+from gleaner.agent.system.image_archive import full_name, name_parts
+from gleaner.agent.system.tar_policy import Hostile, Policy, SizeLimit
 from gleaner.agent.system.untrusted import json_of
 
 log = structlog.get_logger()
@@ -43,7 +45,6 @@ IMAGE_PART = "image.tar"
 """The part of a stored image's archive: what `docker load` reads."""
 FRESH_S = 600.0
 """An image that was used more recently always stays: perhaps a job is about to begin with it."""
-_DOCKER_HUB, _ITS_OWN = "docker.io", "library/"
 _ID = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 _PATIENCE_S = 1800.0
 _LOOK_EVERY_S = 0.2
@@ -57,20 +58,6 @@ def is_id(image: str) -> bool:
     (True, True, False)
     """
     return bool(_ID.match(image))
-
-
-def full_name(image: str) -> str:
-    """Return registry, path, and tag or digest. The engine takes a full name for nothing else.
-
-    A short name could also be the start of an id.
-
-    >>> full_name("pi"), full_name("gleaner/pi:demo"), full_name("localhost/x"), full_name("r.site:5000/a/b@sha256:1")
-    ('docker.io/library/pi:latest', 'docker.io/gleaner/pi:demo', 'localhost/x:latest', 'r.site:5000/a/b@sha256:1')
-    """
-    registry, path = _parts(image)
-    if "@" not in path and ":" not in path:
-        path += ":latest"
-    return f"{registry}/{path}"
 
 
 def refusal(image: str, allowed: Sequence[str]) -> str:
@@ -100,20 +87,12 @@ def matches(image: str, pattern: str) -> bool:
         return True
     if is_id(image):
         return False  # an id may come from any registry
-    pattern_registry, pattern_path = _parts(pattern)
-    registry, path = _parts(full_name(image))
+    pattern_registry, pattern_path = name_parts(pattern)
+    registry, path = name_parts(full_name(image))
     is_bare = "@" not in pattern_path and ":" not in pattern_path and not pattern_path.endswith("*")
     return fnmatchcase(registry, pattern_registry) and (
         fnmatchcase(path, pattern_path) or (is_bare and fnmatchcase(re.split("[:@]", path)[0], pattern_path))
     )
-
-
-def _parts(image: str) -> tuple[str, str]:
-    """Return the registry and the rest of the name."""
-    first, slash, rest = image.partition("/")
-    if slash and (first == "localhost" or re.search("[.:*]", first)):
-        return (first, _ITS_OWN + rest) if first == _DOCKER_HUB and "/" not in rest else (first, rest)
-    return _DOCKER_HUB, image if slash else _ITS_OWN + image
 
 
 def file_name(image: str) -> str:
@@ -138,19 +117,16 @@ def archive_of(folder: Path, image: str) -> Generator[int | None]:
                 yield file.fileno()
         else:
             yield None
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, Hostile) as error:
         raise RuntimeFault(f"cannot read the image {layout}: {error}") from error
 
 
 @contextmanager
 def packed_layout(layout: Path) -> Generator[BinaryIO]:
-    """Open an OCI layout in a folder as one archive, in a temporary file. Raises `OSError` or `TarError`."""
-    with tempfile.TemporaryFile() as file:
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            for name in ("oci-layout", "index.json", "blobs"):
-                tar.add(layout / name, name)
+    """Open an OCI layout in a folder as one archive, in a temporary file. Raises `OSError` or `Hostile`."""
+    with tempfile.TemporaryFile() as file, openat.closing_fd(os.open(layout, openat.FOLDER)) as folder:
+        file.writelines(tar_pack.pack(folder, Policy(SizeLimit(math.inf))))
         file.flush()
-        os.lseek(file.fileno(), 0, os.SEEK_SET)
         yield cast("BinaryIO", file)
 
 

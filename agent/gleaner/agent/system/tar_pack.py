@@ -17,7 +17,8 @@ import errno
 import os
 import stat
 import tarfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from . import openat
 from .tar_policy import END, LONGEST_HEADER_BYTES, Hostile, Policy
@@ -42,6 +43,38 @@ def pack(folder: int, policy: Policy, image: Sequence[int] = ()) -> Iterator[byt
             yield bytes(buffer)
             buffer.clear()
     yield bytes(buffer)
+
+
+class File(NamedTuple):
+    """A plain file of an archive that is not made from a folder."""
+
+    name: str
+    size_bytes: int
+    chunks: Iterable[bytes]
+    mode: int = 0o644
+
+
+def pack_files(files: Iterable[File]) -> Iterator[bytes]:
+    """Yield an archive of plain files. It depends on what they are alone. Raises `Hostile` at a wrong size."""
+    for file in files:
+        member, size_bytes = tarfile.TarInfo(file.name), 0
+        member.size, member.mode = file.size_bytes, file.mode
+        yield member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+        for chunk in file.chunks:
+            size_bytes += len(chunk)
+            if size_bytes > file.size_bytes:
+                break
+            yield chunk
+        if size_bytes != file.size_bytes:
+            raise Hostile(f"{file.name!r} does not have {file.size_bytes} bytes")
+        yield _padding(size_bytes)
+    yield END
+
+
+def packed_bytes(files: Iterable[File]) -> int:
+    """Return the size of the archive of files whose names have at most 100 bytes."""
+    size_bytes = sum(tarfile.BLOCKSIZE + one.size_bytes + len(_padding(one.size_bytes)) for one in files)
+    return size_bytes + len(END)
 
 
 class _Packing:
@@ -104,17 +137,23 @@ class _Packing:
     def _member(self, folder: int, names: Names, facts: os.stat_result) -> Iterator[bytes]:
         if stat.S_ISREG(facts.st_mode):
             identity = (facts.st_dev, facts.st_ino)
-            first = self._names.setdefault(identity, names) if facts.st_nlink > 1 else names
+            is_alone = facts.st_nlink == 1 or bool(self._policy.top)
+            first = names if is_alone else self._names.setdefault(identity, names)
             if first != names:
                 yield self._header(names, tarfile.LNKTYPE, facts, link="/".join(first))
                 return
             with _walk_readable(folder, names[-1:], leaf=_FILE) as file:
                 yield from self._content(file, names)
         elif stat.S_ISLNK(facts.st_mode):
-            yield self._header(names, tarfile.SYMTYPE, facts, link=os.readlink(names[-1], dir_fd=folder))
+            link, top = os.readlink(names[-1], dir_fd=folder), self._policy.top
+            if top and os.path.normpath(os.path.join(top, *names[:-1], link)).split("/")[0] != top:
+                raise Hostile(f"{'/'.join(names)!r} is a link that leads out: put the file itself there")
+            yield self._header(names, tarfile.SYMTYPE, facts, link=link)
+        elif self._policy.top:
+            raise Hostile(f"{'/'.join(names)!r} is neither a file nor a folder")
         elif stat.S_ISFIFO(facts.st_mode):
             yield self._header(names, tarfile.FIFOTYPE, facts)
-        elif stat.S_ISCHR(facts.st_mode) and self._policy.is_overlaid:
+        elif stat.S_ISCHR(facts.st_mode) and self._policy.has_owners:
             yield self._header(names, tarfile.CHRTYPE)  # a job can make no other device than overlay's mark
         elif not stat.S_ISSOCK(facts.st_mode) and not self._policy.is_overlaid:
             raise Hostile(f"{'/'.join(names)!r} is a device, which cannot be saved")
@@ -170,10 +209,13 @@ class _Packing:
         """Return a member's header, for any name that a file system can hold."""
         self._policy.limit.take_file()
         self._policy.limit.take(size_bytes)
-        member = tarfile.TarInfo("/".join(names) or ".")
+        top = self._policy.top
+        member = tarfile.TarInfo("/".join((top, *names) if top else names) or ".")
         member.type, member.linkname, member.size, member.mode = kind, link, size_bytes, 0
-        if facts is not None:
-            member.mode = stat.S_IMODE(facts.st_mode)
+        if top and facts is not None:
+            member.mode = 0o755 if kind == tarfile.DIRTYPE or facts.st_mode & 0o100 else 0o644
+        elif facts is not None:
+            member.mode = stat.S_IMODE(facts.st_mode) & self._policy.modes
             member.pax_headers = {"mtime": _decimal_s(facts.st_mtime_ns), **(more or {})}
             if self._policy.has_owners:
                 member.uid, member.gid = facts.st_uid, facts.st_gid

@@ -52,13 +52,13 @@ class SizeLimit:
         """Count bytes. Raises `Hostile` beyond the limit."""
         self.passed_bytes += count
         if self.passed_bytes > self._bytes:
-            raise Hostile("it is larger than this node may keep")
+            raise Hostile("it is larger than may be kept here")
 
     def take_file(self) -> None:
         """Count a file. Raises `Hostile` beyond the limit."""
         self._files -= 1
         if self._files < 0:
-            raise Hostile("it has more files than this node may keep")
+            raise Hostile("it has more files than may be kept here")
 
 
 class Policy(NamedTuple):
@@ -82,6 +82,11 @@ class Policy(NamedTuple):
     """The choice of the files that are packed, by the names that lead to them. Folders without one are left out."""
     is_live: bool = False
     """Others may change the folder while it is packed: what they remove is left out, what they cut is filled up."""
+    modes: int = 0o7777
+    """The bits of a file's mode that are packed."""
+    top: str = ""
+    """The name of the packed folder itself, if the archive depends on names and contents alone: it has no times, modes
+    only say who may execute, and no link may lead out."""
 
 
 class ShortMember(tarfile.TarInfo):
@@ -101,10 +106,12 @@ class ShortMember(tarfile.TarInfo):
 def steps(name: str, most: float = MOST_STEPS) -> list[str]:
     """Return a member's name as single steps below the target; none for the target itself. Raises `Hostile`.
 
-    >>> steps("./usr/bin/"), steps(".")
-    (['usr', 'bin'], [])
+    An absolute name is one below the target, as Docker and tar read it.
+
+    >>> steps("./usr/bin/"), steps("/usr"), steps(".")
+    (['usr', 'bin'], ['usr'], [])
     """
     names = [step for step in name.split("/") if step not in ("", ".")]
-    if name.startswith("/") or ".." in names or len(names) > most or "\0" in name:
+    if ".." in names or len(names) > most or "\0" in name:
         raise Hostile(f"the name {name[:80]!r} leads out of the archive")
     return names

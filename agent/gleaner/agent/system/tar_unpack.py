@@ -2,10 +2,10 @@
 
 This is safe for the following reasons. Every step down starts at the descriptor of the folder before it and follows no
 link (O_NOFOLLOW), so nothing is ever written outside of the target, whatever the archive has made there before. Names
-with `..`, absolute names, and names that lead through a link are refused. Each file is made anew, and no device or
-socket is made. Extended attributes are left out: a container of ours has no new privileges, so a program's capabilities
-would mean nothing. Sizes and numbers of files are limited. Modes are as the archive says, even set-uid: where owners
-are, too, the target lies in a folder that only root can enter.
+with `..` and names that lead through a link are refused, and absolute names are taken below the target. Each file is
+made anew, and no device or socket is made. Extended attributes are left out: a container of ours has no new privileges,
+so a program's capabilities would mean nothing. Sizes and numbers of files are limited. Modes are as the archive says,
+even set-uid: where owners are, too, the target lies in a folder that only root can enter.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -13,7 +13,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 from . import openat
@@ -37,7 +37,7 @@ class Source:
         self._chunks = iter(chunks)
         self._chunk = memoryview(b"")
         self._tail = b""
-        self._size_bytes = 0
+        self.size_bytes = 0
 
     def read(self, size: int) -> bytes:
         """Return so many bytes; fewer only at the end."""
@@ -50,7 +50,7 @@ class Source:
                     break
                 self._tail = (self._tail + chunk[-len(END) :])[-len(END) :]
                 self._chunk = memoryview(chunk)
-                self._size_bytes += len(chunk)
+                self.size_bytes += len(chunk)
             parts.append(self._chunk[:missing])
             self._chunk = self._chunk[missing:]
             missing -= len(parts[-1])
@@ -64,7 +64,7 @@ class Source:
     def finish(self) -> None:
         """Read the rest. Raises `tarfile.ReadError` if the stream did not end as an archive does."""
         self.skip()
-        if self._tail != END or self._size_bytes % tarfile.BLOCKSIZE:
+        if self._tail != END or self.size_bytes % tarfile.BLOCKSIZE:
             raise tarfile.ReadError("the archive was cut off")
 
 
@@ -85,12 +85,37 @@ def unpack_all(sources: Iterable[Source], target: int, policy: Policy) -> None:
     unpacking = _Unpacking(target, policy)
     for source in sources:
         unpacking.begin()
-        stream = cast("IO[bytes]", source)
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=ShortMember) as archive:
-            while (member := archive.next()) is not None:
-                vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
-                unpacking.put(archive, member)
+        for archive, member in _members(source):
+            unpacking.put(archive, member)
     unpacking.settle_folders()
+
+
+def check(source: Source, policy: Policy) -> None:
+    """Read all of an archive. Raises what `unpack` would raise for the name, kind or size of a member."""
+    for _, member in _members(source):
+        policy.limit.take_file()
+        policy.limit.take(member.size if member.isreg() and not member.issparse() else 0)
+        for name in (member.name, member.linkname if member.islnk() else ""):
+            steps(name, policy.limit.most_steps)
+        _check_kind(member, policy)
+        _mtime_ns(member)
+    source.skip()
+
+
+def _members(source: Source) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    stream = cast("IO[bytes]", source)
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=ShortMember) as archive:
+        while (member := archive.next()) is not None:
+            vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
+            yield archive, member
+
+
+def _check_kind(member: tarfile.TarInfo, policy: Policy) -> None:
+    is_device = member.ischr() or member.isblk()
+    is_sparse = member.issparse() and not policy.has_holes
+    is_known = member.isreg() or member.isdir() or member.issym() or member.islnk() or member.isfifo()
+    if is_sparse or not (is_known or (is_device and policy.is_overlaid)):
+        raise Hostile(f"{member.name[:80]!r} is of a kind that is not unpacked")
 
 
 class _Facts(NamedTuple):
@@ -169,12 +194,13 @@ class _Unpacking:
 
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, parent: int, path: Names) -> None:
         name = path[-1]
+        _check_kind(member, self._policy)
         if member.isdir():
             self._make_folder(parent, path, member)
             return
         if self._policy.is_overlaid:
             openat.remove_tree(parent, name)
-        if member.isreg() and (self._policy.has_holes or not member.issparse()):
+        if member.isreg():
             with openat.closing_fd(openat.create(parent, name)) as file:
                 self._write(archive, member, file)
                 self._settle(file, _facts(member))
@@ -195,8 +221,6 @@ class _Unpacking:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
             with openat.closing_fd(os.open(name, flags, dir_fd=parent)) as pipe:
                 self._settle(pipe, _facts(member))
-        elif not (self._policy.is_overlaid and (member.ischr() or member.isblk())):
-            raise Hostile(f"{member.name[:80]!r} is of a kind that is not unpacked")
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: int) -> None:
         # Not through extractfile, which cannot skip the holes of a stream's sparse files.
@@ -216,7 +240,7 @@ class _Unpacking:
         os.ftruncate(file, member.size)
 
     def _link(self, linkname: str, parent: int, name: str) -> None:
-        """Make one more name for a file that is there already. A link to anything but a plain file is refused."""
+        """Make one more name for a file, or a symbolic link, that is there already. A link to all else is refused."""
         path = self._steps(linkname)
         if not path:
             raise Hostile(f"a link to {linkname[:80]!r}")
@@ -224,7 +248,8 @@ class _Unpacking:
             raise Hostile(f"a link to {linkname[:80]!r}, which is not in it")
         with openat.closing_fd(self._parent(path, linkname)) as other:
             try:
-                if not stat.S_ISREG(os.stat(path[-1], dir_fd=other, follow_symlinks=False).st_mode):
+                mode = os.stat(path[-1], dir_fd=other, follow_symlinks=False).st_mode
+                if not (stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and self._policy.has_whiteouts)):
                     raise Hostile(f"a link to {linkname[:80]!r}, which is no plain file")
                 os.link(path[-1], name, src_dir_fd=other, dst_dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError as error:

@@ -21,6 +21,7 @@ from gleaner.control.api import (
     report,
     secrets,
     tokens,
+    uploads,
     web_codes,
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
@@ -30,12 +31,10 @@ from gleaner.control.api.instruments import Instruments, Stopwatch
 from gleaner.control.api.request_ids import RequestIds
 from gleaner.control.control_state import ControlState
 
-_NOUNS = (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens)
+_NOUNS = (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens, uploads)
 _ROUTERS = (
     *(noun.router for noun in (*_NOUNS, secrets, web_codes, health, metrics)),
-    images.uploads,
     images.site,
-    inputs.uploads,
 )
 _ROUTES = tuple(route for router in _ROUTERS for route in router.routes)
 """All of the API's routes. They are the same for every app: to include the routers costs each app a tenth of a second

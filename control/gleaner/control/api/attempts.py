@@ -25,8 +25,8 @@ from gleaner.agent.messages import (
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.caller_places import IN_TURN
-from gleaner.control.api.image_uploads import is_whole
 from gleaner.control.api.problems import documented
+from gleaner.control.api.uploads import is_whole
 from gleaner.control.queue import attempt_inputs, attempt_reports, queries, secrets
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Invalid, Refused

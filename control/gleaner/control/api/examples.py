@@ -35,21 +35,12 @@ A_SUBMISSION = _shown(
     }
 )
 AN_INPUT_LIST = _shown({"contents": [_DIGEST]})
-AN_INPUT = _shown({"content": _DIGEST, "size_bytes": 2048, "pieces": [_DIGEST]})
+AN_INPUT = _shown({"content": _DIGEST, "size_bytes": 2048})
 A_CHANGE = _shown({"priority": 10})
 A_DRAIN = _shown({"nodes": ["node[1-2]", "node7"], "dry_run": True})
 A_RESUME = _shown({"nodes": ["node[1-2]"]})
 A_MIGRATION = _shown({"to": "n17"})
-A_PIECE_LIST = _shown({"pieces": [_DIGEST]})
-_EMPTY = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-AN_IMAGE_PUSH = _shown(
-    {
-        "name": "pythia:8.3",
-        "config": f'{{"architecture": "amd64", "os": "linux", "rootfs": {{"diff_ids": ["{_EMPTY}"]}}}}',
-        "layers": [{"diff_id": _EMPTY, "size_bytes": 0}],
-        "pieces": [],
-    }
-)
+AN_IMAGE_PUSH = _shown({"name": "pythia:8.3", "image_id": _DIGEST, "size_bytes": 268_435_456})
 A_SECRET = _shown({"name": "ceph", "url": "s3://s3.example.org/atlas/", "value": "ACCESS_KEY:SECRET_KEY"})
 A_TOKEN_REQUEST = _shown({"role": "user", "name": "alice", "group": "atlas"})
 A_REGISTRATION = _shown(

@@ -1,59 +1,39 @@
-"""Container images that groups bring themselves: ask what is missing, send pieces, push, list, show, remove, publish.
+"""Container images that groups bring themselves: push, list, show, remove, publish.
 
 All users of a group may push images and use each other's. An image's name may be given to another image, or removed, by
 who has pushed it, a manager of the group, or an admin.
 """
 
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
-from fastapi import APIRouter, Body, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Path
 
-from gleaner.agent.job_spec import Name
-from gleaner.agent.runtime.images import matches
-from gleaner.control.api import examples, image_uploads
+from gleaner.agent.runtime.images import IMAGE_PART, image_key
+from gleaner.agent.system import image_archive, tar_pack
+from gleaner.agent.system.tar_policy import Hostile
+from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.caller_places import IN_TURN
-from gleaner.control.api.image_uploads import Uploads
 from gleaner.control.api.problems import documented
+from gleaner.control.api.uploads import Group, Upload, group_of, store, whole_digest
+from gleaner.control.models.base import replaced
 from gleaner.control.models.images import (
     EVERYBODY,
-    PIECE_BYTES,
     ImageName,
-    ImagePieceList,
     ImagePush,
     ImageRow,
-    PieceMissing,
-    PieceStored,
     SiteImages,
+    registry_refusal,
     tagged,
 )
 from gleaner.control.queue import images
 
 router = APIRouter(prefix="/v1/images", tags=["images"])
+MOST_LETTERS = 20
+"""Of an architecture's name."""
 site = APIRouter(prefix="/v1/site-images", tags=["images"])
-uploads = APIRouter(prefix="/v1/image-uploads", tags=["images"])
 
-Group = Annotated[Name | None, Query(description="The group; only an admin may name another than the own one")]
 ImagePath = Annotated[ImageName, Path(description="The group's name for the image", examples=["pythia:8.3"])]
-Piece = Annotated[bytes, Body(media_type="application/octet-stream", min_length=1, max_length=PIECE_BYTES)]
-
-
-def group_of(caller: Caller, named: str | None) -> str:
-    """Return the group whose images are meant."""
-    group = named or caller.identity.group
-    if group is None:
-        raise HTTPException(422, "group: an admin's token has no group, so name the one whose image it is")
-    if caller.group is not None and group != caller.group:
-        raise HTTPException(403, f"this token is for the images of group {caller.group} only, not of {group}")
-    return group
-
-
-def _uploads(caller: Caller, named: str | None) -> Uploads:
-    """Return the pieces of the group, if images may be pushed."""
-    if not caller.state.settings.images.push:
-        raise HTTPException(403, "this site takes no images from users ([images] push in control's settings)")
-    caller.state.check_leads()
-    return Uploads(caller.state.settings.storage.folder, group_of(caller, named))
 
 
 @router.get("", responses=documented(422))
@@ -68,7 +48,7 @@ def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
 def list_site_images(caller: User) -> SiteImages:
     """Return the images that live agents have, and those that their nodes can bring."""
     with caller.reading() as db:
-        return images.site_images(db)
+        return replaced(images.site_images(db), registries=caller.state.settings.images.registries)
 
 
 @router.get("/{image}", responses=documented(404, 422))
@@ -84,8 +64,7 @@ def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
     whose = group_of(caller, group)
-    state = caller.state
-    with state.images_turn, caller.writing() as db:
+    with caller.state.images_turn, caller.writing() as db:
         found = images.row(db, whose, image)
         caller.may_change(f"image {found.name}", group=whose, submitter=found.pusher)
         images.remove(db, whose, image)
@@ -113,68 +92,55 @@ def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
     return found
 
 
-@uploads.post("/missing", responses=documented(413, 422))
-def missing(caller: User, wanted: Annotated[ImagePieceList, examples.A_PIECE_LIST]) -> PieceMissing:
-    """Return the pieces that control lacks: a push that was interrupted goes on with them."""
-    _check_registry(caller, wanted.registry_image)
-    return PieceMissing(missing=_uploads(caller, wanted.group).missing(wanted.pieces, now_s=caller.now_s))
-
-
-@uploads.post("/pieces", status_code=201, responses=documented(409, 413, 422, 502))
-def add_piece(caller: User, content: Piece, group: Group = None) -> PieceStored:
-    """Take one piece of an image, and return the digest of what arrived."""
-    at_most_bytes = caller.state.settings.images.largest_bytes
-    return PieceStored(digest=_uploads(caller, group).add(content, at_most_bytes=at_most_bytes))
-
-
 @router.post("", status_code=201, dependencies=[IN_TURN], responses=documented(409, 413, 422, 502))
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
-    """Store an image whose pieces are all here, and give it its name in the group."""
-    state, sent, group = caller.state, _uploads(caller, pushed.group), group_of(caller, pushed.group)
-    _check_registry(caller, pushed.registry_image)
-    limits, name = state.settings.images, tagged(pushed.name)
-    if pushed.size_bytes > limits.largest_bytes:
-        said = f"{pushed.size_bytes / 2**30:.3g} GiB, and may have {limits.largest_gib:.3g} ([images] largest_gib)"
-        raise HTTPException(413, f"the image has {said}")
-    row = ImageRow(
-        name=name,
-        group=group,
-        image_id=pushed.image_id,
-        architecture=image_uploads.architecture_of(pushed),
-        size_bytes=pushed.size_bytes,
-        pushed_s=caller.now_s,
-        pusher=caller.identity.name,
-        jobs=0,
-    )
+    """Store an image that was sent whole, and give it its name in the group."""
+    state, sent = caller.state, Upload(caller, "images", pushed.image_id, pushed.group, pushed.size_bytes)
+    name, key, group_bytes = tagged(pushed.name), image_key(pushed.image_id), state.settings.images.group_bytes
+    if pushed.registry_image and (why := registry_refusal(pushed.registry_image, state.settings.images.registries)):
+        raise HTTPException(403, why)
     with state.images_turn:
-        with caller.reading() as db:
-            _check_may_push(caller, images.rows(db, group, name))
-            images.check_room(db, row, group_bytes=limits.group_bytes)
-            known = images.architectures(db)
-        if known and row.architecture not in known:
-            raise HTTPException(
-                422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
+        with sent.opened() as file:
+            image = _image(file, pushed.image_id)
+            row = ImageRow(
+                name=name,
+                group=sent.group,
+                image_id=image.id,
+                architecture=image.architecture,
+                size_bytes=sum(layer.size for layer in image.layers),
+                pushed_s=caller.now_s,
+                pusher=caller.identity.name,
+                jobs=0,
             )
-        digest = image_uploads.store(state.storage, pushed, sent.read(pushed.pieces))
+            with caller.reading() as db:
+                _check_may_push(caller, images.rows(db, sent.group, name))
+                images.check_room(db, row, group_bytes=group_bytes)
+                known = images.architectures(db)
+            if known and row.architecture not in known:
+                raise HTTPException(
+                    422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
+                )
+            files = image_archive.stored(image, [layer.size for layer in image.layers], {})
+            whole = whole_digest(state.storage, key, IMAGE_PART)
+            digest = store(state.storage, key, IMAGE_PART, tar_pack.pack_files(files), whole=whole)
         with caller.writing() as db:
-            _check_may_push(caller, images.rows(db, group, name))
-            images.put(db, row, digest=digest, group_bytes=limits.group_bytes)
-            answer = images.row(db, group, name)
-        sent.remove(pushed.pieces)
+            _check_may_push(caller, images.rows(db, sent.group, name))
+            images.put(db, row, digest=digest, group_bytes=group_bytes)
+            answer = images.row(db, sent.group, name)
+        sent.remove()
     whence = f", from {pushed.registry_image}" if pushed.registry_image else ""
-    caller.about.append(f"group {group}, image {name}, {pushed.image_id}{whence}")
+    caller.about.append(f"group {sent.group}, image {name}, {pushed.image_id}{whence}")
     return answer
 
 
-def _check_registry(caller: Caller, image: str | None) -> None:
-    """Raise 403 if the client says that it fetches the image from a registry that the site does not name."""
-    allowed = caller.state.settings.images.registries
-    if image is None or any(matches(image, pattern) for pattern in allowed):
-        return
-    what = f"only {', '.join(allowed)}" if allowed else "none"
-    raise HTTPException(
-        403, f"of images in registries this site takes {what} ([images] registries in control's settings), not {image}"
-    )
+def _image(file: BinaryIO, image_id: str) -> image_archive.ArchivedImage:
+    """Return the image that was sent. Raises `Hostile` for another one."""
+    image = image_archive.find(file, architecture="")
+    if image.id != image_id:
+        raise Hostile(f"it is the image {image.id}")
+    if not image.architecture.isalnum() or len(image.architecture) > MOST_LETTERS:
+        raise Hostile("only images for a known architecture can run here")
+    return image
 
 
 def _check_may_push(caller: Caller, there: tuple[ImageRow, ...]) -> None:

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Path
 from gleaner.agent.job_spec import Name
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
-from gleaner.control.api.images import Group, group_of
 from gleaner.control.api.problems import documented
+from gleaner.control.api.uploads import Group, group_of
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.queue import secret_key, secrets
 

@@ -21,7 +21,7 @@ from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.cli import render
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
-from gleaner.control.cli.local_inputs import send
+from gleaner.control.cli.local_inputs import store
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.submit import SubmitOptions, options_given, pack_inputs
 from gleaner.control.cli.watching import patient
@@ -196,7 +196,7 @@ def check(
     packed = pack_inputs(given, Path())
     wanted = campaigns.submission(given)
     with connect() as control, _ended_as_by_ctrl_c():
-        send(control, packed, wanted.group)
+        store(control, packed, wanted.group)
         made = control.submit(wanted)
         if made.warning:
             render.remark(made.warning)

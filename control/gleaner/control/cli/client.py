@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -41,7 +41,7 @@ from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.models.health import Health
-from gleaner.control.models.images import ImagePush, ImageRow, PieceList, PieceMissing, PieceStored, SiteImages
+from gleaner.control.models.images import ImagePush, ImageRow, SiteImages
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
 from gleaner.control.models.jobs import (
     Change,
@@ -59,6 +59,7 @@ from gleaner.control.models.owners import OwnersStatus
 from gleaner.control.models.report import MonthReport
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
+from gleaner.control.models.uploads import Kind, Uploaded
 from gleaner.control.models.web_codes import WebCode
 from gleaner.control.settings import LOOPBACK, ClientSettings
 from gleaner.control.slurm import munge
@@ -74,7 +75,7 @@ REFUSED_S = 4.8
 ACCOUNTING_S = 150.0
 """The time for a report with Slurm's accounting, which reads a month of a large cluster for minutes."""
 PUSH_S = 1800.0
-"""The time in which control stores an image whose pieces it has."""
+"""The time in which control stores an image that it has."""
 WORD_AFTER_S = 5.0
 """The time without an answer after which the user is told that the command waits."""
 AWAY = frozenset({503, 504})
@@ -299,20 +300,15 @@ class Control:
         path = f"/v1/secrets/{quote(name, safe='')}"
         return self._asked(lambda: self._ask("DELETE", path, SecretRow, params=_of_group(group)), lost=())
 
-    def missing_pieces(self, wanted: PieceList, of: Literal["image", "input"] = "image") -> tuple[str, ...]:
-        return self._write("POST", f"/v1/{of}-uploads/missing", PieceMissing, wanted).missing
-
-    def send_piece(self, content: bytes, group: str | None, of: Literal["image", "input"] = "image") -> str:
-        """Send a piece, again if the answer is lost. Return the digest of what has arrived."""
-        given: dict[str, Any] = {"content": content, "params": _of_group(group)}
-        given["headers"] = {"Content-Type": "application/octet-stream"}
-        asked = self._asked(
-            lambda: self._ask("POST", f"/v1/{of}-uploads/pieces", PieceStored, **given), lost=RETRY_PAUSES_S
-        )
-        return asked.digest
+    def put_part(self, kind: Kind, content: str, part: bytes, *, at: int, size_bytes: int, group: str | None) -> int:
+        """Send a part of an upload, again if the answer is lost. Return the size of what is there."""
+        given: dict[str, Any] = {"content": part, "headers": {"Content-Type": "application/octet-stream"}}
+        given["params"] = {"at": at, "size_bytes": size_bytes, **(_of_group(group) or {})}
+        path = f"/v1/uploads/{kind}/{content}"
+        return self._asked(lambda: self._ask("PUT", path, Uploaded, **given), lost=RETRY_PAUSES_S).size_bytes
 
     def push_image(self, push: ImagePush) -> ImageRow:
-        """Have an image stored whose pieces were sent. Control reads and writes all of it before it answers."""
+        """Have an image stored that was sent. Control reads and writes all of it before it answers."""
         return self._store("/v1/images", ImageRow, push)
 
     def missing_inputs(self, wanted: InputList) -> tuple[str, ...]:
@@ -320,7 +316,7 @@ class Control:
         return self._write("POST", "/v1/inputs/missing", InputMissing, wanted).missing
 
     def put_input(self, given: InputPut) -> InputRow:
-        """Have an input stored whose pieces were sent."""
+        """Have an input stored that was sent."""
         return self._store("/v1/inputs", InputRow, given)
 
     def _store(self, path: str, shape: type[Answered], body: BaseModel) -> Answered:

@@ -1,38 +1,38 @@
 """`glean image`: container images of one's own, for jobs of one's group."""
 
-import hashlib
 import platform
 import shutil
 import subprocess
-import tarfile
-import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Annotated, BinaryIO
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 
 from gleaner.agent.runtime.images import packed_layout
+from gleaner.agent.system import image_archive, openat, tar_pack
+from gleaner.agent.system.tar_policy import Hostile
 from gleaner.control.cli import render, sif
-from gleaner.control.cli.client import Control, connect
-from gleaner.control.cli.failures import BadInput, Conflict, Failure
-from gleaner.control.cli.image_archive import NotAnImage, SavedImage, read
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.failures import BadInput, Failure, Forbidden
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.cli.pieces import send_missing
 from gleaner.control.cli.render import moment
+from gleaner.control.cli.uploads import FileToSend, send
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.images import (
     EVERYBODY,
     ImageName,
-    ImagePieceList,
     ImagePush,
     ImageRow,
-    PieceList,
+    RegistryImage,
     SiteImages,
     dockers_word,
+    registry_refusal,
 )
+from gleaner.control.models.uploads import MOST_BYTES
 from gleaner.control.simulation.metrics.tables import Table, number
 
 app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
@@ -40,8 +40,8 @@ app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group'
 BRING_S = 3600.0
 """The time for `docker save`, and for skopeo."""
 _REGISTRY = "docker://"
-TRIES = 3
-"""A push of the same image by somebody else may end first, and take the pieces away: they are sent once more."""
+_LARGEST_WINDOW = 128 * 2**20
+"""The most memory for one zstd layer; what `zstd` itself makes needs no more."""
 
 Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the image, as in pythia:8.3.")]
 Group = Annotated[str | None, typer.Option(help="The group whose image it is; only an admin names one.")]
@@ -58,32 +58,40 @@ def push(
             " docker:// and a registry's name.",
         ),
     ],
+    *,
     group: Group = None,
     architecture: Annotated[
-        str | None, typer.Option(help="The nodes' kind of processor, amd64 or arm64.", show_default="this machine's")
+        str | None,
+        typer.Option(
+            help="The nodes' kind of processor: amd64, arm64, or a variant like amd64/v3.",
+            show_default="this machine's",
+        ),
     ] = None,
+    image: Annotated[str, typer.Option(help="Of an archive with several images, the name of the one to bring.")] = "",
     as_json: AsJson = False,
 ) -> Answer:
     """Bring an image: the jobs of your group can use it by its name. A push that was interrupted goes on."""
-    wanted, registry_image = _checked(name), _registry_image(source, group)
-    found = architecture or dockers_word(platform.machine())
-    with ExitStack() as opened:
-        try:
-            image = opened.enter_context(_image(source, found))
+    wanted, registry_image = _checked(name), _registry_image(source)
+    try:
+        with _image(source, architecture or dockers_word(platform.machine()), image) as found:
             with render.busy(f"reading {one_line(source)}"):
-                pieces = tuple(f"sha256:{hashlib.sha256(piece).hexdigest()}" for piece in image.pieces())
-        except NotAnImage as error:
-            raise BadInput(one_line(f"{source}: {error}")) from error
-        given = ImagePush(
-            name=wanted,
-            group=group,
-            config=image.config,
-            layers=image.layers,
-            pieces=pieces,
-            registry_image=registry_image,
-        )
-        with connect() as control:
-            return _answer(_pushed(control, image, given), as_json=as_json)
+                sizes = image_archive.check(found, DECOMPRESSORS, MOST_BYTES)
+
+            def files() -> list[tar_pack.File]:
+                return image_archive.stored(found, sizes, DECOMPRESSORS)
+
+            size_bytes = tar_pack.packed_bytes(files())
+            upload = FileToSend("images", found.id, size_bytes, lambda: tar_pack.pack_files(files()), wanted)
+            given = ImagePush(
+                name=wanted, image_id=found.id, size_bytes=size_bytes, group=group, registry_image=registry_image
+            )
+            with connect() as control:
+                send(control, upload, group)
+                with render.busy("storing"):
+                    row = control.push_image(given)
+    except Hostile as error:
+        raise BadInput(one_line(f"{source}: {error}")) from error
+    return _answer(row, as_json=as_json)
 
 
 @app.command("list")
@@ -132,80 +140,78 @@ def _checked(name: str) -> str:
         ) from None
 
 
-def _registry_image(source: str, group: str | None) -> str | None:
-    """Return the registry's name of the image, if the source is one. Control is asked first whether it takes it."""
+def _registry_image(source: str) -> str | None:
+    """Return the registry's name of the image, if the source is one and the site takes it."""
     if not source.startswith(_REGISTRY):
         return None
     try:
-        asked = ImagePieceList(pieces=(), group=group, registry_image=source.removeprefix(_REGISTRY))
+        image = TypeAdapter[str](RegistryImage).validate_python(source.removeprefix(_REGISTRY))
     except ValidationError:
         raise BadInput(f"{one_line(source)!r}: after {_REGISTRY} comes a name, as in registry.site/pythia:8") from None
     with connect() as control:
-        control.missing_pieces(asked)
-    return asked.registry_image
+        if why := registry_refusal(image, control.site_images().registries):
+            raise Forbidden(why)
+    return image
 
 
-def _pushed(control: Control, image: SavedImage, given: ImagePush) -> ImageRow:
-    """Send what control lacks of the image, and have it stored."""
-    changed = Failure("a piece of the image did not arrive as it was sent: push again, which goes on from here")
-    for tries_left in reversed(range(TRIES)):
-        send_missing(
-            control, given.pieces, image.pieces(), of="image", group=given.group, what="sending", changed=changed
-        )
-        try:
-            with render.busy("storing"):
-                return control.push_image(given)
-        except Conflict:
-            is_lost = bool(control.missing_pieces(PieceList(pieces=given.pieces, group=given.group)))
-            if not tries_left or not is_lost:
-                raise
-    raise AssertionError("the last try has returned or raised")
+def _zstd(packed: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of a file that zstd has compressed. A user's installation may lack the library."""
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        raise Hostile("its layers are compressed with zstd: `pip install zstandard`, by which they are read") from None
+    reader = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(packed, read_across_frames=True)
+    try:
+        while chunk := reader.read(openat.CHUNK_BYTES):
+            yield chunk
+    except zstandard.ZstdError as error:
+        raise Hostile(f"it cannot be read: {error}") from error
+
+
+DECOMPRESSORS = {**image_archive.STANDARD, **dict.fromkeys(image_archive.ZSTD, _zstd)}
 
 
 @contextmanager
-def _image(source: str, architecture: str) -> Generator[SavedImage]:
-    """Open the image. Raises `NotAnImage`."""
+def _image(source: str, architecture: str, name: str) -> Generator[image_archive.ArchivedImage]:
+    """Open the image. Raises `Hostile`."""
     path = Path(source)
     with ExitStack() as opened:
-        is_sif = path.is_file() and sif.is_sif(path)
-        archive = None if is_sif else opened.enter_context(_archive(path, source, architecture))
-        with render.busy(f"reading {one_line(source)}"):
-            if archive is None:
-                image = opened.enter_context(sif.opened(path, architecture=architecture))
-            else:
-                image = read(archive, architecture=architecture)
+        if path.is_file() and sif.is_sif(path):
+            with render.busy(f"unpacking {one_line(source)}"):
+                image = opened.enter_context(sif.opened(path, architecture=architecture.partition("/")[0]))
+        else:
+            file = opened.enter_context(_archive(path, source, architecture))
+            plain = opened.enter_context(TemporaryFile())
+            if image_archive.unpack(file, plain, DECOMPRESSORS, MOST_BYTES):
+                file = plain
+            image = image_archive.find(file, architecture=architecture, name=name)
         yield image
 
 
 @contextmanager
 def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
     """Open the archive of the image. A name is fetched by skopeo, or saved by Docker or Podman, first."""
-    if path.is_file() or (path / "index.json").is_file():
-        with ExitStack() as opened:
+    with ExitStack() as opened:
+        if path.is_file() or (path / "index.json").is_file():
             try:
-                file = opened.enter_context(path.open("rb") if path.is_file() else packed_layout(path))
-            except (OSError, tarfile.TarError) as error:
+                yield opened.enter_context(path.open("rb") if path.is_file() else packed_layout(path))
+            except OSError as error:
                 raise BadInput(one_line(f"{source}: {error}")) from error
-            yield file
-        return
-    if path.suffix in {".sif", ".tar", ".gz", ".xz", ".zst"} or path.is_absolute():
-        raise BadInput(one_line(f"{source}: no such file"))
-    if source.startswith(_REGISTRY):
-        with tempfile.TemporaryDirectory(prefix="gleaner-image-") as folder:
-            made = Path(folder, "image.tar")
+            return
+        if path.suffix in {".sif", ".tar", ".gz", ".xz", ".zst"} or path.is_absolute():
+            raise BadInput(one_line(f"{source}: no such file"))
+        made = Path(opened.enter_context(TemporaryDirectory(prefix="gleaner-image-")), "image.tar")
+        if source.startswith(_REGISTRY):
             _run("skopeo", *_fetch(source, architecture, made), does="fetch", source=source)
-            with made.open("rb") as file:
-                yield file
-        return
-    program = shutil.which("docker") or shutil.which("podman")
-    if program is None or path.exists() or source.startswith("-"):
-        raise BadInput(
-            f"{one_line(source)} is no image in a file, no OCI layout, and no name that could be saved by Docker or"
-            " Podman here: give an archive of `docker save`"
-        )
-    with tempfile.TemporaryFile() as file:
-        _run(program, "save", source, does="save", source=source, stdout=file)
-        yield file
+        else:
+            program = shutil.which("docker") or shutil.which("podman")
+            if program is None or path.exists() or source.startswith("-"):
+                raise BadInput(
+                    f"{one_line(source)} is no image in a file, no OCI layout, and no name that could be saved by"
+                    " Docker or Podman here: give an archive of `docker save`"
+                )
+            _run(program, "save", "--output", str(made), source, does="save", source=source)
+        yield opened.enter_context(made.open("rb"))
 
 
 def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
@@ -215,19 +221,12 @@ def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
             "an image in a registry is fetched by skopeo, which is not here: install skopeo, or push an archive of"
             " `docker save`"
         )
-    return (
-        "--override-os",
-        "linux",
-        "--override-arch",
-        architecture,
-        "copy",
-        "--quiet",
-        source,
-        f"docker-archive:{to}",
-    )
+    kind, _, variant = architecture.partition("/")
+    chosen = ("--override-variant", variant) if variant else ()
+    return ("--override-os", "linux", "--override-arch", kind, *chosen, "copy", "--quiet", source, f"oci-archive:{to}")
 
 
-def _run(program: str, *words: str, does: str, source: str, stdout: BinaryIO | int = subprocess.DEVNULL) -> None:
+def _run(program: str, *words: str, does: str, source: str) -> None:
     """Run a program that brings the image to this machine."""
     name = Path(program).name
     try:
@@ -235,7 +234,7 @@ def _run(program: str, *words: str, does: str, source: str, stdout: BinaryIO | i
             subprocess.run(
                 [program, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=stdout,
+                stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 check=True,
                 timeout=BRING_S,

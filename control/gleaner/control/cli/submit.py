@@ -19,7 +19,7 @@ from gleaner.control.cli import render
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.lazy_verb import AFTER_DASHES
-from gleaner.control.cli.local_inputs import PackedInput, pack, send
+from gleaner.control.cli.local_inputs import PackedInput, pack, store
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import one_line
@@ -103,7 +103,7 @@ def submit(
     packed = pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
-        send(control, packed, wanted.group)
+        store(control, packed, wanted.group)
         made = control.submit(wanted)
     return Answer(made, as_json, (made.warning,) if made.warning else ())
 

@@ -38,7 +38,7 @@ from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
-from gleaner.control.models.images import KEEP_PIECES_S, PIECES
+from gleaner.control.models.uploads import KEEP_UPLOADS_S, UPLOADS
 from gleaner.control.queue import images, inputs, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading
@@ -91,7 +91,7 @@ def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
         if by_age:
             removed |= {
                 "inputs": forget_inputs(state, now_s),
-                "pieces": remove_pieces(agents.parent, before_s=now_s - KEEP_PIECES_S),
+                "uploads": remove_uploads(agents.parent, before_s=now_s - KEEP_UPLOADS_S),
                 "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
                 "hashes": forget_tokens(state, agents, now_s),
                 "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
@@ -205,12 +205,12 @@ def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], 
         yield looked_at, known
 
 
-def remove_pieces(folder: Path, *, before_s: float) -> int:
-    """Remove the pieces of uploads with which nobody has gone on since then. Return their number. Raises `OSError`."""
-    pieces = [piece for kind in ("images", "inputs") for piece in (folder / kind / PIECES).glob("*/*")]
-    old = [piece for piece in pieces if (about := _facts(piece)) is not None and about.st_mtime < before_s]
-    for piece in old:
-        piece.unlink(missing_ok=True)
+def remove_uploads(folder: Path, *, before_s: float) -> int:
+    """Remove the uploads with which nobody has gone on since then. Return their number. Raises `OSError`."""
+    uploads = (folder / UPLOADS).glob("*/*/*")
+    old = [upload for upload in uploads if (about := _facts(upload)) is not None and about.st_mtime < before_s]
+    for upload in old:
+        upload.unlink(missing_ok=True)
     return len(old)
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gleaner.agent.job_spec import MAX_ID, MOST_INPUTS, NUMBER, Digest, InputSpec, Name, Shape, UrlInputSpec
+from gleaner.agent.job_spec import MOST_INPUTS, Digest, InputSpec, Name, Shape, UrlInputSpec
 from gleaner.control.models.base import Reply
-from gleaner.control.models.images import Pieces
+from gleaner.control.models.uploads import UploadBytes
 
 
 class JobInput(Reply):
@@ -49,11 +49,10 @@ class InputMissing(Reply):
 
 
 class InputPut(Shape):
-    """A whole input whose pieces have been sent: its tar archive, cut into pieces as an image's layers are."""
+    """An input whose tar archive has been sent whole."""
 
     content: Digest
-    size_bytes: Annotated[int, Field(ge=1, le=MAX_ID), NUMBER]
-    pieces: Pieces
+    size_bytes: UploadBytes
     group: Name | None = None
 
 

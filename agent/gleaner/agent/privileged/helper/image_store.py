@@ -14,21 +14,19 @@ needed, the one that was not used for longest first, unless a container uses it.
 from __future__ import annotations  # the node may have Python 3.9
 
 import fcntl
-import gzip
 import hashlib
-import io
 import json
 import os
 import stat
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ...system import atomic, openat, tar_unpack, untrusted
-from ...system.tar_policy import MALFORMED, MOST_STEPS, Hostile, Policy, ShortMember, SizeLimit, steps
+from ...system import atomic, image_archive, openat, tar_unpack
+from ...system.image_archive import full_name
+from ...system.tar_policy import MOST_STEPS, Hostile, Policy, SizeLimit
 from ..common import bundle, config, confined, linux, mounts
 from ..common.request import is_image_id
 
@@ -39,11 +37,7 @@ _WITHIN_S = 3500
 _LARGEST_FILE = 2**40
 _FRESH_S = 600.0
 """An image that was used so recently is not removed: perhaps a container is about to be made."""
-_LONGEST_JSON = 16 * 2**20
-_MOST_LAYERS = 512
-_DEEPEST_INDEX = 3
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_NAME_KEYS = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 _MOUNT_POINTS = ("dev", "proc", "sys", "etc", "job")
 _MOUNT_FILES = ("hosts", "hostname", "resolv.conf", "passwd")
 """In /etc."""
@@ -69,19 +63,6 @@ def find(settings: config.Config, name: str) -> Image | None:
             return Image(image_id, os.path.join(path, "rootfs"), json.load(file))
     except FileNotFoundError:
         return None
-
-
-def full_name(name: str) -> str:
-    """Return one spelling for all names of the same image, as Docker reads them.
-
-    >>> full_name("docker.io/library/debian"), full_name("a/b:1")
-    ('debian:latest', 'a/b:1')
-    """
-    for prefix in ("docker.io/library/", "docker.io/"):
-        if name.startswith(prefix):
-            name = name[len(prefix) :]
-            break
-    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def import_image(settings: config.Config, descriptor: int, name: str) -> str:
@@ -171,113 +152,12 @@ def _remove(folder: str, name: str) -> None:
     mounts.remove_tree(trash)
 
 
-class _ImageParts(NamedTuple):
-    """An image to unpack: the raw configuration, and the layers' names in the archive, the lowest first."""
-
-    config: bytes
-    layers: list[str]
-
-
 class _Source(NamedTuple):
     """An archive, the name of the image in it that is wanted, and that image's configuration, which is known."""
 
     descriptor: int
     name: str
     config: bytes
-
-
-class _Archive:
-    """An archive with an image in it.
-
-    Whoever opened the archive may still write to it. So nothing is read twice, and only the digest of what was read
-    counts.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._file = io.BufferedReader(_Pread(descriptor, 0, os.fstat(descriptor).st_size), 2**16)
-        self._descriptor = descriptor
-        self._places: dict[str, tuple[int, int]] = {}
-
-    def __enter__(self) -> _Archive:
-        links: dict[str, str] = {}
-        with tarfile.open(fileobj=self._file, mode="r:", tarinfo=ShortMember) as archive:
-            for member in archive:
-                name = "/".join(steps(member.name))
-                if member.isreg() and not member.issparse():
-                    self._places[name] = (member.offset_data, member.size)
-                elif member.issym():
-                    links[name] = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
-                elif member.islnk():
-                    links[name] = os.path.normpath(member.linkname)
-        # Docker before version 25 writes a layer that is there twice as a link. A link to anything else is no file.
-        self._places.update({name: self._places[at] for name, at in links.items() if at in self._places})
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def size_bytes(self, name: str) -> int:
-        """Return the size of one of the archive's files; 0 if it is not there."""
-        return self._places.get(name, (0, 0))[1]
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open one of the archive's files. Raises `Hostile` if it is not there."""
-        if name not in self._places:
-            raise Hostile(f"there is no {name[:80]!r} in it")
-        return io.BufferedReader(_Pread(self._descriptor, *self._places[name]), 2**20)
-
-    def read(self, name: str) -> bytes:
-        """Return the whole content of a small file. Raises `Hostile` if it is too long."""
-        with self.open(name) as file:
-            content = file.read(_LONGEST_JSON + 1)
-        if len(content) > _LONGEST_JSON:
-            raise Hostile(f"{name[:80]!r} is too long")
-        return content
-
-    def blob(self, digest: str) -> bytes:
-        """Return a small file of an OCI layout. Raises `Hostile` unless its content has this digest."""
-        if not is_image_id(digest):
-            raise Hostile(f"{digest[:80]!r} is no digest")
-        content = self.read(_blob(digest))
-        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
-            raise Hostile(f"{digest} is not what it says")
-        return content
-
-    def image(self, name: str) -> _ImageParts:
-        """Return the image of this name. Raises `Hostile` if the archive holds another one."""
-        if "manifest.json" in self._places:
-            entries: list[dict[str, Any]] = json.loads(self.read("manifest.json"))
-            names = [full_name(tag) for entry in entries for tag in entry.get("RepoTags") or ()]
-            fitting = [entry for entry in entries if not names or name in map(full_name, entry.get("RepoTags") or ())]
-            if len(fitting) != 1:
-                raise Hostile(f"it holds {', '.join(names)[:80] or 'several images'}, and not {name}")
-            return _ImageParts(self.read(fitting[0]["Config"]), list(fitting[0]["Layers"]))
-        return self._of_index(json.loads(self.read("index.json")), name, 0)
-
-    def _of_index(self, index: dict[str, Any], name: str, depth: int) -> _ImageParts:
-        """Return the image in an OCI layout (image-spec, image-index.md); of several platforms, this node's."""
-        fitting = [one for one in index["manifests"] if _fits(one, name)]
-        if len(fitting) != 1 or depth > _DEEPEST_INDEX:
-            raise Hostile(f"it holds {len(fitting)} images for {name} on this kind of machine; one is wanted")
-        manifest = json.loads(self.blob(fitting[0]["digest"]))
-        if "manifests" in manifest:
-            return self._of_index(manifest, name, depth + 1)
-        layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
-        return _ImageParts(self.blob(manifest["config"]["digest"]), layers)
-
-
-def _fits(descriptor: dict[str, Any], name: str) -> bool:
-    annotations: dict[str, Any] = descriptor.get("annotations") or {}
-    names = [str(annotations[key]) for key in _NAME_KEYS if key in annotations]
-    tag = name.rpartition(":")[2]
-    platform: dict[str, Any] = descriptor.get("platform") or {}
-    return (not names or any(one == tag or full_name(one) == name for one in names)) and (
-        not platform or platform.get("architecture") == _architecture()
-    )
-
-
-def _blob(digest: str) -> str:
-    return f"blobs/{digest.replace(':', '/', 1)}"
 
 
 def _architecture() -> str:
@@ -297,7 +177,7 @@ def _confined(folder: str, function: Callable[[int], bytes], source: int, at: st
                 source=source,
                 within_s=_WITHIN_S,
                 most_bytes=_LARGEST_FILE,
-                longest=_LONGEST_JSON + 64,
+                longest=image_archive.LONGEST_JSON + 64,
             )
     except confined.Failure as error:
         raise Hostile(str(error)) from error
@@ -308,34 +188,18 @@ def _confined(folder: str, function: Callable[[int], bytes], source: int, at: st
 
 def _facts(descriptor: int, name: str) -> bytes:
     """Return the size of the image's layers in the archive, as 8 bytes, and the configuration."""
-    with _readable(), _Archive(descriptor) as archive:
-        parts = archive.image(full_name(name))
-        return sum(archive.size_bytes(layer) for layer in parts.layers).to_bytes(8, "big") + parts.config
-
-
-@contextmanager
-def _readable() -> Generator[None, None, None]:
-    """Turn the errors of a malformed file into `Hostile`."""
-    try:
-        yield
-    except MALFORMED as error:
-        raise Hostile(f"it cannot be read: {error}") from error
+    with open(descriptor, "rb", closefd=False) as file:
+        image = image_archive.find(file, architecture=_architecture(), name=name)
+        return sum(layer.size for layer in image.layers).to_bytes(8, "big") + image.config
 
 
 def _unpack(source: _Source, folder: str, place: str, most_bytes: int) -> None:
-    with _readable():
-        content: dict[str, Any] = untrusted.json_of(source.config)
-        if content.get("architecture", _architecture()) != _architecture():
-            raise Hostile(f"it is for {str(content['architecture'])[:20]}, and this node is {_architecture()}")
-        diffs: list[Any] = list(content["rootfs"]["diff_ids"])
     part = tempfile.mkdtemp(prefix=_PART, dir=folder)
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
         most_bytes -= _stored_bytes(folder)
-        answer = _confined(
-            folder, lambda target: _unpack_layers(source, diffs, target, most_bytes), source.descriptor, rootfs
-        )
+        answer = _confined(folder, lambda target: _unpack_layers(source, target, most_bytes), source.descriptor, rootfs)
         with openat.closing_fd(os.open(rootfs, openat.FOLDER)) as top:
             _give_to_root(top, SizeLimit(most_bytes))
         with open(os.path.join(part, "config.json"), "wb") as file:
@@ -348,34 +212,24 @@ def _unpack(source: _Source, folder: str, place: str, most_bytes: int) -> None:
         raise
 
 
-def _unpack_layers(source: _Source, diffs: list[Any], target: int, most_bytes: int) -> bytes:
+def _unpack_layers(source: _Source, target: int, most_bytes: int) -> bytes:
     """Unpack the image into the folder. Return the size of its files, as 8 bytes."""
     limit = SizeLimit(most_bytes)
-    with _readable(), _Archive(source.descriptor) as archive:
-        parts = archive.image(full_name(source.name))
-        if parts.config != source.config:
+    policy = Policy(limit, is_overlaid=True, has_whiteouts=True, has_holes=True)
+    with open(source.descriptor, "rb", closefd=False) as file, image_archive.readable():
+        image = image_archive.find(file, architecture=_architecture(), name=source.name)
+        if image.config != source.config:
             raise Hostile("it was changed while it was read")
-        if len(diffs) != len(parts.layers) or len(diffs) > _MOST_LAYERS:
-            raise Hostile(f"it has {len(parts.layers)} layers and names {len(diffs)}")
-        policy = Policy(limit, is_overlaid=True, has_whiteouts=True)
-        tar_unpack.unpack_all(_layers(archive, parts.layers, diffs, target), target, policy)
+        tar_unpack.unpack_all(_layers(image, target), target, policy)
     return limit.passed_bytes.to_bytes(8, "big")
 
 
-def _layers(archive: _Archive, names: list[str], diffs: list[Any], target: int) -> Iterator[tar_unpack.Source]:
-    """Yield the layers. After each, check its digest; after the last one, make the mount points."""
-    for name, diff in zip(names, diffs):  # noqa: B905 - as long as each other, and Python 3.9
-        with archive.open(name) as packed:
-            start = packed.peek(4)[:4]  # type: ignore[attr-defined]
-            if start == b"\x28\xb5\x2f\xfd":
-                raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
-            plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
-            digest = hashlib.sha256()
-            source = tar_unpack.Source(_pass_through(plain, digest.update))
-            yield source
-            source.skip()
-            if f"sha256:{digest.hexdigest()}" != diff:
-                raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
+def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unpack.Source]:
+    """Yield the layers, each to be read to its end, where its digest is checked; then make the mount points."""
+    for layer in image.layers:
+        source = tar_unpack.Source(image_archive.content(layer))
+        yield source
+        source.skip()
     _make_mount_points(target)
 
 
@@ -393,16 +247,9 @@ def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
             with openat.walk(folder, (name,)) as inside:
                 _give_to_root(inside, limit, depth + 1)
         else:
-            limit.take(facts.st_size // facts.st_nlink)
+            limit.take(min(facts.st_size, facts.st_blocks * 512) // facts.st_nlink)
             os.chown(name, os.geteuid(), os.getegid(), dir_fd=folder, follow_symlinks=False)
     os.fchown(folder, os.geteuid(), os.getegid())
-
-
-def _pass_through(file: IO[bytes] | gzip.GzipFile, hear: Callable[[bytes], None]) -> Iterator[bytes]:
-    """Yield the file's content, and pass it to `hear`, too."""
-    while content := file.read(openat.CHUNK_BYTES):
-        hear(content)
-        yield content
 
 
 def _make_mount_points(target: int) -> None:
@@ -423,32 +270,6 @@ def _make_mount_points(target: int) -> None:
                     continue
             openat.remove_tree(etc, name)
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=etc))
-
-
-class _Pread(io.RawIOBase):
-    """A part of a file, with its own position: whoever gave us the descriptor may move the descriptor's position."""
-
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
-        super().__init__()
-        self._descriptor = descriptor
-        self._start, self._size, self._at = start, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        content = os.pread(self._descriptor, max(0, min(len(buffer), self._size - self._at)), self._start + self._at)
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
 
 
 def _folder(settings: config.Config) -> str:

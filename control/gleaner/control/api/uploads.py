@@ -1,0 +1,181 @@
+"""The one door for what groups send: images and inputs, each one file that comes part by part.
+
+    STORAGE/.uploads/KIND/GROUP/HEX     what has come, until it is stored
+
+An image is named by its id and an input by the digest of its content. What has come counts for nothing until the route
+that stores it has read all of it, and found that it is what its name says.
+"""
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Annotated, BinaryIO
+
+from fastapi import APIRouter, Body, HTTPException, Query
+from fastapi import Path as InPath
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, BytesLike, StorageError
+from gleaner.agent.job_spec import Digest, Name
+from gleaner.agent.system.openat import CHUNK_BYTES
+from gleaner.agent.system.tar_policy import Hostile
+from gleaner.control.api.access import Caller, User
+from gleaner.control.api.problems import documented
+from gleaner.control.models.uploads import KEEP_UPLOADS_S, MOST_BYTES, PART_BYTES, UPLOADS, Kind, Uploaded
+from gleaner.control.queue.errors import Invalid, Refused
+
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
+
+Group = Annotated[Name | None, Query(description="The group; only an admin may name another than the own one")]
+Bytes = Annotated[int, Query(ge=0, le=MOST_BYTES)]
+Part = Annotated[bytes, Body(media_type="application/octet-stream", max_length=PART_BYTES)]
+Content = Annotated[
+    Digest, InPath(description="An image's id, or the digest of an input", examples=["sha256:" + 64 * "0"])
+]
+
+
+def group_of(caller: Caller, named: str | None) -> str:
+    """Return the group whose images or inputs are meant."""
+    group = named or caller.identity.group
+    if group is None:
+        raise HTTPException(422, "group: an admin's token has no group, so name the one whose it is")
+    if caller.group is not None and group != caller.group:
+        raise HTTPException(403, f"this token is for group {caller.group} only, not for {group}")
+    return group
+
+
+@router.put("/{kind}/{content}", responses=documented(409, 413, 422, 502))
+def put_part(
+    caller: User,
+    kind: Kind,
+    content: Content,
+    *,
+    size_bytes: Bytes,
+    at: Bytes = 0,
+    group: Group = None,
+    part: Part = b"",
+) -> Uploaded:
+    """Put a part of a file of `size_bytes` at its place, unless one before it is missing. Return how much is there."""
+    return Uploaded(size_bytes=Upload(caller, kind, content, group, size_bytes).put(part, at))
+
+
+class Upload:
+    """An image or an input of a group on its way to control. Every method may raise `StorageError`."""
+
+    def __init__(self, caller: Caller, kind: Kind, content: str, group: str | None, size_bytes: int) -> None:
+        settings = caller.state.settings
+        if kind == "images" and not settings.images.push:
+            raise HTTPException(403, "this site takes no images from users ([images] push in control's settings)")
+        if kind == "inputs" and not settings.inputs.group_gib:
+            raise HTTPException(403, "this site stores no inputs ([inputs] group_gib in control's settings)")
+        caller.state.check_leads()
+        self.group = group_of(caller, group)
+        self._most_bytes = (settings.images if kind == "images" else settings.inputs).largest_bytes
+        self._path = settings.storage.folder / UPLOADS / kind / self.group / content.removeprefix("sha256:")
+        self._content = content
+        self._size_bytes = size_bytes
+        if size_bytes > self._most_bytes:
+            said = f"{size_bytes / 2**30:.3g} GiB, and may have {self._most_bytes / 2**30:.3g} ([{kind}] largest_gib)"
+            raise HTTPException(413, f"the {kind[:-1]} has {said}")
+
+    def put(self, part: bytes, at: int) -> int:
+        """Put a part at its place, and return the size of what is there. Raises `Refused` if the group has too much."""
+        if at + len(part) > self._size_bytes:
+            raise Invalid(f"at: the part ends behind the {self._size_bytes} bytes of the upload")
+        with _translated():
+            self._path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            if not part and not self._path.exists():
+                return 0
+            if part and self._others_bytes() + at + len(part) > self._most_bytes:
+                raise Refused(
+                    "the group has too many uploads that were not finished: finish one, or wait"
+                    f" {KEEP_UPLOADS_S / 86_400:.0f} days, after which they are removed"
+                )
+            with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
+                if file.seek(0, os.SEEK_END) > self._size_bytes:  # something else
+                    file.truncate(0)
+                if at <= file.seek(0, os.SEEK_END):  # twice is once
+                    file.seek(at)
+                    file.write(part)
+                os.utime(file.fileno())
+                return file.seek(0, os.SEEK_END)
+
+    def _others_bytes(self) -> int:
+        """Return the size of the group's other uploads. Each counts as one part at least, for what a file costs."""
+        others = (path for path in self._path.parent.iterdir() if path != self._path)
+        return sum(max(PART_BYTES, path.stat().st_size) for path in others)
+
+    @contextmanager
+    def opened(self) -> Generator[BinaryIO]:
+        """Open what has come. Raises `Refused` if it is not whole.
+
+        What turns out to be something else is removed, so that the next upload begins anew; `Invalid` is raised.
+        """
+        try:
+            with _translated():
+                file = self._path.open("rb")
+        except StorageError:
+            raise Refused(self._missing()) from None
+        with file:
+            if os.fstat(file.fileno()).st_size < self._size_bytes:
+                raise Refused(self._missing())
+            try:
+                yield file
+            except (Hostile, Invalid) as error:
+                self.remove()
+                raise Invalid(f"what was sent is not {self._content}: {error}; send it again") from error
+
+    def _missing(self) -> str:
+        return f"not all of {self._content} is here: send it again, which goes on from there"
+
+    def remove(self) -> None:
+        """Remove what has come."""
+        with _translated():
+            self._path.unlink(missing_ok=True)
+
+
+def is_whole(storage: FolderStorage, key: str, part: str, digest: str) -> bool:
+    """Return True if this part of an archive is in the storage as it was written. All of it is read."""
+    try:
+        for _ in storage.open(key, digest).read(part):
+            pass
+    except ArchiveBroken:
+        return False
+    return True
+
+
+def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
+    """Return the digest of an archive whose part is in the storage as it was written; None if there is none."""
+    try:
+        digest = storage.stored_digest(key)
+    except ArchiveBroken:
+        return None
+    return digest if is_whole(storage, key, part, digest) else None
+
+
+def store(storage: FolderStorage, key: str, part: str, chunks: Iterator[BytesLike], *, whole: str | None = None) -> str:
+    """Write an archive with one part into the storage, unless it is there with the digest `whole`. Return its digest.
+
+    The chunks are read in any case: only who has the whole content may use it.
+    """
+    if whole is not None:
+        for _ in chunks:
+            pass
+        return whole
+    storage.set_aside(key)
+    with storage.draft(key) as draft:
+        draft.add(part, chunks)
+        return draft.publish({}).digest
+
+
+def chunks_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of a file."""
+    return iter(lambda: file.read(CHUNK_BYTES), b"")
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"the storage does not take or give an upload: {error.strerror}") from error
