@@ -234,7 +234,7 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
         remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=False)
         remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=True)
     draft.__exit__(None, None, None)
-    counts = dict.fromkeys(("archives", "orphans", "tokens", "inputs", "pieces", "drafts", "hashes", "logs"), 0)
+    counts = dict.fromkeys(("archives", "inputs", "orphans", "uploads", "drafts", "hashes", "tokens", "logs"), 0)
     nothing = {"event": "garbage collected", "log_level": "info", **counts}
     assert said == [nothing | {"tokens": 1, "logs": 2}, nothing | {"drafts": 1}]
     assert [file.exists() for file in (token, of_the_living, old, young, note)] == [False, True, False, True, False]
