@@ -196,7 +196,7 @@ class Agent:
                 place,
                 self.storage,
                 self.clock,
-                Fetch(control_host, reserve_bytes, self.clock),
+                Fetch(control_host, reserve_bytes, self.clock, (str(settings.storage), str(settings.work))),
                 self.client.fix_input,
                 self.client.ask_credential,
             ),

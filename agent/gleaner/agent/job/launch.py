@@ -29,6 +29,7 @@ from gleaner.agent.runtime.interface import (
     Runtime,
     RuntimeFault,
 )
+from gleaner.agent.system.listed_folders import FolderRefused
 
 _WHY_LACKING = {
     ImageMissing: ReturnReason.IMAGE_MISSING,
@@ -121,7 +122,7 @@ def missing_mount(context: AgentContext, assignment: Assignment) -> str:
             return f"{path}: it is not among the mounts of {context.facts.node}"
         try:
             mount_folders.check(path)
-        except mount_folders.Missing as error:
+        except FolderRefused as error:
             return f"{path}: {error} ({context.facts.node})"
     return ""
 

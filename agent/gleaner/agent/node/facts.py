@@ -17,6 +17,7 @@ from gleaner.agent.privileged.common import mount_folders
 from gleaner.agent.privileged.shim.head_room import HEAD_ROOM_MIB
 from gleaner.agent.runtime.images import matches
 from gleaner.agent.runtime.interface import RuntimeFacts
+from gleaner.agent.system.listed_folders import FolderRefused
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ def _mounts_here(paths: Sequence[str]) -> tuple[str, ...]:
 def _why_missing(path: str) -> str:
     try:
         mount_folders.check(path)
-    except mount_folders.Missing as error:
+    except FolderRefused as error:
         return f"{path}: {error}"
     return ""
 

@@ -37,7 +37,7 @@ from gleaner.agent.staging.stage import (
     sync_staged,
 )
 from gleaner.agent.staging.webdav import WebDav
-from gleaner.agent.system import openat, tar_unpack
+from gleaner.agent.system import listed_folders, openat, tar_unpack
 from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 
@@ -166,10 +166,13 @@ def _open_target(request: DeliverRequest) -> Generator[int]:
     listed = [allowed_urls.location(entry) for entry in request.allowed]
     within = (one.folders for one in listed if one.scheme == "file" and steps[: len(one.folders)] == one.folders)
     top = max(within, key=len)
+    path, own = f"/{'/'.join(top)}", (request.storage, request.spool)
     try:
-        root = os.open(f"/{'/'.join(top)}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise MayPass(f"/{'/'.join(top)}: {error.strerror}; an admin must make this folder on all nodes") from None
+        listed = listed_folders.open_listed(path, owners=(0, os.geteuid()), own=own, for_writing=True)
+    except listed_folders.FolderRefused as error:
+        raise MayPass(f"{path}: {error}; an admin must make this folder on all nodes") from None
+    with openat.closing_fd(listed):
+        root = os.open(".", openat.FOLDER, dir_fd=listed)
     with openat.closing_fd(root):
         folder = _descend(root, steps[len(top) :], request)
         with openat.closing_fd(folder):

@@ -5,7 +5,7 @@ import importlib.util
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class Fetch:
     reserve_bytes: int
     """So much of the node's disk stays free."""
     clock: Clock
+    own: Sequence[str] = ()
+    """Gleaner's own folders, from which nothing is fetched."""
 
     def __call__(
         self,
@@ -72,7 +74,10 @@ class Fetch:
         credential: Credential | None = None,
     ) -> Fetched:
         """Fetch the URL into a new file. Raises `FetchFailed`, `FetchStopped`, `NodeFull` or `OSError`. Blocks."""
-        request = FetchRequest(url, rules.allowed, self.control_host, rules.silent_s, sha256 is not None, credential)
+        has_digest = sha256 is not None
+        request = FetchRequest(
+            url, rules.allowed, self.control_host, rules.silent_s, has_digest, credential, self.own
+        )
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file, child_process(fetch_child) as child:
             for chunk in self._chunks(child, request, rules, stop):

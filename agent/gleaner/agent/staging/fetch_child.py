@@ -17,7 +17,7 @@ from gleaner.agent.staging import fetch_xrootd, servers
 from gleaner.agent.staging.child_process import CHUNK_BYTES, MayNot, MayPass, serve
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.servers import AddressGuard
-from gleaner.agent.system import openat
+from gleaner.agent.system import listed_folders, openat
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class FetchRequest:
     """True if the content's digest is known: then a server need not say how long the content is."""
     credential: Credential | None = None
     """It comes by this process's standard input: others see neither its arguments nor its environment with it."""
+    own: Sequence[str] = ()
+    """Gleaner's own folders: no file is read from a listed folder inside or above one of them."""
 
     def to_json(self) -> bytes:
         """Return the request as the child reads it."""
@@ -49,16 +51,23 @@ class FetchRequest:
 
 def open_file(url: str, request: FetchRequest) -> Iterator[bytes]:
     """Yield the content of a file that everybody on this node may read. Links are followed within what is allowed."""
-    path = "/" + "/".join(allowed_urls.location(url).folders)
+    names = allowed_urls.location(url).folders
+    entries = [allowed_urls.location(each).folders for each in request.allowed if _is_file(each)]
+    top = max((each for each in entries if names[: len(each)] == each), key=len)[: len(names) - 1]
+    path, above = f"/{'/'.join(names)}", f"/{'/'.join(top)}"
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        listed = listed_folders.open_listed(above, owners=(0, os.geteuid()), own=request.own)
+    except listed_folders.FolderRefused as error:
+        raise MayPass(f"{above}: {error}") from None
+    try:
+        with openat.closing_fd(listed):
+            file = os.open("/".join(names[len(top) :]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=listed)
     except OSError as error:
         raise MayNot(f"{path}: {error.strerror}") from None
     with openat.closing_fd(file):
         # The open file is checked, and not its name, which may mean another file a moment later.
         real = Path(f"/proc/self/fd/{file}").readlink()
-        folders = ("/".join(allowed_urls.location(each).folders) for each in request.allowed if _is_file(each))
-        if not any(real.is_relative_to(Path("/", folder).resolve()) for folder in folders):
+        if not any(real.is_relative_to(Path("/", *each)) for each in entries):
             raise MayNot(f"{path} leads to {real}, which is not below a folder that this site allows")
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise MayNot(f"{path} is no file")

@@ -68,6 +68,12 @@ class Config(NamedTuple):
     """The most files and folders that containers may have written, all together."""
 
     @property
+    def own_paths(self) -> list[str]:
+        """The paths of ours that no job may see."""
+        own = [self.handshakes, self.agent_logs, self.own, self.bundles, self.users_work]
+        return own + [one for one in (self.helper_socket, self.user_jobs_key) if one]
+
+    @property
     def notify(self) -> str:
         """The path of CRIU's action script."""
         return f"{self.library}/gleaner/agent/privileged/shim/notify.sh"
@@ -107,12 +113,10 @@ def load(path: str = CONFIG_FILE) -> Config:
 
 def _check_mounts(settings: Config, path: str) -> None:
     """Check that jobs may mount such folders. Raises `Misconfigured`."""
-    own = [settings.handshakes, settings.agent_logs, settings.own, settings.bundles, settings.users_work]
-    own += [one for one in (settings.helper_socket, settings.user_jobs_key) if one]
     for folder in settings.mounts:
         if why := mount_folders.fault(folder):
             raise Misconfigured(f"{path}: mounts: {folder[:255]!r} {why}")
-    if why := mount_folders.conflict(settings.mounts, own):
+    if why := mount_folders.conflict(settings.mounts, settings.own_paths):
         raise Misconfigured(f"{path}: mounts: {why}")
 
 

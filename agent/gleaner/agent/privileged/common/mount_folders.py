@@ -1,19 +1,17 @@
 """The folders of a node that jobs may mount, read-only: a software tree, calibration data.
 
 Root's settings name them (`config.Config.mounts`), and nothing else can be mounted: a job asks for one of these paths,
-letter by letter. Symbolic links on such a path are followed, and so nobody but root may be able to change what the path
-leads to: every folder in which one of its names is looked up must be root's, and closed to writing by others. The
-folder at its end may be anybody's.
+letter by letter. Only root can change what such a path leads to (`system.listed_folders`). The folder at its end may be
+anybody's.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 
-from ...system import openat
+from ...system.listed_folders import FolderRefused, open_listed
 from . import system_programs
 
 MOST = 16
@@ -21,13 +19,7 @@ MOST = 16
 _PATH = re.compile(r"(/[A-Za-z0-9._+@-]+)+\Z")
 _LONGEST = 255
 _OF_CONTAINER = ("/job", "/inputs", "/proc", "/sys", "/dev", "/etc", "/tmp")  # noqa: S108 - CRIU has its own there
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_STEPS = 100
 _ANSWER_WITHIN_S = 10.0
-
-
-class Missing(Exception):
-    """A folder is not there, or somebody else than root could put another in its place; one line without its path."""
 
 
 def fault(path: str) -> str:
@@ -83,55 +75,21 @@ def is_in(path: str, folder: str) -> bool:
 
 
 def check(path: str) -> None:
-    """Check that a folder can be mounted now. Raises `Missing`.
+    """Check that a folder can be mounted now. Raises `FolderRefused`.
 
     A file system that does not answer keeps a process of its own waiting, and us only for a while.
     """
     try:
         is_there = system_programs.run(["test", "-d", f"{path}/."], within_s=_ANSWER_WITHIN_S).status == 0
     except TimeoutError:
-        raise Missing(f"it does not answer within {_ANSWER_WITHIN_S:.0f} s") from None
+        raise FolderRefused(f"it does not answer within {_ANSWER_WITHIN_S:.0f} s") from None
     except OSError as error:
-        raise Missing(f"it cannot be looked at: {error}") from error
+        raise FolderRefused(f"it cannot be looked at: {error}") from error
     if not is_there:
-        raise Missing("there is no such folder")
+        raise FolderRefused("there is no such folder")
     os.close(open_folder(path))
 
 
-def open_folder(path: str) -> int:
-    """Return a descriptor (`O_PATH`) of the folder. Raises `Missing`."""
-    try:
-        return _walk(path)
-    except OSError as error:
-        raise Missing(f"it cannot be entered: {error.strerror}") from error
-
-
-def _walk(path: str) -> int:
-    """Walk a path by descriptors, with its links. Nobody but root can change the way, so it has no race."""
-    at = os.open("/", _STEP | os.O_DIRECTORY)
-    names, steps = list(reversed(path.strip("/").split("/"))), 0
-    while names:
-        with openat.closing_fd(at):
-            facts = os.fstat(at)
-            if facts.st_uid != 0 or facts.st_mode & 0o022:
-                raise Missing(
-                    f"others than root could replace it: {os.readlink(f'/proc/self/fd/{at}')} is not root's alone"
-                )
-            if (steps := steps + 1) > _MOST_STEPS:
-                raise Missing("it has too many symbolic links")
-            name = names.pop()
-            link = _link(at, name)
-            if link is None:
-                below = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=at)  # this also mounts what is mounted on demand
-            else:
-                below = os.open("/" if link.startswith("/") else ".", _STEP | os.O_DIRECTORY, dir_fd=at)
-                names += [step for step in reversed(link.split("/")) if step not in ("", ".")]
-        at = below
-    return at
-
-
-def _link(folder: int, name: str) -> str | None:
-    """Return where a name leads to if it is a symbolic link, else None."""
-    if not stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        return None
-    return os.readlink(name, dir_fd=folder)
+def open_folder(path: str, own: Sequence[str] = ()) -> int:
+    """Return a descriptor (`O_PATH`) of the folder, which is not in the way of `own`. Raises `FolderRefused`."""
+    return open_listed(path, owners=(0,), own=own)

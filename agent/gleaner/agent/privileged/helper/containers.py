@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...system import untrusted
+from ...system.listed_folders import FolderRefused
 from ..common import (
     bundle,
     config,
@@ -87,7 +88,7 @@ def _check_mount(settings: config.Config, path: str) -> None:
         raise Failed("mount", f"{path}: it is not among the mounts in {config.CONFIG_FILE}")
     try:
         mount_folders.check(path)
-    except mount_folders.Missing as error:
+    except FolderRefused as error:
         raise Failed("mount", f"{path}: {error}") from error
 
 

@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 from ...system import untrusted
+from ...system.listed_folders import FolderRefused
 from ..common import config, linux, mount_folders, mounts
 from ..common.bundle import Bundle, mount_place
 from ..common.processes import cgroup_counters, cgroups_made_by_runc, kill_descendants
@@ -87,7 +88,7 @@ def main(words: list[str]) -> None:
         signal.signal(number, _go_on)  # not SIG_IGN, which the job would inherit
     try:
         answer_fields: dict[str, Any] = _run(settings, bundle, folders, answer)
-    except mount_folders.Missing as error:
+    except FolderRefused as error:
         answer_fields = {"reason": str(error), "kind": "mount"}
     except OSError as error:
         answer_fields = {"reason": str(error)}
@@ -110,7 +111,7 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
         linux.bind(_same_folder(folder), bundle.inside(name))
         os.close(folder)
     for number, path in enumerate(bundle.facts().get("mounts", ())):
-        _mount(path, bundle.inside(mount_place(number)))
+        _mount(settings, path, bundle.inside(mount_place(number)))
     log = Log(os.open(bundle.inside("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
     for command in ("create", "start"):
@@ -140,12 +141,12 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
     return {}
 
 
-def _mount(path: str, target: str) -> None:
-    """Mount a folder of the node's, and nothing that is mounted below it. Raises `Missing` or `OSError`."""
+def _mount(settings: config.Config, path: str, target: str) -> None:
+    """Mount a folder of the node's, and nothing that is mounted below it. Raises `FolderRefused` or `OSError`."""
     try:
-        folder = mount_folders.open_folder(path)
-    except mount_folders.Missing as error:
-        raise mount_folders.Missing(f"{path}: {error}") from error
+        folder = mount_folders.open_folder(path, settings.own_paths)
+    except FolderRefused as error:
+        raise FolderRefused(f"{path}: {error}") from error
     linux.bind(folder, target)
     os.close(folder)
     linux.change_mount(target, on=linux.READ_ONLY | linux.NO_SETUID | linux.NO_DEVICES)
