@@ -54,8 +54,6 @@ from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHand
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.staging.deliver import Deliver
-from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
     early_save_s,
@@ -67,6 +65,8 @@ from gleaner.agent.timing.deadlines import (
     shutdown_grace_s,
 )
 from gleaner.agent.timing.save_cost import SaveEstimates
+from gleaner.agent.transfer.deliver import Deliver
+from gleaner.agent.transfer.fetch import Fetch
 
 log = structlog.get_logger()
 

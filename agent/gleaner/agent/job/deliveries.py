@@ -15,8 +15,8 @@ from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
-from gleaner.agent.staging.credentials import Credential
-from gleaner.agent.staging.deliver import schemes
+from gleaner.agent.transfer.credentials import Credential
+from gleaner.agent.transfer.remotes import schemes
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class Deliveries:
 
     client: ControlClient
     deliver: Callable[[Delivery, threading.Event, Credential | None], DeliveryReport | None]
-    """As `staging.deliver.Deliver` does it."""
+    """As `transfer.deliver.Deliver` does it."""
     clock: Clock
     is_wanted: bool = False
     """True if control has said that a result waits."""

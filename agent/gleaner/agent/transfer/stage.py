@@ -1,20 +1,85 @@
 """A result that is unpacked in a folder of its own, which nobody else can enter, on its way to its target."""
 
 import hashlib
+import io
 import math
 import os
 import stat
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from gleaner.agent.system import openat
 
 Names = tuple[str, ...]
 SLOWEST_BYTES_PER_S = 2**20
 """A file system that syncs fewer bytes in a second, or a server that moves fewer, hangs."""
-SAYS_WHILE_SILENT = 4
-"""So often progress is said in the time in which something must be heard."""
+REPORTS_WHILE_SILENT = 4
+"""So often progress is reported in the time in which something must be heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Reports that something was moved."""
+
+    report: Callable[[], None]
+    silent_s: float
+    """Who hears nothing for so long gives up."""
+
+    @contextmanager
+    def while_working(self, size_bytes: int) -> Generator[None]:
+        """Report while a call works that reports nothing itself, for as long as a slow disk needs for the size."""
+        is_done, every_s = threading.Event(), self.silent_s / REPORTS_WHILE_SILENT
+
+        def repeat() -> None:
+            for _ in range(math.ceil(size_bytes / SLOWEST_BYTES_PER_S / every_s)):
+                if is_done.wait(every_s):
+                    return
+                self.report()
+
+        repeating = threading.Thread(target=repeat, daemon=True)
+        repeating.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            repeating.join()
+        self.report()
+
+
+class StagedFile(io.RawIOBase):
+    """A file of a result. Its digest is computed while it is read."""
+
+    def __init__(self, folder: int, name: str, progress: Progress) -> None:
+        super().__init__()
+        self.folder, self.name, self.progress = folder, name, progress
+        self._file = openat.open_plain(folder, name)
+        self.size_bytes = os.fstat(self._file).st_size
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin at the first byte again."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        self.digest, self.read_bytes = hashlib.sha256(), 0
+
+    def fileno(self) -> int:
+        return self._file
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        chunk = os.read(self._file, openat.CHUNK_BYTES if size is None or size < 0 else size)
+        self.digest.update(chunk)
+        self.read_bytes += len(chunk)
+        self.progress.report()
+        return chunk
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
 
 
 @contextmanager
@@ -58,61 +123,6 @@ def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
                     _change_mode(folder, name, 0o755 if mode & stat.S_IXUSR else 0o644)
                     yield folder, (*above, name)
             waiting.extend(reversed(inner))
-
-
-def read_staged(file: int, progress: Callable[[], None]) -> tuple[str, int]:
-    """Read a staged file; return its SHA-256 and its size."""
-    hashed, size_bytes = hashlib.sha256(), 0
-    while chunk := os.read(file, openat.CHUNK_BYTES):
-        hashed.update(chunk)
-        size_bytes += len(chunk)
-        progress()
-    return hashed.hexdigest(), size_bytes
-
-
-def sync_staged(file: int, size_bytes: int, progress: Callable[[], None], *, say_every_s: float) -> None:
-    """Sync a file. Meanwhile progress is said, for as long as a slow disk may need for its size."""
-    with while_saying(progress, say_every_s, most_s=size_bytes / SLOWEST_BYTES_PER_S):
-        os.fsync(file)
-
-
-@contextmanager
-def while_saying(progress: Callable[[], None], every_s: float, *, most_s: float) -> Generator[None]:
-    """Say progress while something works that says nothing itself, for so long at most."""
-    is_done = threading.Event()
-
-    def say() -> None:
-        for _ in range(math.ceil(most_s / every_s)):
-            if is_done.wait(every_s):
-                return
-            progress()
-
-    saying = threading.Thread(target=say, daemon=True)
-    saying.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        saying.join()
-    progress()
-
-
-def passing_name(job: int, number: int, name: str) -> str:
-    """Return the name of a file on a server until it is whole. All tries use two: each removes that of the other.
-
-    So no number of tries leaves more, and an agent that control has given up does not write into the next one's file.
-
-    >>> passing_name(7, 1, "a.root") == passing_name(7, 3, "a.root") != passing_name(7, 2, "a.root")
-    True
-    >>> passing_name(7, 1, "a.root")
-    '.gleaner-7-1-05ac5882be239e64'
-    """
-    return f".gleaner-{job}-{number % 2}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
-
-
-def note_name(job: int) -> str:
-    """Return the name of a file beside a job's stage folders, for the upload that is under way. It goes with them."""
-    return f".gleaner-{job}-upload"
 
 
 def list_name(job: int) -> str:

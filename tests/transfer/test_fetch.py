@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.staging.bad_server import CONTENT, BadServer
-from tests.staging.processes import children, shown_to_others
+from tests.transfer.bad_server import CONTENT, BadServer
+from tests.transfer.processes import children, shown_to_others
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
