@@ -14,17 +14,17 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.transfer.bad_server import CONTENT, BadServer
-from tests.transfer.processes import children, shown_to_others
-
-from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.messages import FetchRules
 from gleaner.agent.staging import fetch_child
 from gleaner.agent.staging.child_process import MayNot, MayPass
 from gleaner.agent.staging.credentials import Credential
 from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
 from gleaner.agent.staging.fetch_child import FetchRequest
 from gleaner.agent.staging.servers import AddressGuard
+from tests.transfer.bad_server import CONTENT, BadServer
+from tests.transfer.processes import children, shown_to_others
+
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.messages import FetchRules
 
 pytestmark = pytest.mark.slow
 RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)

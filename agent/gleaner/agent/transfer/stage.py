@@ -45,7 +45,6 @@ class Progress:
         finally:
             is_done.set()
             repeating.join()
-        self.report()
 
 
 class StagedFile(io.RawIOBase):
@@ -73,7 +72,8 @@ class StagedFile(io.RawIOBase):
         chunk = os.read(self._file, openat.CHUNK_BYTES if size is None or size < 0 else size)
         self.digest.update(chunk)
         self.read_bytes += len(chunk)
-        self.progress.report()
+        if chunk:
+            self.progress.report()
         return chunk
 
     def close(self) -> None:
