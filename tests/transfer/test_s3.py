@@ -164,7 +164,7 @@ def delivered(place: Path, site: S3Site, prefix: str, files: dict[str, bytes], *
 
 
 def test_a_result_is_there_with_a_list_that_proves_it_whole(site: S3Site, tmp_path: Path) -> None:
-    files = {"a b?.root": b"events" * 1000, "big/b.root": LARGE, "empty": b""}
+    files = {"a b?.root": b"events" * 1000, "aa-empty": b"", "big/b.root": LARGE}
     report = delivered(tmp_path, site, "whole/7/", files)
     assert (report.failed, report.files, report.size_bytes) == ("", 3, 6000 + len(LARGE))
     assert site.objects("whole/7/") == with_list(files)
