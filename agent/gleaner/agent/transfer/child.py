@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
 from gleaner.agent.system import openat
-from gleaner.agent.transfer.process import PERMANENT, TEMPORARY, TransferFailed
+from gleaner.agent.transfer.process import PERMANENT, TEMPORARY, PermanentFailure, TransferFailed
 from gleaner.agent.transfer.rules import Access
 
 
@@ -35,11 +35,11 @@ def main() -> int:
     try:
         for chunk in request.serve():
             openat.write_all(1, chunk)
-    except TransferFailed as error:
+    except (TransferFailed, OSError) as error:
         credential = request.access.credential
         line = str(error) if credential is None else credential.hidden_in(str(error))
         openat.write_all(errors, line.encode(errors="replace"))
-        return TEMPORARY if error.may_pass else PERMANENT
+        return PERMANENT if isinstance(error, PermanentFailure) else TEMPORARY
     return 0
 
 

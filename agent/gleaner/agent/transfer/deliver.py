@@ -65,8 +65,8 @@ class DeliverRequest:
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, whatever threads the storage uses
         delivery, lines, size_bytes = self.delivery, list[bytes](), 0
         progress = Progress(lambda: openat.write_all(1, PROGRESS), delivery.silent_s)
+        remote = open_remote(delivery.to, self.access, allowed_urls.DELIVER)
         with (
-            open_remote(delivery.to, self.access, allowed_urls.DELIVER) as remote,
             self._stage_parent(remote) as (parent, room_bytes),
             stage_folder(parent, delivery.job, delivery.number) as stage,
         ):

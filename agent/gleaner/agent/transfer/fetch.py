@@ -45,8 +45,7 @@ class FetchRequest:
 
     def serve(self) -> Iterator[bytes]:
         """In the child: yield the content. Raises `TransferFailed`."""
-        with open_remote(self.url, self.access, allowed_urls.FETCH) as remote:
-            yield from remote.read(has_digest=self.has_digest)
+        yield from open_remote(self.url, self.access, allowed_urls.FETCH).read(has_digest=self.has_digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Fetch:
         stop: threading.Event,
         credential: Credential | None = None,
     ) -> Fetched:
-        """Fetch the URL into a new file. Raises `TransferFailed`, `TransferStopped`, `NodeFull` or `OSError`. Blocks."""
+        """Fetch the URL into a new file. Raises `TransferFailed`, `TransferStopped`, `NodeFull`, `OSError`. Blocks."""
         access = Access(rules.allowed, self.control_host, rules.silent_s, credential, self.own)
         request, shown = FetchRequest(url, access, has_digest=sha256 is not None), allowed_urls.shown(url)
         limits = Limits(

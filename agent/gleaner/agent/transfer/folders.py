@@ -73,7 +73,7 @@ class Folder:
             os.fsync(file.fileno())
         with self.opened(names[:-1]) as folder:
             try:
-                os.rename(file.name, names[-1], src_dir_fd=file.folder, dst_dir_fd=folder)
+                os.rename(file.file_name, names[-1], src_dir_fd=file.folder, dst_dir_fd=folder)
             except IsADirectoryError:
                 line = f"{self._shown}: {'/'.join(names)} is a folder there, and a file of the result"
                 raise PermanentFailure(line) from None

@@ -2,38 +2,34 @@
 
 import os
 import ssl
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urljoin
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.transfer import rules
-from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure
-from gleaner.agent.transfer.rules import Access, AddressGuard
+from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailed
+from gleaner.agent.transfer.rules import Access, Server, load_fsspec
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 MOST_REDIRECTS = 10
+_STORED = {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT}
+_ASK_LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.LOCKED, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
-class _Redirected(Exception):
-    def __init__(self, location: str) -> None:
-        super().__init__(location)
-        self.location = location
+class _Redirected(TransferFailed):
+    pass
 
 
-class Https:
+class Https(Server):
     """A URL of a server, as fsspec reaches it: its session is ours, so no answer escapes the checks."""
 
     def __init__(self, url: str, access: Access) -> None:
+        super().__init__(url, access)
         import aiohttp  # slow to load, and not needed for a file
 
-        loops = rules.load_fsspec()
+        options = self.connector_options(load_fsspec().get_loop())
         from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
-
-        self._url, self._access = url, access
-        options = AddressGuard(access).connector_options(loops.get_loop())
 
         async def get_client(**_: object) -> aiohttp.ClientSession:
             return aiohttp.ClientSession(
@@ -52,7 +48,7 @@ class Https:
         def ask(url: str, options: dict[str, Any]) -> Any:
             return self._server.open(url, block_size=0, size=1, **options)
 
-        file = self._follow(ask, allowed_urls.FETCH)
+        file = self._follow(self.url, ask, allowed_urls.FETCH)
         headers, shown = file.r.headers, allowed_urls.shown(str(file.r.url))
         is_chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
         encoding = headers.get("Content-Encoding", "identity")
@@ -61,7 +57,7 @@ class Https:
         if encoding != "identity" and not has_digest:
             line = f"{shown}: the server sends the file packed ({encoding}), though it was asked not to"
             raise PermanentFailure(f"{line}: give the sha256 of what it sends")
-        with self._translating(shown):
+        with self.translating():
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
@@ -74,53 +70,35 @@ class Https:
             options["headers"]["Content-Length"] = str(file.size_bytes)
             self._server.put_file(file, url, chunk_size=CHUNK_BYTES, method="put", **options)
 
-        self._follow(ask, allowed_urls.DELIVER, f"{self._url.rstrip('/')}/{path}")
+        self._follow(f"{self.url.rstrip('/')}/{path}", ask, allowed_urls.DELIVER)
 
-    def _follow(self, ask: Callable[[str, dict[str, Any]], Any], use: allowed_urls.Use, url: str = "") -> Any:
+    def _follow(self, url: str, ask: Callable[[str, dict[str, Any]], Any], use: allowed_urls.Use) -> Any:
         """Ask the server, and each one to which it leads, if the site allows it."""
-        place = first = url or self._url
+        place = url
         for _ in range(1 + MOST_REDIRECTS):
             shown = allowed_urls.shown(place)
-            options = {"allow_redirects": False, "headers": rules.sign_in(place, self._access.credential)}
             try:
-                with self._translating(shown):
-                    return ask(place, options)
+                with self.translating():
+                    return ask(place, {"allow_redirects": False, "headers": self.sign_in(place)})
             except _Redirected as error:
-                if not error.location:
+                if not str(error):
                     raise PermanentFailure(f"{shown} is redirected, and the server does not say where to") from None
-                place = urljoin(place, error.location)
-            reason = allowed_urls.refusal(place, self._access.allowed, use)
+                place = urljoin(place, str(error))
+            reason = allowed_urls.refusal(place, self.access.allowed, use)
             if not reason and allowed_urls.location(place).scheme != "https":
                 reason = "a server must not lead to a file of the node"
             if reason:
                 raise PermanentFailure(f"{shown} is redirected, and {reason}")
-        raise PermanentFailure(f"{allowed_urls.shown(first)} is redirected more than {MOST_REDIRECTS} times")
+        raise PermanentFailure(f"{allowed_urls.shown(url)} is redirected more than {MOST_REDIRECTS} times")
 
     async def _check_answer(self, answer: Any) -> None:
         """Raise for each answer that is no success."""
         url, status = str(answer.url), answer.status
         if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
             raise _Redirected(answer.headers.get("Location", ""))
-        if answer.method == "GET" and status == HTTPStatus.NOT_FOUND:
-            raise PermanentFailure(f"{allowed_urls.shown(url)}: the server has no such file (404)")
-        expected = {HTTPStatus.OK}
-        if answer.method == "PUT":
-            expected |= {HTTPStatus.CREATED, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT}
-        if status not in expected:
-            rules.raise_status(url, status, self._access.credential)
-
-    @contextmanager
-    def _translating(self, shown: str) -> Generator[None]:
-        """Raise a `TransferFailed` for what aiohttp raises. It is a `TimeoutError` already where a server hangs."""
-        import aiohttp
-
-        try:
-            yield
-        except TimeoutError:
-            raise
-        except aiohttp.InvalidURL as error:
-            raise PermanentFailure(f"{shown}: {rules.one_line(error)}") from None
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError):
-            raise TemporaryFailure(f"{shown}: the server broke off before the end of the file") from None
-        except aiohttp.ClientError as error:
-            raise TemporaryFailure(f"{shown}: {rules.one_line(error)}") from None
+        if status in (_STORED if answer.method == "PUT" else {HTTPStatus.OK}):
+            return
+        wants_to_know = status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        line = f"{allowed_urls.shown(url)}: the server answers {status}{self.advice(url) if wants_to_know else ''}"
+        may_pass = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER
+        raise (TemporaryFailure if may_pass else PermanentFailure)(line)

@@ -3,19 +3,18 @@
 import os
 import socket
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.credentials import Credential, CredentialKind, kind
-from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure
+from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailed
 
-_ASK_LATER = frozenset(
-    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.LOCKED, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
-)
+_BROKEN_OFF = ("ClientPayloadError", "ServerDisconnectedError", "IncompleteReadError", "ResponseStreamingError")
+"""Errors of aiohttp and botocore, which are slow to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +31,33 @@ class Access:
     """Gleaner's own folders: a listed folder inside or above one of them is refused."""
 
 
-class AddressGuard:
-    """Refuses the places to which an agent does not connect. A host that is an address itself is on the list."""
+class Server:
+    """A server, and the rules by which it is reached. A library may resolve names and follow redirects by itself."""
 
-    def __init__(self, access: Access) -> None:
-        self._entries = [allowed_urls.location(entry) for entry in access.allowed]
-        self._named = allowed_urls.named_addresses(access.allowed)
-        self._of_control = _addresses(access.control_host)
+    def __init__(self, url: str, access: Access) -> None:
+        self.url, self.access, self.where = url, access, allowed_urls.location(url)
+        self._named, self._of_control = allowed_urls.named_addresses(access.allowed), _addresses(access.control_host)
         self.resolved = set[str]()
+        self._refusal = ""
 
-    def check(self, host: str, address: str) -> None:
+    def check_address(self, host: str, address: str) -> None:
         """Raise `PermanentFailure` if an agent does not connect to this address of the host."""
-        if reason := allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control):
-            raise PermanentFailure(reason)
-
-    def check_listed(self, host: str, port: int) -> None:
-        """Raise `PermanentFailure` if no entry has this host and port: a library may follow redirects by itself."""
-        for entry in self._entries:
-            at_amazon = entry.host == allowed_urls.AMAZON and host.endswith(".amazonaws.com")
-            domain = entry.host.removeprefix("*")
-            same_host = host.endswith(domain) if domain != entry.host else host == entry.host
-            if entry.port == port and (same_host or at_amazon):
-                return
-        raise self._not_listed(host, port)
+        self._refuse(allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control))
 
     def connector_options(self, loop: Any) -> dict[str, Any]:
-        """Return the options by which aiohttp connects to checked addresses only."""
+        """Return the options by which aiohttp connects to checked addresses of listed hosts only."""
         import aiohttp  # slow to load, and not needed for a file
 
-        guard = self
+        server = self
 
         class Resolver(aiohttp.ThreadedResolver):
             async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
-                guard.check_listed(host, port)
+                if not allowed_urls.has_host(server.access.allowed, host, port):
+                    server.refuse_host(host, port)
                 found = await super().resolve(host, port, family)
                 for each in found:
-                    guard.check(host, each["host"])
-                    guard.resolved.add(each["host"])
+                    server.check_address(host, each["host"])
+                    server.resolved.add(each["host"])
                 return found
 
         return {"resolver": Resolver(loop=loop), "socket_factory": self._make_socket}
@@ -77,14 +66,61 @@ class AddressGuard:
         """Return a socket for aiohttp. A host that is an address itself was not resolved, so the list must name it."""
         family, kind_of_socket, protocol, _, place = address
         host = str(ip_address(place[0].partition("%")[0]))
-        self.check(host, host)
+        self.check_address(host, host)
         if place[0] not in self.resolved and host not in self._named:
-            raise self._not_listed(host, place[1])
+            self.refuse_host(host, place[1])
         return socket.socket(family, kind_of_socket, protocol)
 
-    @staticmethod
-    def _not_listed(host: str, port: int) -> PermanentFailure:
-        return PermanentFailure(f"the server leads to {host}:{port}, which is not below a URL that this site allows")
+    def refuse_host(self, host: str, port: int) -> None:
+        """Raise `PermanentFailure` for a host to which a redirect leads."""
+        self._refuse(f"the server leads to {host}:{port}, which is not below a URL that this site allows")
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = self._refusal or reason  # a library may raise another error for it
+        if reason:
+            raise PermanentFailure(reason)
+
+    @contextmanager
+    def translating(self, missing: type[TransferFailed] = PermanentFailure) -> Generator[None]:
+        """Raise a `TransferFailed` for what a library raises, in one line; `missing` for a file that is not there."""
+        try:
+            yield
+        except TransferFailed:
+            raise
+        except Exception as error:
+            shown, text = allowed_urls.shown(self.url), " ".join(str(error).split())[:300] or type(error).__name__
+            if type(error).__name__ in _BROKEN_OFF:
+                text = "the server broke off before the end of the file"
+            if self._refusal:
+                raise PermanentFailure(self._refusal) from None
+            if isinstance(error, TimeoutError):
+                line = f"{shown}: the server sent or took nothing for {self.access.silent_s:.0f} s"
+                raise TemporaryFailure(line) from None
+            if isinstance(error, PermissionError):
+                line = f"{shown}: the server refuses it ({text}){self.advice(self.url)}"
+                raise PermanentFailure(line) from None
+            if isinstance(error, FileNotFoundError):
+                raise missing(f"{shown}: there is no such file ({text})") from None
+            kind_of_failure = PermanentFailure if isinstance(error, ValueError) else TemporaryFailure
+            raise kind_of_failure(f"{shown}: {text}") from None
+
+    def sign_in(self, url: str) -> dict[str, str]:
+        """Return the header with the credential. After a redirect to another place the server gets none."""
+        credential = self.access.credential
+        if credential is None or not credential.is_for(url):
+            return {}
+        if kind(credential.url, credential.value) is CredentialKind.TOKEN:
+            return {"Authorization": f"Bearer {credential.value}"}
+        return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
+
+    def advice(self, url: str) -> str:
+        """Return what the group can do about a server that does not let it in, after a colon."""
+        credential = self.access.credential
+        if credential is None:
+            return ": the group has no secret for it (`glean secret set`)"
+        if not credential.is_for(url):
+            return f": the group's secret is only for what is below {credential.url}"
+        return f": it does not take the group's secret for {credential.url}"
 
 
 def _addresses(host: str) -> frozenset[str]:
@@ -98,40 +134,10 @@ def load_fsspec() -> Any:
     """Return fsspec's module of loops. It uses none of this account's settings, which could add a credential."""
     for name in [name for name in os.environ if name.startswith(("FSSPEC_", "AWS_"))]:
         del os.environ[name]
-    os.environ["FSSPEC_CONFIG_DIR"] = os.devnull
+    devnull = ("FSSPEC_CONFIG_DIR", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
+    os.environ |= dict.fromkeys(devnull, os.devnull) | {"AWS_EC2_METADATA_DISABLED": "true"}
     from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
     from fsspec.config import conf  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     cast("dict[str, Any]", conf).clear()
     return asyn
-
-
-def one_line(error: Exception) -> str:
-    """Return an error of a library in one line, or its name if it has no text."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def sign_in(url: str, credential: Credential | None) -> dict[str, str]:
-    """Return the header with the credential. After a redirect to another place the server gets none."""
-    if credential is None or not credential.is_for(url):
-        return {}
-    if kind(credential.url, credential.value) is CredentialKind.TOKEN:
-        return {"Authorization": f"Bearer {credential.value}"}
-    return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
-
-
-def raise_status(url: str, status: int, credential: Credential | None) -> NoReturn:
-    """Raise `TemporaryFailure` or `PermanentFailure` for a server's answer that is no success."""
-    wants_to_know = status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-    line = f"{allowed_urls.shown(url)}: the server answers {status}{advice(url, credential) if wants_to_know else ''}"
-    may_pass = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ASK_LATER
-    raise (TemporaryFailure if may_pass else PermanentFailure)(line)
-
-
-def advice(url: str, credential: Credential | None) -> str:
-    """Return what the group can do about a server that does not let it in, after a colon."""
-    if credential is None:
-        return ": the group has no secret for it (`glean secret set`)"
-    if not credential.is_for(url):
-        return f": the group's secret is only for what is below {credential.url}"
-    return f": it does not take the group's secret for {credential.url}"

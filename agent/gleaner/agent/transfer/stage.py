@@ -47,39 +47,27 @@ class Progress:
             repeating.join()
 
 
-class StagedFile(io.RawIOBase):
+class StagedFile(io.FileIO):
     """A file of a result. Its digest is computed while it is read."""
 
     def __init__(self, folder: int, name: str, progress: Progress) -> None:
-        super().__init__()
-        self.folder, self.name, self.progress = folder, name, progress
-        self._file = openat.open_plain(folder, name)
-        self.size_bytes = os.fstat(self._file).st_size
+        super().__init__(openat.open_plain(folder, name))
+        self.folder, self.file_name, self.progress = folder, name, progress
+        self.size_bytes = os.fstat(self.fileno()).st_size
         self.rewind()
 
     def rewind(self) -> None:
         """Begin at the first byte again."""
-        os.lseek(self._file, 0, os.SEEK_SET)
+        self.seek(0)
         self.digest, self.read_bytes = hashlib.sha256(), 0
 
-    def fileno(self) -> int:
-        return self._file
-
-    def readable(self) -> bool:
-        return True
-
     def read(self, size: int | None = -1, /) -> bytes:
-        chunk = os.read(self._file, openat.CHUNK_BYTES if size is None or size < 0 else size)
+        chunk = super().read(size) or b""
         self.digest.update(chunk)
         self.read_bytes += len(chunk)
         if chunk:
             self.progress.report()
         return chunk
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._file)
-        super().close()
 
 
 @contextmanager
@@ -92,15 +80,18 @@ def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
         with openat.walk(parent, (name,)) as folder:
             yield folder
     finally:
-        _remove(parent, name)
+        remove_stages(parent, job, str(number))
 
 
-def remove_stages(parent: int, job: int) -> None:
-    """Remove the folders of all tries to deliver a job's result."""
-    for old in openat.entries(parent):
-        if old.startswith(f".gleaner-{job}-"):
+def remove_stages(parent: int, job: int, number: str = "") -> None:
+    """Remove the folders of all tries to deliver a job's result, or of this one."""
+    for name in openat.entries(parent):
+        if name.startswith(f".gleaner-{job}-{number}"):
             with suppress(OSError):  # somebody else's folder may stay
-                _remove(parent, old)
+                _change_mode(parent, name, 0o700)
+                with openat.walk(parent, (name,)) as folder:
+                    openat.empty(folder)
+                os.rmdir(name, dir_fd=parent)
 
 
 def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
@@ -149,14 +140,3 @@ def _change_mode(folder: int, name: str, mode: int) -> None:
     path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     with openat.closing_fd(os.open(name, path_only, dir_fd=folder)) as itself:
         openat.change_mode(itself, mode)
-
-
-def _remove(parent: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        try:
-            os.unlink(name, dir_fd=parent)
-        except (IsADirectoryError, PermissionError):
-            _change_mode(parent, name, 0o700)
-            with openat.walk(parent, (name,)) as folder:
-                openat.empty(folder)
-            os.rmdir(name, dir_fd=parent)

@@ -1,7 +1,7 @@
 """Files of XRootD servers (`root://host//path`, and `roots` over TLS), by fsspec's file system for them.
 
-The library follows redirects by itself. It is told to follow none where it has a token. Otherwise the addresses to
-which this process is connected are checked before a byte is taken or sent; which hosts they have is the site's network's.
+The library follows redirects by itself, but none where it has a token. The addresses to which this process is connected
+are checked before a byte is taken or sent. Which hosts have these addresses is left to the site's network.
 """
 
 import math
@@ -18,60 +18,51 @@ from typing import Any
 from urllib.parse import unquote
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.transfer import rules
-from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure
-from gleaner.agent.transfer.rules import Access, AddressGuard
+from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailed
+from gleaner.agent.transfer.rules import Access, Server, load_fsspec
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 _GRID_AUTHORITIES = "/etc/grid-security/certificates"
 _OWN_SETTINGS = ("XRD_", "XrdSec", "X509_USER_", "BEARER_TOKEN")
 """The beginnings of environment variables with this account's own settings and credentials."""
 _LARGEST = 2**62
-_MOST_REDIRECTS = 10
 # The library's words: "File did not open properly: [ERROR] Server responded with an error: [3011] Unable to open ...".
-_ERROR = re.compile(r".*?\[(?:ERROR|FATAL)\] (?:Server responded with an error: )?")
-_NUMBER = re.compile(r"\[3\d\d\d\]")
-_REFUSALS = ("[3010]", "[3030]")
-_WRONG = {
-    "[3011]": ": the server has no such file",
-    "[3015]": " is no file: name each file of a folder",
-    "[3016]": " is no file: name each file of a folder",
-}
-"""By the protocol's number of an error (XProtocol.hh), what is wrong with a URL."""
+# The numbers are the protocol's (XProtocol.hh): not allowed, no such file, no file, a folder, and a login that failed.
+_ERROR = re.compile(r".*?\[(?:ERROR|FATAL)\] (?:Server responded with an error: )?", re.DOTALL)
 
 
-class Xrootd:
+class Xrootd(Server):
     """A URL of an XRootD server. A token is shown to its host alone, and only over TLS."""
 
     def __init__(self, url: str, access: Access) -> None:
-        where, credential = allowed_urls.location(url), access.credential
-        self._url, self._access, self._names = url, access, where.folders
+        super().__init__(url, access)
+        where, credential = self.where, access.credential
         self._has_token = credential is not None and credential.is_for(url)
         for name in [name for name in os.environ if name.startswith(_OWN_SETTINGS)]:
             del os.environ[name]
         # It stays within this process: others see the environment with which a process was started.
         os.environ |= _library_settings(access.silent_s, credential.value if credential and self._has_token else "")
-        rules.load_fsspec()
+        load_fsspec()
         from fsspec_xrootd import XRootDFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
-        self._guard, self._host = AddressGuard(access), where.host
-        for each in socket.getaddrinfo(where.host.strip("[]"), where.port, type=socket.SOCK_STREAM):
-            self._guard.check(where.host, str(each[4][0]))
+        with self.translating():
+            for each in socket.getaddrinfo(where.host.strip("[]"), where.port, type=socket.SOCK_STREAM):
+                self.check_address(where.host, str(each[4][0]))
         self._server: Any = XRootDFileSystem(
             f"{where.host}:{where.port}",
             locate_all_sources=False,
             timeout=_seconds(access.silent_s),
             skip_instance_cache=True,
         )
-        self._server.protocol, self._is_tls = where.scheme, where.scheme == "roots"
+        self._server.protocol = where.scheme
 
     def read(self, *, has_digest: bool) -> Iterator[bytes]:
         """Yield the content of a file, until the server answers that there is no more."""
         del has_digest  # the server always says where a file ends
-        if "?" in unquote(self._url) or not self._names:
-            raise PermanentFailure(f"{allowed_urls.shown(self._url)}: name a file, without a ?")
+        if "?" in unquote(self.url) or not self.where.folders:
+            raise PermanentFailure(f"{allowed_urls.shown(self.url)}: name a file, without a ?")
         path, read_bytes = self._path(()), 0
-        with self._translating():
+        with self._understanding():
             file = self._server.open(path, block_size=0, cache_type="none", size=_LARGEST)
             self._check_peers()
             before = self._server.info(path)
@@ -82,12 +73,12 @@ class Xrootd:
             after = self._server.info(path)
         if (before["size"], before["mtime"]) != (after["size"], after["mtime"]) or read_bytes != after["size"]:
             line = f"the file has changed while it was read, at {read_bytes} bytes of {after['size']}"
-            raise TemporaryFailure(f"{allowed_urls.shown(self._url)}: {line}")
+            raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def put(self, names: Names, file: StagedFile) -> None:
         """Send a file. A reader may see a part of it before all of it is there."""
         path = self._path(names)
-        with self._translating():
+        with self._understanding(TemporaryFailure):
             self._server.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._check_peers()
             with self._server.open(path, "wb", block_size=CHUNK_BYTES) as target:
@@ -96,13 +87,13 @@ class Xrootd:
             size_bytes = self._server.info(path)["size"]
         if size_bytes != file.size_bytes:
             line = f"the server has taken {size_bytes} bytes of {file.size_bytes}"
-            raise TemporaryFailure(f"{allowed_urls.shown(self._url)}: {line}")
+            raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def _path(self, names: Names) -> str:
         """Return a path as the library takes it: without escapes, so nothing in it may look like an option."""
-        path = f"/{'/'.join((*self._names, *names))}"
+        path = f"/{'/'.join((*self.where.folders, *names))}"
         if "?" in path or not path.isprintable():
-            raise PermanentFailure(f"{allowed_urls.shown(self._url)}: a name has a letter that no file there has")
+            raise PermanentFailure(f"{allowed_urls.shown(self.url)}: a name has a letter that no file there has")
         return path
 
     def _check_peers(self) -> None:
@@ -113,29 +104,27 @@ class Xrootd:
                     continue
                 with socket.socket(fileno=os.dup(int(name.name))) as one:
                     if one.family in {socket.AF_INET, socket.AF_INET6} and one.type == socket.SOCK_STREAM:
-                        self._guard.check(self._host, str(one.getpeername()[0]))
+                        self.check_address(self.where.host, str(one.getpeername()[0]))
 
     @contextmanager
-    def _translating(self) -> Generator[None]:
-        """Raise a `TransferFailed` or a `TimeoutError` for what the library says in an `OSError`."""
-        try:
-            yield
-        except OSError as error:
-            shown, text = allowed_urls.shown(self._url), _ERROR.sub("", " ".join(str(error).split())[:300])
-            number = _NUMBER.match(text)
-            if "expired" in text:
-                raise TimeoutError from None
-            if text.startswith("Redirect limit") and self._has_token:
-                line = f"{shown} is redirected, and a secret is shown to no other server: name the one with the file"
-                raise PermanentFailure(line) from None
-            if text.startswith("Redirect limit"):
-                raise PermanentFailure(f"{shown} is redirected more than {_MOST_REDIRECTS} times") from None
-            if text.startswith("Auth failed") or (number and number[0] in _REFUSALS):
-                advice = rules.advice(self._url, self._access.credential) if self._is_tls else ""
-                raise PermanentFailure(f"{shown}: the server refuses it ({text}){advice}") from None
-            if number and number[0] in _WRONG:
-                raise PermanentFailure(f"{shown}{_WRONG[number[0]]}") from None
-            raise TemporaryFailure(f"{shown}: {text}") from None
+    def _understanding(self, missing: type[TransferFailed] = PermanentFailure) -> Generator[None]:
+        """Raise what the library's words mean: its file system for fsspec raises an `OSError` for everything."""
+        with self.translating(missing):
+            try:
+                yield
+            except OSError as error:
+                text = _ERROR.sub("", str(error))
+                if "expired" in text:
+                    raise TimeoutError from None
+                if text.startswith(("[3010]", "[3030]", "Auth failed")):
+                    raise PermissionError(text) from None
+                if text.startswith(("[3011]", "[3015]", "[3016]")):
+                    raise FileNotFoundError(text) from None
+                if text.startswith("Redirect limit"):
+                    why = "a secret is shown to one server only" if self._has_token else "that too often"
+                    line = f"{allowed_urls.shown(self.url)} is redirected, and {why}: name the server with the file"
+                    raise PermanentFailure(line) from None
+                raise OSError(text) from None
 
 
 def _library_settings(silent_s: float, token: str) -> dict[str, str]:
@@ -153,7 +142,7 @@ def _library_settings(silent_s: float, token: str) -> dict[str, str]:
         "XRD_STREAMTIMEOUT": limit_s,
         "XRD_TIMEOUTRESOLUTION": "1",
         "XRD_METALINKPROCESSING": "0",  # else a file's name could make the library follow what the file lists
-        "XRD_REDIRECTLIMIT": "0" if token else str(_MOST_REDIRECTS),
+        "XRD_REDIRECTLIMIT": "0" if token else "10",
         "XrdSecPROTOCOL": "ztn" if token else "unix,host",
         "X509_CERT_DIR": os.environ.get("X509_CERT_DIR") or grid or "",
         "X509_CERT_FILE": system.cafile or "",
