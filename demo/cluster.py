@@ -15,8 +15,8 @@ from urllib.parse import quote
 import httpx
 
 from demo import nsenter
-from gleaner.control.setup.steps.answers import ControlAnswers
-from gleaner.control.setup.steps.roles import control_settings
+from gleaner.control.setup.answers import ControlAnswers
+from gleaner.control.setup.roles import control_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
@@ -291,7 +291,8 @@ def is_configured() -> bool:
 
 def _settings() -> str:
     """Return what `glean setup control` has written on the head, and what `images/head/entry.sh` has added."""
-    return control_settings(ControlAnswers("head")) + (ROOT / "deploy" / "settings" / "demo.toml").read_text()
+    written = control_settings(ControlAnswers(hosts=("head",))).content.decode()
+    return written + (ROOT / "deploy" / "settings" / "demo.toml").read_text()
 
 
 def settings_with(changes: Mapping[str, Mapping[str, object]] | None) -> str:

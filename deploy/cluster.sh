@@ -40,7 +40,7 @@ prepare_folders() {
 prepare_settings() {
     local from=$repo_dir/deploy
     [ -s "$cluster_dir/slurm/slurm.conf" ] || cp "$from/slurm/slurm.conf" "$cluster_dir/slurm/"
-    cp "$from"/slurm/{machine,cgroup}.conf "$from/slurm/job_submit.lua" "$cluster_dir/slurm/"
+    cp "$from"/slurm/{machine,cgroup,entitlements}.conf "$from/slurm/job_submit.lua" "$cluster_dir/slurm/"
     install -m 0600 -o $slurm_uid "$from/slurm/slurmdbd.conf" "$cluster_dir/slurm/" # slurmdbd refuses one that others may read
     install -m 0644 "$from"/settings/{agent.toml,privileged.json} "$cluster_dir/etc-node/"
     install -m 0644 "$from"/settings/{demo.toml,slurm-admin.conf} "$cluster_dir/etc-head/"

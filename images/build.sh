@@ -111,8 +111,6 @@ build_one() {
             locked agent >"$work/agent.lock"
             packages "$work/agent.lock" "$into/packages"
             cp -al "$(own)" "$into/own"
-            cp "$repo_dir/deploy/install-node.sh" "$into/own/usr/local/libexec/gleaner"
-            rm -r "$into/criu" # it is in the wheel
             mv "$into/sbin" "$into/own/usr/local"
             mv "$into/entry.sh" "$into/own"
             build node gleaner/slurm-base:$tag

@@ -12,7 +12,7 @@ mkdir -p /run/munge /run/slurm /var/log/slurm /var/lib/slurm/slurmd
 chown munge: /run/munge
 install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner /var/lib/gleaner/work
 ! with_slurm || install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
-/usr/local/libexec/gleaner/install-node.sh --yes >/dev/null # the programs are there: it makes their settings and the handshake folder
+install -d -o gleaner -g gleaner -m 0700 /run/gleaner-agent # as tmpfiles.d does on a real node
 
 wait_for() { # wait_for SECONDS WHAT LOG COMMAND...
     local until=$((SECONDS + $1)) what=$2 log=$3

@@ -71,7 +71,7 @@ def live() -> None:
         kill_wait_s=KILL_WAIT_S,
     )
     if "stuck" in sys.argv:  # all of it hangs, as when its log is on that storage
-        agent.outbox = StuckOutbox(agent.client.report)
+        agent.outbox = StuckOutbox(agent.client.report, agent.client.token_hash)
         agent._context = replace(agent._context, outbox=agent.outbox)
     threading.Thread(target=end_soon, args=(agent, runtime), daemon=True).start()
     main.run_to_end(agent)

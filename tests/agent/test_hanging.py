@@ -82,7 +82,7 @@ def test_an_agent_of_which_all_hangs_is_gone_in_time_too(control: Control, monke
         left_s.append(control.now_s)
         raise RunIsOver
 
-    agent.outbox = StuckOutbox(agent.client.report)
+    agent.outbox = StuckOutbox(agent.client.report, agent.client.token_hash)
     agent._context = replace(agent._context, outbox=agent.outbox)
     monkeypatch.setattr(os, "_exit", leave)
     control.clock.start(main._exit_in_time, agent)

@@ -23,14 +23,14 @@ def test_a_heartbeat_says_that_a_result_waits_and_the_agent_gets_it_with_the_rul
     job, agent = harness.user.submit(spec={"outputs": outputs}), harness.agent()
     agent.claim()
     assert agent.ask("beat", {}).json()["deliveries"] is False
-    assert agent.ask("deliver", NEW).json()["delivery"] is None
+    assert agent.ask("deliver", {}).json()["delivery"] is None
     published = harness.publish_output(job, 1)
     agent.completed(job, 1, published)
     assert agent.ask("beat", {}).json()["deliveries"] is True
-    assert agent.ask("deliver", NEW).json()["delivery"] == {
+    assert agent.ask("deliver", {}).json()["delivery"] == {
         "job": job, "attempt": 1, "number": 1, "digest": published.digest, "to": f"file:///data/atlas/{job}/",
         "keep": ["*.root"], "allowed": ["file:///data/atlas/"], "total_s": 3600, "silent_s": 60,
-        "has_secret": False,
+        "credential": {"version": 1, "url": None, "value": None},
     }  # fmt: skip
     assert agent.ask("beat", {}).json()["deliveries"] is False
     assert agent.ask("delivered", {"job": job, "number": 2}).status_code == 409
@@ -45,17 +45,14 @@ def test_a_delivery_is_tried_again_for_those_who_may_change_the_job(harness: Api
     job, agent = harness.user.submit(spec={"outputs": {"to": "file:///data/atlas/{job}/"}}), harness.agent()
     agent.claim()
     agent.completed(job, 1, harness.publish_output(job, 1))
-    agent.ask("deliver", NEW)
+    agent.ask("deliver", {})
     agent.ask("delivered", {"job": job, "number": 1, "failed": "a link", "may_pass": False})
     assert harness.caller("user", "eve", "cms").post(f"/v1/jobs/{job}/deliver", {}).status_code in {403, 404}
-    assert agent.ask("deliver", NEW).json()["delivery"] is None
+    assert agent.ask("deliver", {}).json()["delivery"] is None
     assert harness.user.post(f"/v1/jobs/{job}/deliver", {}).status_code == 200
-    assert agent.ask("deliver", NEW).json()["delivery"]["number"] == 2
+    assert agent.ask("deliver", {}).json()["delivery"]["number"] == 2
     other = harness.user.submit()
     assert "has no result that is to be delivered" in detail(harness.user.post(f"/v1/jobs/{other}/deliver", {}), 404)
-
-
-NEW = {"delivers": ["https", "file"]}
 
 
 def put_secret(harness: ApiHarness, url: str, group: str) -> None:
@@ -86,74 +83,50 @@ def test_a_targets_secret_goes_to_the_agent_that_delivers_and_to_nobody_else(dav
     put_secret(dav, "https://dav.example.org/atlas/", "cms")
     agent, other = dav.agent(), dav.agent("n2")
     job = done(dav, agent)
-    asked = {"job": job, "number": 1}
-    assert "try 0 to deliver" in detail(agent.ask("delivery-credential", asked), 409)
-    offered = agent.ask("deliver", NEW)
-    assert offered.json()["delivery"]["has_secret"] is True
-    assert "t0ken" not in offered.text
-    given = {"version": 1, "url": "https://dav.example.org/", "value": "atlas-t0ken"}
-    assert agent.ask("delivery-credential", asked).json() == given
-    assert "try 1 to deliver" in detail(other.ask("delivery-credential", asked), 409)
-    assert "try 1 to deliver" in detail(agent.ask("delivery-credential", asked | {"number": 2}), 409)
-    detail(dav.admin.post(f"/v1/agents/{agent.name}/delivery-credential", asked), 403)
-    detail(other.post(f"/v1/agents/{agent.name}/delivery-credential", asked), 403)
+    offered = agent.ask("deliver", {}).json()["delivery"]
+    assert (offered["job"], offered["number"]) == (job, 1)
+    assert offered["credential"] == {"version": 1, "url": "https://dav.example.org/", "value": "atlas-t0ken"}
+    assert other.ask("deliver", {}).json()["delivery"] is None
+    detail(dav.admin.post(f"/v1/agents/{agent.name}/deliver", {}), 403)
+    detail(other.post(f"/v1/agents/{agent.name}/deliver", {}), 403)
     assert "t0ken" not in dav.user.get(f"/v1/jobs/{job}").text
-    agent.ask("delivered", asked | {"failed": "busy"})
-    assert "try 1 to deliver" in detail(agent.ask("delivery-credential", asked), 409)
-    dav.now_s += 60
-    assert agent.ask("deliver", NEW).json()["delivery"]["number"] == 2
-    assert "try 2 to deliver" in detail(agent.ask("delivery-credential", asked), 409)
-    agent.ask("farewell", {"ended_s": dav.now_s})
-    assert agent.ask("delivery-credential", asked | {"number": 2}).status_code in {401, 403, 409}
 
 
-def test_an_agent_is_told_again_only_of_what_it_delivers(dav: ApiHarness) -> None:
-    files, both = dav.agent(), dav.agent("n2")
-    done(dav, files)
-    assert files.ask("beat", {}).json()["deliveries"] is True  # nobody knows what it delivers
-    assert files.ask("deliver", {"delivers": ["file"]}).json()["delivery"] is None
-    assert files.ask("beat", {}).json()["deliveries"] is False
-    assert both.ask("beat", {}).json()["deliveries"] is True
-    done(dav, files, "file:///data/atlas/{job}/")
-    assert files.ask("beat", {}).json()["deliveries"] is True
+def test_a_secret_that_control_cannot_open_is_a_failure_that_its_job_shows(dav: ApiHarness) -> None:
+    put_secret(dav, "https://dav.example.org/", "atlas")
+    dav.state.settings.queue.secret_key_file.unlink()
+    agent = dav.agent()
+    job = done(dav, agent)
+    assert agent.ask("deliver", {}).json()["delivery"] is None
+    delivery = dav.user.get(f"/v1/jobs/{job}").json()["delivery"]
+    assert (delivery["phase"], delivery["tries"]) == ("waiting", 1)
+    assert delivery["problem"].startswith("this site has no key for secrets")
+    assert agent.ask("deliver", {}).json()["delivery"] is None, "not before the pause"
 
 
 @pytest.mark.parametrize(
-    ("to", "said"),
+    ("urls", "said"),
     [
-        ("file:///data/cms/{job}/", "is not below a URL that this site allows"),
-        ("file:///data/atlas/../cms/{job}", "must not lead upward"),
-        ("file:///data/atlas/{run}", "only {campaign}, {index} and {job} are filled in"),
-        ("file:///data/atlas/{index}", "this is a single job: write {job}"),
-        ("file:///data/atlas/a?b", "a folder has no ?"),
-        ("ftp://host/a", "must begin with"),
+        (("file:///data/",), "needs {group} once, as the whole name of a folder"),
+        (("file:///data/x-{group}/",), "needs {group} once"),
+        (("file:///data/{group}/{group}/",), "needs {group} once"),
+        (("https://dav.example.org/?to=/{group}/",), "needs {group} once"),
+        (("https://{group}/",), "must be like https://host/name"),
+        (("https://*.example.org/{group}/",), "is not on one host of"),
+        (("root://host//{group}/",), "is not on one host of https or s3 or file"),
+        (("file:///data/shared/{group}/", "file:///data/{group}/"), "is in the folder in which file:///data/{group}/"),
+        (
+            ("s3://s3.amazonaws.com/{group}/", "s3://results/{group}/"),
+            "is in the folder in which s3://s3.amazonaws.com",
+        ),
     ],
 )
-def test_a_target_that_may_not_be_is_refused_in_one_line(harness: ApiHarness, to: str, said: str) -> None:
-    answer = harness.user.post("/v1/jobs", {"job": {"name": "a", "image": "i", "outputs": {"to": to}}})
-    assert answer.status_code in {409, 422}
-    assert said in detail(answer, answer.status_code)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "whose"),
-    [
-        ("file:///data/{group}/", "file:///data/shared/results/", "the group shared"),
-        ("file:///data/{group}/", "file:///data/", "each group"),
-        ("file:///data/{group}/", "file:///data/x-{group}/", "each group"),
-        ("file:///data/{group}/one/", "file:///data/two/{group}/", "the group one"),
-        ("file:///data/{group}/", "file:///data/x/{group}/", "the group x"),
-        ("https://{group}.example.org/", "https://dav.example.org/data/", "the group dav"),
-        ("https://*.example.org/{group}/", "https://dav.example.org/a/", "the group a"),
-        ("s3://{group}/", "s3://results/{group}/", "the group results"),
-    ],
-)
-def test_entries_that_give_a_groups_place_to_others_are_refused(one: str, other: str, whose: str) -> None:
-    for urls in ((one, other), (other, one)):
+def test_an_entry_that_gives_no_folder_to_each_group_alone_is_refused(urls: tuple[str, ...], said: str) -> None:
+    for order in (urls, urls[::-1]):
         with pytest.raises(ValidationError) as refused:
-            OutputSettings(urls=urls)
+            OutputSettings(urls=order)
         (only,) = refused.value.errors()
-        assert f"others could write over the results of {whose}" in only["msg"]
+        assert said in only["msg"]
         assert "\n" not in only["msg"]
 
 
@@ -161,20 +134,15 @@ def test_entries_that_give_a_groups_place_to_others_are_refused(one: str, other:
     "urls",
     [
         ("file:///data/{group}/", "https://dav.example.org/{group}/", "s3://s3.example.org/results/{group}/"),
-        ("file:///data/{group}/a/", "file:///data/{group}/a/b/", "file:///data/{group}/c/"),
-        ("file:///data/a-{group}/", "file:///data/b-{group}/"),
-        ("file:///data/{group}.d/", "file:///data/{group}.e/", "file:///data/a/"),
-        ("file:///data/{group}/{group}/", "file:///data/one/two/"),
-        ("file:///data/{group}/one/", "file:///data/one/{group}/", "file:///data/_/"),
-        ("file:///data/", "file:///data/shared/"),
-        ("https://a.example.org/{group}/", "https://a.example.org:444/x/", "https://b.example.org/x/"),
+        ("file:///data/{group}/a/", "file:///data/{group}/a/b/", "file:///data/{group}"),
+        ("https://a.example.org/{group}/", "https://a.example.org:444/x/{group}/", "https://b.example.org/x/{group}/"),
     ],
 )
 def test_entries_that_keep_groups_apart_are_taken(urls: tuple[str, ...]) -> None:
     assert OutputSettings(urls=urls).urls == urls
 
 
-@pytest.mark.parametrize("url", ["file:///data/storage/x/", "file:///data/", "file:///data/{group}/", "ftp://host/"])
+@pytest.mark.parametrize("url", ["file:///data/storage/{group}/", "file:///data/{group}/"])
 def test_a_folder_that_could_overwrite_the_storage_is_no_target(url: str) -> None:
-    with pytest.raises(ValidationError, match=r"which is Gleaner|must begin with"):
+    with pytest.raises(ValidationError, match=r"which is Gleaner"):
         Settings(storage=StorageSettings(folder=Path("/data/storage")), outputs=OutputSettings(urls=(url,)))

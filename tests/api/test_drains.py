@@ -64,10 +64,6 @@ def test_without_slurm_there_is_nothing_to_drain(harness: ApiHarness) -> None:
     assert "only a Slurm cluster's nodes" in detail(harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}), 409)
 
 
-def test_a_drain_that_there_is_not_is_not_found(harness: ApiHarness) -> None:
-    assert "there is no drain 7" in detail(harness.admin.get("/v1/drains/7"), 404)
-
-
 def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: ApiHarness) -> None:
     number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
     with transaction(slurm.state.engine) as db:

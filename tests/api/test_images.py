@@ -1,9 +1,11 @@
 """Images that groups push: pieces come in any order and any number of times, and only what is whole gets a name."""
 
 import json
+import sqlite3
 import tarfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from tests.made_images import MadeImage, digest, hexed, of_sizes, tar
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
-from gleaner.control.daemon.storage_gc import remove_garbage
+from gleaner.control.daemon.storage_gc import ORPHAN_AGE_S, remove_garbage, remove_orphans
 from gleaner.control.models.images import KEEP_PIECES_S, PIECE_BYTES
 from gleaner.control.settings import ImageSettings
 
@@ -70,29 +72,13 @@ def limit(harness: ApiHarness, **images: object) -> None:
     harness.state.settings = settings.model_copy(update={"images": ImageSettings.model_validate(images)})
 
 
-def test_an_image_is_pushed_listed_used_by_a_job_and_removed(harness: ApiHarness, tmp_path: Path) -> None:
-    image = MadeImage()
-    row = pushed(harness.user, image, "pi")
-    assert row == {
-        "name": "pi:latest",
-        "group": "atlas",
-        "image_id": image.image_id,
-        "architecture": "amd64",
-        "size_bytes": sum(map(len, image.layers)),
-        "pushed_s": harness.now_s,
-        "pusher": "alice",
-        "jobs": 0,
-    }
-    assert pieces_left(tmp_path) == []
-    job = harness.user.submit(spec={"image": "pi"})
-    assert harness.user.get(f"/v1/jobs/{job}").json()["image_id"] == image.image_id
-    assert [one["jobs"] for one in harness.user.get("/v1/images").json()] == [1]
-    assert "1 unended job needs it" in detail(remove(harness.user, "pi"), 409)
-    assert harness.storage.keys("images") == [image_key(image.image_id)]
-    harness.user.post(f"/v1/jobs/{job}/cancel")
-    assert remove(harness.user, "pi").json()["image_id"] == image.image_id
-    assert harness.storage.keys("images") == []
-    assert "no image pi:latest" in detail(harness.user.get("/v1/images/pi"), 404)
+def left_after_a_day(harness: ApiHarness) -> Sequence[str]:
+    """The images that are left a day later."""
+    began_s = harness.state.steady_clock()
+    for at_s in (began_s, began_s + ORPHAN_AGE_S + 1):
+        harness.state.steady_clock = partial(float, at_s)
+        remove_orphans(harness.state)
+    return harness.storage.keys("images")
 
 
 def test_the_stored_archive_is_one_for_docker_load_and_has_no_name(harness: ApiHarness) -> None:
@@ -139,11 +125,11 @@ def test_pieces_that_nobody_goes_on_with_are_removed_after_a_week(harness: ApiHa
     send_all(harness.user, [*old.pieces(), *new.pieces()])
     assert missing(harness.user, old) == []
     assert len(pieces_left(tmp_path)) == 2
-    remove_garbage(harness.state, harness.now_s + KEEP_PIECES_S - 60)
+    remove_garbage(harness.state, harness.now_s + KEEP_PIECES_S - 60, by_age=True)
     assert len(pieces_left(tmp_path)) == 2
     harness.now_s += KEEP_PIECES_S + 1
     assert missing(harness.user, new) == []
-    remove_garbage(harness.state, harness.now_s)
+    remove_garbage(harness.state, harness.now_s, by_age=True)
     assert pieces_left(tmp_path) == [hexed(piece) for piece in new.pieces()]
 
 
@@ -208,6 +194,8 @@ def test_a_groups_images_are_the_groups(harness: ApiHarness) -> None:
     ]
     assert remove(harness.user, "pi:1").status_code == 200
     assert harness.storage.keys("images") == [image_key(image.image_id)]
+    assert remove(other, "pi:1").status_code == 200
+    assert left_after_a_day(harness) == []
 
 
 def test_only_the_pusher_a_manager_or_an_admin_gives_a_name_to_another_image_or_removes_it(harness: ApiHarness) -> None:
@@ -218,7 +206,7 @@ def test_only_the_pusher_a_manager_or_an_admin_gives_a_name_to_another_image_or_
     detail(bob.post("/v1/images", of_sizes([5]).push()), 403)
     detail(remove(bob, "pi:1"), 403)
     assert pushed(harness.user, of_sizes([5]))["image_id"] == of_sizes([5]).image_id
-    assert len(harness.storage.keys("images")) == 1  # nothing needs the first one any more
+    assert len(left_after_a_day(harness)) == 1  # nothing needs the first one any more
     headers = harness.admin.headers
     assert harness.client.delete("/v1/images/pi:1?group=atlas", headers=headers).status_code == 200
     assert "group" in detail(remove(harness.admin, "pi:1"), 422)
@@ -232,9 +220,9 @@ def test_sizes_are_limited(harness: ApiHarness) -> None:
     pushed(harness.user, image)
     send_all(harness.user, of_sizes([2**19]).pieces())
     assert "glean image rm" in detail(harness.user.post("/v1/images", of_sizes([2**19]).push("two:1")), 409)
+    assert harness.storage.keys("images") == [image_key(image.image_id)], "what is refused is not stored before"
     assert [row["name"] for row in harness.user.get("/v1/images").json()] == ["pi:1"]
-    pushed(harness.user, of_sizes([2**19]))  # in place of the first: there is room, and what was refused is removed
-    assert harness.storage.keys("images") == [image_key(of_sizes([2**19]).image_id)]
+    pushed(harness.user, of_sizes([2**19]))  # in place of the first: there is room
 
 
 def test_unfinished_pushes_are_limited_too(harness: ApiHarness) -> None:
@@ -257,18 +245,27 @@ def test_an_admin_can_forbid_pushes(harness: ApiHarness) -> None:
     assert len(harness.user.get("/v1/images").json()) == 1
 
 
-def test_agents_and_strangers_have_no_images(harness: ApiHarness) -> None:
-    agent = harness.agent()
-    detail(agent.get("/v1/images"), 403)
-    detail(send(agent, b"x"), 403)
-    detail(harness.nobody.get("/v1/images"), 401)
-
-
-def test_an_image_that_a_push_left_half_done_in_the_storage_is_stored_anew(harness: ApiHarness) -> None:
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_commit_that_fails_or_whose_answer_is_lost_removes_nothing(
+    is_committed: bool, harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may know by now what was stored."""
     image = MadeImage()
-    with harness.storage.draft(image_key(image.image_id)) as draft:
-        draft.add(IMAGE_PART, [b"something else"])
-        draft.publish({})
+    send_all(harness.user, image.pieces())
+    commit, fails = harness.state.engine.dialect.do_commit, [True]
+
+    def lose_answer(connection: Any) -> None:
+        if image_key(image.image_id) in harness.storage.keys("images") and fails:
+            if is_committed:
+                commit(connection)
+            fails.clear()
+            raise sqlite3.OperationalError("server closed the connection unexpectedly")
+        commit(connection)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(harness.state.engine.dialect, "do_commit", lose_answer)
+        assert harness.user.post("/v1/images", image.push()).status_code >= 500
+    assert [row["name"] for row in harness.user.get("/v1/images").json()] == ["pi:1"] * is_committed
     pushed(harness.user, image)
     harness.user.submit(spec={"image": "pi:1"})
     assert image.layers[0] in stored_archive(harness, image)

@@ -9,7 +9,7 @@ from tests.made_images import digest
 from tests.made_inputs import MadeInput, packed
 
 from gleaner.agent.job.inputs import INPUT_PART, input_key
-from gleaner.control.daemon.storage_gc import remove_inputs
+from gleaner.control.daemon.storage_gc import forget_inputs
 from gleaner.control.settings import DAY_S, InputSettings
 
 pytestmark = pytest.mark.slow
@@ -95,12 +95,6 @@ def test_no_more_pieces_are_taken_than_the_size_has(harness: ApiHarness) -> None
     assert harness.storage.keys("inputs") == []
 
 
-def test_two_inputs_of_one_name_are_refused(harness: ApiHarness) -> None:
-    put(harness.user)
-    job = {"name": "pi", "image": "gleaner/pi", "inputs": [NAMED, NAMED]}
-    assert "two inputs are called a.cmnd" in detail(harness.user.post("/v1/jobs", {"job": job}), 422)
-
-
 def test_limits_are_one_line_that_names_them(harness: ApiHarness) -> None:
     limit(harness, group_gib=3e-6)
     assert put(harness.user).status_code == 201
@@ -118,10 +112,9 @@ def test_an_input_goes_when_no_job_needs_it_and_nobody_has_used_it_for_days(harn
     put(harness.user)
     job = harness.user.submit(spec={"inputs": [NAMED]})
     harness.now_s += 8 * DAY_S
-    assert remove_inputs(harness.state, harness.now_s) == 0
+    assert forget_inputs(harness.state, harness.now_s) == 0
     harness.user.post(f"/v1/jobs/{job}/cancel")
     assert missing(harness.user, ONE) == []  # somebody is about to use it
-    assert remove_inputs(harness.state, harness.now_s + 6 * DAY_S) == 0
-    assert remove_inputs(harness.state, harness.now_s + 8 * DAY_S) == 1
-    assert harness.storage.keys("inputs") == []
+    assert forget_inputs(harness.state, harness.now_s + 6 * DAY_S) == 0
+    assert forget_inputs(harness.state, harness.now_s + 8 * DAY_S) == 1
     assert missing(harness.user, ONE) == [ONE.content]

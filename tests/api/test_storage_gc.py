@@ -55,7 +55,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiHarne
 
 
 def _collect(harness: ApiHarness) -> list[str]:
-    return remove_archives(harness.state.engine, harness.storage)
+    return remove_archives(harness.state)
 
 
 def _lose(harness: ApiHarness, agent: str) -> None:
@@ -94,17 +94,6 @@ def test_what_the_current_attempt_has_published_but_not_reported_is_kept(harness
     assert _collect(harness) == []
 
 
-def test_the_last_two_checkpoints_stay(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    agent = harness.agent()
-    for attempt in range(1, 5):
-        agent.claim()
-        assert agent.saved(job, attempt, harness.publish_checkpoint(job, attempt)).status_code == 204
-    assert _collect(harness) == [checkpoint_key(job, 1, 1), checkpoint_key(job, 2, 1)]
-    assert harness.storage.keys("jobs") == [checkpoint_key(job, 3, 1), checkpoint_key(job, 4, 1)]
-    assert _collect(harness) == []
-
-
 def test_of_periodic_saves_the_last_two_stay_and_what_is_not_reported_yet(harness: ApiHarness) -> None:
     job = harness.user.submit()
     agent = harness.agent()
@@ -131,22 +120,6 @@ def test_a_complete_job_keeps_its_output_and_nothing_else(harness: ApiHarness) -
     harness.publish_output(job, 1)
     assert _collect(harness) == [output_key(job, 1), checkpoint_key(job, 2, 1)]
     assert harness.user.get(f"/v1/jobs/{job}/output").content == b"tar"
-
-
-def test_a_broken_checkpoint_does_not_take_the_one_before_with_it(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    agent = harness.agent()
-    for attempt in (1, 2):
-        agent.claim()
-        agent.saved(job, attempt, harness.publish_checkpoint(job, attempt))
-    for attempt in (3, 4, 5):  # one node's word breaks nothing
-        other = harness.agent(f"n{attempt}")
-        other.claim()
-        other.report(job, attempt, "return", {"why": "checkpoint broken"})
-    assert harness.user.get(f"/v1/jobs/{job}").json()["checkpoints"][0]["attempt"] == 1
-    assert _collect(harness) == []  # what is called broken is set aside until the job has ended
-    harness.user.post(f"/v1/jobs/{job}/cancel")
-    assert sorted(_collect(harness)) == [checkpoint_key(job, 1, 1), checkpoint_key(job, 2, 1)]
 
 
 def test_what_the_queue_does_not_know_is_left_alone(harness: ApiHarness) -> None:
@@ -255,10 +228,11 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
     draft = harness.storage.draft("jobs/1/attempt-1/output")
     draft.__enter__().add("memory", [b"x"])
     with capture_logs() as said:
-        remove_garbage(harness.state, now_s)
-        remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2)
+        remove_garbage(harness.state, now_s, by_age=True)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2, by_age=True)
         assert len(said) == 1
-        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=False)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=True)
     draft.__exit__(None, None, None)
     counts = dict.fromkeys(("archives", "inputs", "orphans", "pieces", "drafts", "tokens", "logs"), 0)
     nothing = {"event": "garbage collected", "log_level": "info", **counts}
@@ -276,7 +250,7 @@ def test_what_else_is_among_the_agents_files_keeps_no_old_file_there(harness: Ap
     for file in (token, old):
         file.write_text("")
     os.utime(old, (now_s, now_s - LOG_AGE_S - 60))
-    remove_garbage(harness.state, now_s)
+    remove_garbage(harness.state, now_s, by_age=True)
     assert [file.exists() for file in (token, old)] == [False, False]
 
 

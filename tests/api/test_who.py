@@ -11,6 +11,7 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.storage_gc import forget_tokens
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, jobs, retention, tokens
 from gleaner.control.queue.database import transaction
@@ -190,9 +191,12 @@ def test_a_metrics_token_reads_the_metrics_and_nothing_else(harness: ApiHarness)
     )
 
 
-def remove_old_rows(harness: ApiHarness) -> None:
+def remove_old_tokens(harness: ApiHarness) -> None:
     state = harness.state
     retention.remove_old_rows(state.engine, state.writing, state.settings.queue, state.settings.history, harness.now_s)
+    folder = state.settings.storage.folder / "agents"
+    (folder / "some-agent").mkdir(parents=True, exist_ok=True)
+    forget_tokens(state, folder, harness.now_s)
 
 
 @pytest.mark.slow
@@ -204,7 +208,7 @@ def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(harness:
     harness.now_s += 1
     assert "expired" in detail(agent.ask("beat", {}), 401)
     harness.now_s += tokens.LATE_REPORTS_S + 1
-    remove_old_rows(harness)
+    remove_old_tokens(harness)
     with harness.state.engine.connect() as db:
         assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
     assert harness.user.get("/v1/status").status_code == 200, "people's tokens stay"
@@ -218,7 +222,7 @@ def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(harness: Ap
         agents.expire(db, agent.name, now_s=harness.now_s, losses_until_held=3)
         assert agents.close_silent(db, agent.name, now_s=harness.now_s, losses_until_held=3, reason="gone")
     harness.now_s += 2 * tokens.LATE_REPORTS_S
-    remove_old_rows(harness)
+    remove_old_tokens(harness)
     with harness.state.engine.connect() as db:
         assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
 

@@ -25,7 +25,7 @@ indices: 0-11
 group: atlas
 hold: true
 saves_itself: {signal: SIGUSR1, exit_code: 3}
-retry_on: [137, 75]
+retry_on: [137, 75, 75]
 never_retry_on: 1
 compute_limit: 1.5h
 needs_at_least: 20m

@@ -173,15 +173,6 @@ def test_what_is_no_job_is_one_clear_line(harness: CliHarness, job: str) -> None
 
 
 @pytest.mark.slow
-def test_decisions_that_are_not_there_or_not_ones_own_are_one_clear_line(
-    admin: CliHarness, harness: CliHarness
-) -> None:
-    assert harness.refused("explain", "99", code=1).startswith("there is no decision 99")
-    assert "about jobs of other groups" in harness.refused("explain", str(stored(admin, "job 77")), code=3)
-    assert harness.refused("why", "99", code=1) == "there is no job 99"
-
-
-@pytest.mark.slow
 def test_a_decision_of_a_live_claim_replayed_is_the_same(admin: CliHarness, harness: CliHarness) -> None:
     job = waits_between_others(admin, harness)
     harness.node.claim()

@@ -36,11 +36,13 @@ FULL: dict[str, Any] = DETAIL | {
     "job": JOB | END, "image_id": "sha256:" + "a" * 64, "failed_because": "exit code 3", "counted_s": 59.0,
     "spec": SPEC | {
         "saves_itself": {"signal": "SIGUSR1", "exit_code": 85}, "retry_on": [75, 137], "never_retry_on": [2],
+        "most_memory_mib": 4096, "disk_mib": 2048, "silent_limit_s": 1800,
     },
     "attempts": [ATTEMPT, ATTEMPT | {"attempt": 2, "ending": None, "from_attempt": None, "save_s": 2.25}],
 }  # fmt: skip
 BARE: dict[str, Any] = DETAIL | {
     "job": JOB | ALONE | {"held": False, "submitter": ""}, "unsaved_because": "cannot be saved: it has a queue",
+    "last_failure": "memory limit 512 MiB reached; starts from the beginning with 1 GiB",
     "spec": SPEC | {"needs_at_least_s": None, "compute_limit_s": None, "environment": {}},
     "checkpoints": [], "output_bytes": None, "attempts": [], "events": [],
 }  # fmt: skip

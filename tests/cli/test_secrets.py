@@ -92,10 +92,3 @@ def test_a_mistake_is_one_line_before_control_is_asked(
     line = harness.refused("secret", "set", *arguments, code=2)
     assert said in line
     assert "wJalr" not in line
-
-
-def test_control_without_a_key_says_what_an_admin_does(harness: CliHarness, tmp_path: Path) -> None:
-    (tmp_path / "secrets.key").unlink()
-    line = harness.refused("secret", "set", *CEPH, "--from-file", "keys", code=3)
-    assert "makes" in line
-    assert "`glean control prepare`" in line

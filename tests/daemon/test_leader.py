@@ -20,7 +20,7 @@ from gleaner.control.daemon.leader import GAP_TICKS, Leadership, is_dead, this_p
 from gleaner.control.policy.node_health import FIRST_CANARY_S
 from gleaner.control.queue import agents, leader, node_health, queries
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
-from gleaner.control.queue.errors import NotLeading, Refused
+from gleaner.control.queue.errors import NotLeading
 
 ELSEWHERE = "other:7:1:elsewhere"
 FACTS = NodeFacts(node="n1", cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x")
@@ -289,14 +289,6 @@ def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
     assert not state.is_leader
     with pytest.raises(NotLeading), state.writing():
         pytest.fail("it writes")
-
-
-def test_an_agent_that_was_given_up_may_not_come_back_once_it_is_closed(with_agent: Engine) -> None:
-    with transaction(with_agent) as db:
-        agents.expire(db, "a", now_s=1000 + LEASE_S + 1, losses_until_held=3)
-        agents.close_silent(db, "a", now_s=2000, losses_until_held=3, reason="gone")
-    with pytest.raises(Refused), transaction(with_agent) as db:
-        agents.record_heartbeat(db, "a", Heartbeat(), lease_s=LEASE_S, now_s=2001)
 
 
 def test_a_process_whose_name_is_no_utf8_is_not_the_leader_that_had_its_number() -> None:

@@ -17,7 +17,7 @@ from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, deliveries, drains, jobs, node_health, stop
+from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health, stop
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
 from gleaner.control.settings import OutputSettings, RoundSettings
@@ -71,7 +71,9 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
 
 def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
     """Let a job with this target succeed on the first agent; return the job and the agent, which lives on."""
-    harness.state.settings = harness.state.settings.model_copy(update={"outputs": OutputSettings(urls=(target,))})
+    harness.state.settings = harness.state.settings.model_copy(
+        update={"outputs": OutputSettings(urls=("file:///d/{group}/",))}
+    )
     spec = JobSpec(name="j", image="i", outputs=OutputSpec(to=target))
     rules = jobs.SubmissionRules(1, targets=(target,))
     with transaction(harness.state.engine) as db:
@@ -90,7 +92,7 @@ def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
 def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
-    _, agent = leave_a_result_for("file:///d/", harness)
+    _, agent = leave_a_result_for("file:///d/g/", harness)
     harness.round()
     assert len(harness.agents()) == 1  # the agent that is there delivers
     harness.farewell(agent)
@@ -99,65 +101,10 @@ def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
     assert len(harness.agents()) == 2
 
 
-def test_a_result_that_the_agents_cannot_deliver_brings_none_until_one_may_know_how(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    job, agent = leave_a_result_for("s3://store.site/bucket/", harness)
-    harness.state.delivery_asks.note(agent, ("https", "file"), now_s=harness.now_s)
-    harness.farewell(agent)
-    end_jobs(faked.folder)
-    harness.round()
-    assert len(harness.agents()) == 1
-    with snapshot(harness.state.engine) as db:
-        delivery = deliveries.find(db, job)
-    assert delivery is not None
-    assert delivery.trouble == ("no agent here delivers to s3://: the nodes lack its library")
-    harness.ahead_s += deliveries.KNOWN_FOR_S
-    harness.round()
-    assert len(harness.agents()) == 2
-
-
 def test_the_wrong_clock_of_a_node_that_is_gone_is_forgotten(harness: DaemonHarness, faked: FakedSlurm) -> None:
     harness.state.wrong_clocks = {"n1": 3.0, "gone": -2.0}
     harness.round()
     assert harness.state.wrong_clocks == {"n1": 3.0}
-
-
-def test_no_agent_is_submitted_for_a_job_that_no_known_node_can_restore(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    (job,) = harness.submit_jobs(1)
-    harness.submit_jobs(3)
-    harness.round()
-    first, second, third = harness.agents()
-    harness.register(first.name, "n1", criu="4.2")
-    (given,) = harness.claim(first.name).jobs
-    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-    with transaction(harness.state.engine) as db:
-        attempt_reports.record_save(db, job, 1, Saved(checkpoint=made, slice=Slice(started_s=1.0)), now_s=harness.now_s)
-    assert given.job == job
-    for name, node in ((second.name, "n2"), (third.name, "n3")):
-        harness.register(name, node, criu="4.1")
-        (other,) = harness.claim(name).jobs
-        assert other.job != job
-        with transaction(harness.state.engine) as db:
-            attempt_reports.record_completion(
-                db, other.job, 1, Completed(exit_code=0, slice=Slice(started_s=1.0)), now_s=harness.now_s
-            )
-    (last,) = harness.claim(second.name).jobs
-    with transaction(harness.state.engine) as db:
-        jobs.cancel(db, last.job, now_s=harness.now_s)
-    for agent in (first, second, third):
-        harness.farewell(agent.name)
-    end_jobs(faked.folder)
-    harness.round()
-    (later,) = [agent for agent in harness.agents() if agent.phase == "submitted"]  # n1 can restore it
-    harness.register(later.name, "n1", criu="4.1")  # but has been changed back
-    harness.farewell(later.name)
-    end_jobs(faked.folder)
-    harness.round()
-    harness.round()
-    assert len(harness.agents()) == 4
 
 
 def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(

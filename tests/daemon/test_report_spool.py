@@ -23,9 +23,10 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
+from gleaner.agent.reporting.spooled_report import hash_of, prove
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.daemon.storage_gc import remove_tokens
-from gleaner.control.queue import attempt_reports, queries
+from gleaner.control.daemon.storage_gc import forget_tokens, remove_tokens
+from gleaner.control.queue import agents, attempt_reports, queries, tokens
 from gleaner.control.queue.database import snapshot
 
 SLICE = Slice(started_s=1.0)
@@ -43,8 +44,15 @@ def leave(harness: DaemonHarness, agent: str, number: int, path: str, message: M
     folder = harness.folder / "agents" / agent / "reports"
     folder.mkdir(exist_ok=True)
     file = folder / f"{number:06}.json"
-    file.write_text(json.dumps({"path": path, "body": message.model_dump_json()}))
+    file.write_text(proved(harness, agent, path, message.model_dump_json()))
     return file
+
+
+def proved(harness: DaemonHarness, agent: str, path: str, body: str) -> str:
+    """Return a report as the agent writes it, with its token; of an agent without one, as anybody else might."""
+    token = harness.folder / "agents" / agent / "token"
+    key = hash_of(token.read_text().strip()) if token.exists() else "guessed"
+    return prove(path, body, key).model_dump_json()
 
 
 def unread(harness: DaemonHarness, agent: str) -> list[tuple[str, str]]:
@@ -77,12 +85,54 @@ def test_a_report_of_another_agents_attempt_is_set_aside(harness: DaemonHarness)
     _, given = an_agent_with_a_job(harness)
     path = f"/jobs/{given.job}/attempts/{given.attempt}"
     (harness.folder / "agents" / "another").mkdir()
+    (harness.folder / "agents" / "another" / "token").write_text("secret")
+    with harness.state.writing() as db:
+        agents.expect(db, name="another", end_s=9e9, token_hash=hash_of("secret"), now_s=harness.now_s)
     leave(harness, "another", 0, f"{path}/completed", Completed(exit_code=0, slice=SLICE))
     leave(harness, "another", 1, f"{path}/log", LogLines(first=0, lines=("not mine",)))
     assert take_spooled_reports(harness.state, harness.now_s) == 0
     assert harness.state_of(given.job) == "Running"
     said = f"attempt {given.attempt} of job {given.job} belongs to another agent\n"
     assert [reason for _, reason in unread(harness, "another")] == [said, said]
+
+
+def test_a_file_that_its_agent_has_not_written_is_no_report_wherever_it_lies(harness: DaemonHarness) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    path = f"/jobs/{given.job}/attempts/{given.attempt}/completed"
+    failed, passed = (Completed(exit_code=code, slice=SLICE).model_dump_json() for code in (1, 0))
+    true = prove(path, failed, hash_of((harness.folder / "agents" / agent / "token").read_text().strip()))
+    forged = [
+        prove(path, failed, hash_of("another agent's token")),
+        prove(path, failed, ""),
+        true.model_copy(update={"body": passed}),
+        true.model_copy(update={"path": path.replace("completed", "saved")}),
+    ]
+    contents = [one.model_dump_json() for one in forged] + [true.model_dump_json(exclude={"proof"})]
+    folder = harness.folder / "agents" / agent / "reports"
+    folder.mkdir()
+    for number, content in enumerate(contents):
+        (folder / f"{number:06}.json").write_text(content)
+    assert take_spooled_reports(harness.state, harness.now_s) == 0
+    assert harness.state_of(given.job) == "Running"
+    kept = unread(harness, agent)
+    assert [content for content, _ in kept] == contents
+    assert [reason for _, reason in kept[:-1]] == [f"it has no proof that {agent} has written it\n"] * len(forged)
+
+
+def test_the_proof_counts_for_as_long_as_reports_wait_however_long_control_was_away(harness: DaemonHarness) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    path = f"/jobs/{given.job}/attempts/{given.attempt}/completed"
+    leave(harness, agent, 0, path, Completed(exit_code=0, slice=SLICE))
+    leave(harness, agent, 1, f"/agents/{agent}/farewell", Deregistration(ended_s=harness.now_s))
+    later_s = harness.now_s + 30 * 24 * 3600.0
+    forget_tokens(harness.state, harness.folder / "agents", later_s)
+    assert take_spooled_reports(harness.state, later_s) == 2
+    assert harness.state_of(given.job) == "Complete"
+    with snapshot(harness.state.engine) as db:
+        assert len(tokens.agents_hashes(db, agent)) == 1
+    forget_tokens(harness.state, harness.folder / "agents", later_s)
+    with snapshot(harness.state.engine) as db:
+        assert tokens.agents_hashes(db, agent) == ()
 
 
 NEWER = '{"exit_code": 0, "slice": {"started_s": 1.0}, "colour": {"is": "blue"}}'

@@ -99,8 +99,10 @@ class World:
         self.fixed[given.name] = StoredInput.model_validate(known.model_dump() | {"name": given.name})
         return self.fixed[given.name]
 
-    def settle(self, *inputs: UrlInput | StoredInput, job: int = 7, agent: UrlInputs | None = None) -> Assignment:
-        return (agent or self.agent).settle(assigned(*inputs, job=job), threading.Event())
+    def settle(
+        self, *inputs: UrlInput | StoredInput, job: int = 7, submission: int = 1, agent: UrlInputs | None = None
+    ) -> Assignment:
+        return (agent or self.agent).settle(assigned(*inputs, job=job, submission=submission), threading.Event())
 
     def read(self, settled: Assignment) -> bytes:
         self.inputs.stage(settled, threading.Event())
@@ -111,9 +113,12 @@ class World:
         return content
 
 
-def assigned(*inputs: UrlInput | StoredInput, job: int = 7) -> Assignment:
+def assigned(*inputs: UrlInput | StoredInput, job: int = 7, submission: int = 1) -> Assignment:
     spec = JobSpec(name="j", image="i", command=("count", "9"))
-    return Assignment(job=job, attempt=1, group="g", spec=spec, memory_mib=64, inputs=inputs, fetch_rules=RULES)
+    return Assignment(
+        job=job, attempt=1, group="g", submission=submission, spec=spec, memory_mib=64, inputs=inputs,
+        fetch_rules=RULES,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -162,27 +167,39 @@ def test_another_submission_fetches_a_file_anew_unless_its_digest_was_given(worl
     world.settle(ONE)
     world.fixed.clear()
     world.content = b"second"
-    assert world.read(world.settle(ONE.model_copy(update={"submitted_s": 2.0}), job=8)) == b"second"
+    assert world.read(world.settle(ONE, job=8, submission=2)) == b"second"
     assert len(world.fetches) == 2
     world.content = b"first"
     given = ONE.model_copy(update={"sha256": f"sha256:{hashlib.sha256(b'first').hexdigest()}"})
-    for submitted_s in (3.0, 4.0):
+    for submission in (3, 4):
         world.fixed.clear()
-        settled = world.settle(given.model_copy(update={"submitted_s": submitted_s}), job=9)
+        settled = world.settle(given, job=9, submission=submission)
     assert world.read(settled) == b"first"
     assert len(world.fetches) == 3
 
 
-def test_what_was_fetched_and_is_gone_is_fetched_anew(world: World) -> None:
-    world.settle(ONE)
-    world.fixed.clear()
-    world.settle(ONE, job=8)
+def test_control_is_asked_for_an_input_once_for_all_jobs_of_a_submission(world: World) -> None:
+    asked: list[tuple[int, str]] = []
+    world.agent.fix_input = lambda job, attempt, given: (
+        asked.append((job, given.name)) or world.fix_input(job, attempt, given)
+    )
+    again = ONE.model_copy(update={"name": "again.lhe", "into_job": True})
+    for job in range(7, 17):
+        assert world.read(world.settle(ONE, again, job=job)) == b"first"
+    assert asked == [(7, "a.lhe"), (7, "a.lhe"), (7, "again.lhe")], "before it is stored, after that, and by its name"
     assert len(world.fetches) == 1
-    world.fixed.clear()
+
+
+def test_what_was_fetched_and_is_gone_is_fetched_anew(world: World) -> None:
+    given = ONE.model_copy(update={"sha256": f"sha256:{hashlib.sha256(b'first').hexdigest()}"})
+    for submission in (1, 2):
+        world.settle(given, submission=submission)
+        world.fixed.clear()
+    assert len(world.fetches) == 1
     world.stored.clear()  # nobody needed it, and it was removed
     world.storage.delete(world.storage.keys("inputs")[0])
-    world.content = b"second"
-    assert world.read(world.settle(ONE, job=9)) == b"second"
+    assert world.read(world.settle(given, submission=3)) == b"first"
+    assert len(world.fetches) == 2
 
 
 def test_what_the_group_has_is_not_stored_again(world: World) -> None:
@@ -254,9 +271,9 @@ def test_an_input_that_only_this_node_finds_broken_is_no_reason_to_fetch_it_anew
     node = Node(tmp_path / "work", world.storage)
     (settled,) = world.settle(ONE).inputs
     assert isinstance(settled, StoredInput)
-    agent = dataclasses.replace(world.agent, fix_input=lambda *_: settled)
-    node.context = dataclasses.replace(node.context, url_inputs=agent)
     swapped = settled.model_copy(update={"digest": f"sha256:{'0' * 64}"})
+    agent = dataclasses.replace(world.agent, fix_input=lambda *_: swapped)
+    node.context = dataclasses.replace(node.context, url_inputs=agent)
     event = asyncio.run(launched(make_executor(node.context, assigned(swapped))))
     assert isinstance(event, lifecycle.NotStarted)
     assert event.why is ReturnReason.INPUT_MISSING

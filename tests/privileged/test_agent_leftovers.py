@@ -22,6 +22,7 @@ from gleaner.agent.privileged.common.agent_leftovers import (
 )
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.helper import main as helper
+from gleaner.control.setup import shipped
 
 US = os.getuid()
 OTHER = 4321
@@ -180,8 +181,8 @@ def test_the_watchdog_asks_for_it_at_once_and_goes_on(tmp_path: Path) -> None:
     for program in ("docker", "gleaner-helper"):
         (tmp_path / "bin" / program).write_text(f'#!/bin/sh\necho "{program} $1" >>{tmp_path}/calls\n')
         (tmp_path / "bin" / program).chmod(0o755)
-    watchdog = Path(__file__).parents[2] / "deploy" / "watchdog"
-    (tmp_path / "watchdog").write_text(watchdog.read_text().replace("PATH=", f"PATH={tmp_path}/bin:", 1))
+    watchdog = shipped.content(shipped.WATCHDOG).decode()
+    (tmp_path / "watchdog").write_text(watchdog.replace("PATH=", f"PATH={tmp_path}/bin:", 1))
     environment = {
         "GLEANER_WATCHDOG_LEAK_DIRS": f"{tmp_path}/nowhere",
         "GLEANER_WATCHDOG_PERIOD_S": "0.05",

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tests.privileged.waiting import wait_until
 
-WATCHDOG = Path(__file__).parents[2] / "deploy" / "watchdog"
+from gleaner.control.setup import shipped
+
+WATCHDOG = shipped.content(shipped.WATCHDOG).decode()
 
 
 def leak(folder: Path, name: str, *, old: bool = True) -> Path:
@@ -27,7 +29,7 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "docker").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "docker").chmod(0o755)
-    script = WATCHDOG.read_text().replace("PATH=", f"PATH={tmp_path}/bin:", 1)
+    script = WATCHDOG.replace("PATH=", f"PATH={tmp_path}/bin:", 1)
     (tmp_path / "watchdog").write_text(script)
     return tmp_path
 

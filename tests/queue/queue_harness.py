@@ -40,6 +40,10 @@ LEASE_S = 60.0
 SPENT = Slice(started_s=1.0, restore_s=2.0, compute_s=30.0, save_s=3.0)
 
 
+def computed(seconds: float) -> Slice:
+    return Slice(started_s=1.0, compute_s=seconds)
+
+
 FACTS: dict[str, Any] = {
     "cpus": 64,
     "memory_mib": 65536,
@@ -141,7 +145,14 @@ class QueueHarness:
         )
 
     def record_checkpoint(
-        self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0, chain: str | None = None
+        self,
+        job: int,
+        attempt: int,
+        *,
+        number: int = 1,
+        log_lines: int = 0,
+        chain: str | None = None,
+        spent: Slice = SPENT,
     ) -> bool:
         made = Checkpoint(
             attempt=attempt,
@@ -155,17 +166,30 @@ class QueueHarness:
             attempt_reports.record_checkpoint,
             job,
             attempt,
-            Checkpointed(checkpoint=made, slice=SPENT),
+            Checkpointed(checkpoint=made, slice=spent),
             now_s=self.now_s,
         )
 
-    def record_completion(self, job: int, attempt: int, *, exit_code: int = 0, output: bool = False) -> None:
-        left = Output(digest=digest(99), size_bytes=5) if output else None
-        report = Completed(exit_code=exit_code, output=left, slice=SPENT)
+    def record_completion(
+        self,
+        job: int,
+        attempt: int,
+        *,
+        exit_code: int = 0,
+        output: bool = False,
+        unmatched: tuple[str, ...] = (),
+        spent: Slice = SPENT,
+        **more: Any,
+    ) -> None:
+        left = Output(digest=digest(99), size_bytes=5, unmatched=unmatched) if output else None
+        report = Completed(exit_code=exit_code, output=left, slice=spent, **more)
         self.do(attempt_reports.record_completion, job, attempt, report, now_s=self.now_s)
 
-    def record_return(self, job: int, attempt: int, why: ReturnReason, detail: str = "") -> None:
-        self.do(attempt_reports.record_return, job, attempt, Returned(why=why, detail=detail), now_s=self.now_s)
+    def record_return(
+        self, job: int, attempt: int, why: ReturnReason, detail: str = "", *, spent: Slice | None = None
+    ) -> bool:
+        report = Returned(why=why, detail=detail, slice=spent)
+        return self.do(attempt_reports.record_return, job, attempt, report, now_s=self.now_s)
 
     def broken(self, agent: str, detail: str = "") -> None:
         """Let one agent call the checkpoint of its job broken, again and again, until the queue believes it."""

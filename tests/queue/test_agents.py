@@ -125,19 +125,12 @@ def test_registering_twice_is_no_error_and_an_unknown_agent_is(harness: QueueHar
         harness.record_heartbeat("b")
 
 
-def test_an_agent_that_has_not_registered_may_not_claim(harness: QueueHarness) -> None:
+def test_an_agent_that_has_not_registered_may_neither_claim_nor_beat(harness: QueueHarness) -> None:
     harness.do(agents.expect, name="a", end_s=5.0, token_hash="x", now_s=1.0)
     with pytest.raises(Refused, match="agent a may not claim: it is submitted"):
         harness.claim("a")
-
-
-def test_a_silent_agent_gets_no_work_until_it_beats(harness: QueueHarness) -> None:
-    harness.job()
-    harness.agent("a")
-    harness.silence()
-    assert harness.claim("a") == ()
-    harness.record_heartbeat("a")
-    assert len(harness.claim("a")) == 1
+    with pytest.raises(Refused, match="agent a may not beat: it is submitted"):
+        harness.record_heartbeat("a")
 
 
 def test_a_node_is_excluded_after_three_failures_in_a_row_and_a_success_clears_it(harness: QueueHarness) -> None:

@@ -6,7 +6,6 @@ from tests.queue.queue_harness import LEASE_S, QueueHarness, digest
 from gleaner.agent.messages import Checkpoint, Checkpointed, ReturnReason, Slice
 from gleaner.control.queue import attempt_reports
 from gleaner.control.queue.errors import Invalid, NotCurrent
-from gleaner.control.queue.logs import read
 from gleaner.control.states import State
 
 
@@ -27,25 +26,6 @@ def test_a_lost_attempt_leaves_its_last_periodic_save(harness: QueueHarness) -> 
     made = harness.claim_one(harness.agent("b")).checkpoint
     assert made is not None
     assert (made.attempt, made.number, made.digest, made.log_lines) == (1, 2, digest(2), 20)
-
-
-def test_what_was_written_after_the_last_periodic_save_is_superseded(harness: QueueHarness) -> None:
-    job = _running(harness)
-    harness.log(job, 1, 0, "one", "two", "three")
-    harness.record_checkpoint(job, 1, log_lines=2)
-    harness.silence()
-    harness.claim_one(harness.agent("b"))
-    harness.log(job, 2, 2, "again three")
-    assert harness.look(read, job, 0, 10).lines == ("one", "two", "again three")
-
-
-def test_only_the_last_two_checkpoints_are_named(harness: QueueHarness) -> None:
-    job = _running(harness)
-    for number in (1, 2, 5):
-        harness.record_checkpoint(job, 1, number=number)
-    assert harness.named(job) == {(1, 5), (1, 2)}
-    harness.record_save(job, 1, number=6)
-    assert harness.named(job) == {(1, 6), (1, 5)}
 
 
 def test_besides_the_last_two_the_newest_that_shares_no_file_with_the_last_stays_named(harness: QueueHarness) -> None:
@@ -152,16 +132,3 @@ def test_a_periodic_save_shows_how_the_time_was_spent_so_far(harness: QueueHarne
     harness.expire()
     (attempt,) = harness.detail(job).attempts
     assert (attempt.ending, attempt.started_s, attempt.compute_s, attempt.save_s) == ("lost", 1.0, 30.0, 3.0)
-
-
-@pytest.mark.parametrize("end", ["cancel", "complete"])
-def test_a_complete_job_takes_no_periodic_save(harness: QueueHarness, end: str) -> None:
-    job = _running(harness)
-    if end == "cancel":
-        harness.cancel(job)
-    else:
-        harness.record_completion(job, 1)
-    before = harness.everything()
-    with pytest.raises(NotCurrent, match="it has ended"):
-        harness.record_checkpoint(job, 1)
-    assert harness.everything() == before

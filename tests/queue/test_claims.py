@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.job_spec import JobSpec, SelfSave
+from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Checkpoint, ClaimRequest, ReturnReason, Saved, Slice, Stream
 from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
@@ -32,9 +32,10 @@ def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harnes
 
 
 def test_the_order_holds_across_jobs_of_different_sizes(harness: QueueHarness) -> None:
-    jobs = [harness.job(cpus=1 + n % 3, memory_mib=100 * (1 + n % 2)) for n in range(12)]
+    first, *others = [harness.job(cpus=1 + n % 3, memory_mib=100 * (1 + n % 2)) for n in range(12)]
+    harness.cancel(first)  # so that the oldest job of the oldest lane is not the oldest of all
     harness.agent("a")
-    assert [each.job for each in harness.claim("a")] == jobs
+    assert [each.job for each in harness.claim("a")] == others
 
 
 def test_as_many_jobs_as_fit_cores_and_memory_are_handed_out(harness: QueueHarness) -> None:
@@ -63,41 +64,28 @@ def test_large_and_small_jobs_fill_what_is_left(harness: QueueHarness) -> None:
     assert [each.job for each in harness.claim("a", cpus=5)] == [sizes[0], sizes[2], sizes[4]]
 
 
-def test_a_held_job_waits_for_its_release(harness: QueueHarness) -> None:
-    job = harness.job(hold=True)
-    harness.agent("a")
-    assert harness.claim("a") == ()
-    harness.release(job)
-    assert harness.claim_one("a").job == job
-
-
-def test_an_assignment_says_all_that_the_agent_must_know(harness: QueueHarness) -> None:
-    harness.submit(
-        indices=(7,),
-        name="zmumu",
-        image="gleaner/pythia",
-        command=("generate", "--seed={index}"),
-        environment={"OUT": "run{index}"},
-        cpus=2,
-        memory_mib=700,
-    )
+def test_an_assignment_has_the_whole_specification_with_the_index_filled_in(harness: QueueHarness) -> None:
+    spec: dict[str, Any] = {
+        "name": "zmumu", "image": "gleaner/pythia", "command": ("generate", "--seed={index}"),
+        "environment": {"OUT": "run{index}"}, "cpus": 2, "memory_mib": 700, "retries": 4, "compute_limit_s": 3600,
+        "silent_limit_s": 1800, "disk_mib": 2048, "saves_itself": {"signal": "SIGUSR1", "exit_code": 3},
+    }  # fmt: skip
+    (job,) = harness.submit(indices=(7,), **spec).jobs
     made = harness.claim_one(harness.agent("a"))
-    assert (made.job, made.attempt, made.group, made.spec.name, made.image) == (
-        1,
-        1,
-        "physics",
-        "zmumu",
-        "gleaner/pythia",
-    )
-    assert (made.spec.command, made.spec.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
-    assert (made.spec.cpus, made.memory_mib, made.checkpoint) == (2, 704, None), "700 is rounded up to a step"
+    assert (made.job, made.attempt, made.group, made.image) == (job, 1, "physics", "gleaner/pythia")
+    filled_in = {"command": ("generate", "--seed=7"), "environment": {"OUT": "run7"}}
+    assert made.spec == JobSpec.model_validate(spec | filled_in | {"memory_mib": made.memory_mib})
+    assert harness.detail(job).spec == made.spec
+    assert (made.memory_mib, made.checkpoint) == (704, None), "700 is rounded up to a step"
 
 
-def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(harness: QueueHarness) -> None:
+def test_the_next_agent_gets_the_checkpoint_as_it_was_reported(harness: QueueHarness) -> None:
     job = harness.job()
     open_lines = {Stream.STDOUT: "Y2Fmww==", Stream.STDERR: "aGFsZg=="}
     digest = f"sha256:{'0' * 64}"
-    made = Checkpoint(attempt=1, number=1, digest=digest, size_bytes=1, log_lines=3, open_lines=open_lines)
+    made = Checkpoint(
+        attempt=1, number=1, digest=digest, size_bytes=1, log_lines=3, open_lines=open_lines, silent_s=1200.5
+    )
     harness.claim_one(harness.agent("a"))
     harness.do(
         attempt_reports.record_save, job, 1, Saved(checkpoint=made, slice=Slice(started_s=1)), now_s=harness.now_s
@@ -107,15 +95,6 @@ def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(harness: Queue
     again = harness.claim_one("a").checkpoint
     assert again is not None
     assert again.open_lines == {}
-
-
-def test_an_assignment_says_how_the_workload_saves_itself(harness: QueueHarness) -> None:
-    job = harness.job(saves_itself={"signal": "SIGUSR1"})
-    assert harness.claim_one(harness.agent("a")).spec.saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
-    assert harness.detail(job).spec.saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
-    other = harness.job()
-    assert harness.claim_one("a").spec.saves_itself is None
-    assert harness.detail(other).spec.saves_itself is None
 
 
 def test_an_index_is_filled_in_only_where_there_is_one(harness: QueueHarness) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import event
 from tests.queue.queue_harness import QueueHarness
 
@@ -14,7 +15,7 @@ from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
 LEASE_S, FAILURES = 100.0, 3
-TAKING: dict[str, Any] = {"delivers": ("file",), "lease_s": LEASE_S, "most_failures": FAILURES}
+TAKING: dict[str, Any] = {"lease_s": LEASE_S, "most_failures": FAILURES}
 
 
 @pytest.fixture
@@ -130,36 +131,6 @@ def test_a_delivery_whose_agents_all_end_before_it_is_given_up(site: QueueHarnes
     assert not site.look(deliveries.is_due, now_s=site.now_s)
 
 
-def test_what_no_agent_delivers_says_so_until_one_takes_it(site: QueueHarness) -> None:
-    job = done(site)
-    unable = ({"https"}, {"s3"})
-    assert not site.look(deliveries.is_due, now_s=site.now_s, abilities=unable)
-    assert site.look(deliveries.is_due, now_s=site.now_s, abilities=(*unable, {"file"}))
-    site.do(deliveries.record_no_agent, (*unable, {"file"}), now_s=site.now_s)
-    assert found(site, job).trouble == ""
-    site.do(deliveries.record_no_agent, unable, now_s=site.now_s)
-    assert found(site, job).trouble == "no agent here delivers to file://: the nodes lack its library"
-    assert taken(site) == (job, 1)
-    assert found(site, job).trouble == ""
-    site.do(deliveries.record_no_agent, unable, now_s=site.now_s)
-    assert found(site, job).trouble == ""  # it is under way
-    end(site, job, 1, failed="the disk is full")
-    assert found(site, job).trouble == "the last try failed: the disk is full"
-
-
-def test_an_agents_answer_counts_for_a_while() -> None:
-    asks = deliveries.DeliveryAsks()
-    assert (asks.of("a", now_s=0), asks.lately(now_s=0)) == (None, None)
-    asks.note("a", ["file"], now_s=0)
-    asks.note("b", ["s3", "file"], now_s=10)
-    asks.note("c", ["file"], now_s=10)
-    assert asks.of("a", now_s=20) == ({"file"},)
-    assert asks.lately(now_s=20) == {frozenset({"file"}), frozenset({"s3", "file"})}
-    assert asks.of("a", now_s=deliveries.KNOWN_FOR_S) is None
-    asks.note("b", ["file"], now_s=deliveries.KNOWN_FOR_S)
-    assert asks.lately(now_s=deliveries.KNOWN_FOR_S + 10) == {frozenset({"file"})}
-
-
 def test_heartbeats_and_claims_look_through_the_deliveries_in_question_only(sqlite_url: str) -> None:
     site = QueueHarness(connect(sqlite_url))
     asked: list[tuple[str, Any]] = []
@@ -219,10 +190,14 @@ def test_what_no_other_try_changes_is_given_up_at_once_and_may_be_asked_for_anew
             "file:///data/other/{index}/",
             "is not below a URL that this site allows: an admin may add it to urls in [out",
         ),
+        ("file:///data/physics/../other/{job}", "must not lead upward"),
+        ("file:///data/physics/{run}", "only {campaign}, {index} and {job} are filled in"),
+        ("file:///data/physics/a?b", "a folder has no ?"),
+        ("ftp://host/a", "must begin with"),
     ],
 )
 def test_a_target_that_may_not_be_is_refused_at_the_submission(site: QueueHarness, to: str, said: str) -> None:
-    with pytest.raises((Invalid, Refused)) as refused:
+    with pytest.raises((Invalid, Refused, ValidationError)) as refused:
         site.submit(indices=(1, 2), outputs={"to": to})
     assert said in str(refused.value)
     with pytest.raises(Invalid, match="this is a single job"):

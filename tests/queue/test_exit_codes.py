@@ -1,13 +1,10 @@
 """The exit codes after which a job is tried again, or has failed for good."""
 
 import pytest
-from pydantic import ValidationError
-from tests.queue.queue_harness import QueueHarness
+from tests.queue.queue_harness import QueueHarness, computed
 
-from gleaner.agent.job_spec import JobSpec
-from gleaner.agent.messages import Completed, Slice
 from gleaner.control.policy.node_health import JOBS_UNTIL_SUSPECT
-from gleaner.control.queue import attempt_reports, node_health
+from gleaner.control.queue import node_health
 from gleaner.control.states import Outcome, State
 
 NODES = ("n1", "n2")
@@ -17,8 +14,7 @@ def _fail(harness: QueueHarness, exit_code: int, *, computed_s: float = 100.0, r
     """Let the one job that waits fail so on one of two nodes."""
     (work,) = next(work for work in map(harness.claim, NODES) if work)
     harness.now_s += computed_s
-    report = Completed(exit_code=exit_code, reason=reason, slice=Slice(started_s=1.0, compute_s=computed_s))
-    harness.do(attempt_reports.record_completion, work.job, work.attempt, report, now_s=harness.now_s)
+    harness.record_completion(work.job, work.attempt, exit_code=exit_code, reason=reason, spent=computed(computed_s))
 
 
 def _job(harness: QueueHarness, **spec: object) -> int:
@@ -48,6 +44,13 @@ def test_a_code_that_has_a_meaning_never_stands_alone(harness: QueueHarness) -> 
     cause = "exit code 139: SIGSEGV, an access to memory that is not the program's"
     assert (detail.attempts[-1].detail, detail.last_failure) == (cause, cause)
     assert detail.events[-1].detail == f"{cause}; starts over, 4 retries left"
+
+
+@pytest.mark.parametrize("exit_code", [142, 152, 153])
+def test_of_a_job_that_was_ended_at_a_limit_the_limit_says_all(harness: QueueHarness, exit_code: int) -> None:
+    job = _job(harness)
+    _fail(harness, exit_code, reason="silent limit 30 min reached")
+    assert harness.detail(job).last_failure == "silent limit 30 min reached"
 
 
 def test_with_a_list_of_codes_to_try_again_all_others_end_the_job(harness: QueueHarness) -> None:
@@ -87,29 +90,5 @@ def test_failures_that_end_jobs_at_once_still_speak_against_their_node(harness: 
         harness.agent(node, node=node)
     for _ in range(JOBS_UNTIL_SUSPECT):
         job = harness.job(never_retry_on=[3])
-        report = Completed(exit_code=3, slice=Slice(started_s=1.0))
-        attempt = harness.claim_one("bad").attempt
-        harness.do(attempt_reports.record_completion, job, attempt, report, now_s=harness.now_s)
+        harness.record_completion(job, harness.claim_one("bad").attempt, exit_code=3, spent=computed(0.0))
     assert list(harness.look(node_health.unhealthy, harness.now_s)) == ["bad"]
-
-
-def test_the_codes_are_shown_in_order_and_each_once(harness: QueueHarness) -> None:
-    detail = harness.detail(harness.job(retry_on=[137, 75, 75], never_retry_on=[1]))
-    assert (detail.spec.retry_on, detail.spec.never_retry_on) == ((75, 137), (1,))
-    plain = harness.detail(harness.job())
-    assert (plain.spec.retry_on, plain.spec.never_retry_on) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"retry_on": [3, 1], "never_retry_on": [2, 3]}, "exit code 3 is in retry_on too; leave it in one of the two"),
-        ({"retry_on": []}, "at least 1 item"),
-        ({"retry_on": [0]}, "greater than or equal to 1"),
-        ({"never_retry_on": [256]}, "less than or equal to 255"),
-        ({"never_retry_on": [True]}, "should be a number"),
-    ],
-)
-def test_lists_that_make_no_sense_are_refused(spec: dict[str, object], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        JobSpec.model_validate({"name": "run", "image": "pythia"} | spec)

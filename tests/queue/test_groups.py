@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
@@ -14,10 +14,8 @@ from gleaner.agent.messages import Assignment, ClaimRequest, ReturnReason
 from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import claims, decisions, queries
-from gleaner.control.queue.attempt_reports import NODES_UNTIL_BROKEN
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.queries import GroupUsage, Waiting, group_usage
-from gleaner.control.queue.tables import JOB, LANE
 from gleaner.control.states import State
 
 
@@ -122,29 +120,6 @@ def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness)
     harness.job(group="chemistry", hold=True)
     harness.job(group="biology")
     assert harness.look(group_usage) == GroupUsage(4, {"physics": 3}, frozenset({"physics", "biology"}))
-
-
-def test_saved_refused_or_started_over_a_job_stays_among_those_of_its_group(harness: QueueHarness) -> None:
-    jobs = [harness.job(group=group) for group in ("chemistry", "physics", "biology")]
-    groups = [harness.row(job).group for job in jobs]
-
-    def of_lanes() -> list[str]:
-        lanes = select(LANE.c.group).join(JOB, JOB.c.lane == LANE.c.id).order_by(JOB.c.id)
-        with harness.engine.connect() as connection:
-            return list(connection.execute(lanes).scalars())
-
-    harness.agent("a")
-    claim(harness, "a", Shares())
-    for job in jobs:
-        harness.record_save(job, 1)
-        assert of_lanes() == groups
-    told = (ReturnReason.INCOMPATIBLE, *[ReturnReason.CHECKPOINT_BROKEN] * NODES_UNTIL_BROKEN)
-    for attempt, why in enumerate(told, 2):
-        assert len(claim(harness, harness.agent(f"agent-{attempt}"), Shares())) == 3
-        for job in jobs:
-            harness.record_return(job, attempt, why)
-            assert of_lanes() == groups
-    assert [harness.row(job).state for job in jobs] == [State.NEW] * 3
 
 
 def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(harness: QueueHarness) -> None:

@@ -155,17 +155,6 @@ def test_lines_of_earlier_attempts_go_before_those_of_the_latest(harness: QueueH
     assert harness.look(logs.read_all, job, 0, 10).lines == ("x" * 999 + "b",) * 5
 
 
-def test_a_log_of_before_there_was_a_bound_is_counted_when_something_is_added(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.log(job, 1, 0, *["x" * 1000] * 50)
-    harness.do(logs.forget_size, job)
-    harness.log_bytes = 20_000
-    harness.log(job, 1, 50, "last")
-    assert kept_bytes(harness, job) <= 20_000
-    assert harness.look(logs.read, job, 0, 100).lines[-1] == "last"
-
-
 def test_whatever_is_added_twice_late_or_removed_the_count_is_what_is_there(harness: QueueHarness) -> None:
     chance = random.Random(1)
     harness.log_bytes = 4000

@@ -5,7 +5,6 @@ from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Order, ReturnReason
 from gleaner.control.queue import jobs, queries
-from gleaner.control.queue.errors import NotCurrent
 from gleaner.control.states import Outcome, State
 
 
@@ -27,36 +26,6 @@ def test_a_silent_agent_loses_its_jobs_saved_if_a_checkpoint_is_whole_and_else_n
     assert harness.expire() == []
 
 
-def test_a_late_report_of_the_latest_attempt_counts(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.silence()
-    harness.now_s += 1e6
-    harness.record_completion(job, 1, output=True)
-    assert harness.row(job).outcome is Outcome.SUCCEEDED
-    assert harness.endings(job) == ["succeeded"]
-
-
-def test_a_late_save_after_a_loss_is_where_the_job_goes_on(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.silence()
-    harness.record_save(job, 1, number=3, log_lines=9)
-    (again,) = harness.claim(harness.agent("b"))
-    assert again.checkpoint is not None
-    assert (again.checkpoint.attempt, again.checkpoint.number, again.checkpoint.log_lines) == (1, 3, 9)
-
-
-def test_the_report_of_an_attempt_that_was_overtaken_is_refused(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.silence()
-    harness.claim(harness.agent("b"))
-    with pytest.raises(NotCurrent, match="attempt 1 of job 1 may not report this any more: attempt 2 is the latest"):
-        harness.record_completion(job, 1)
-    harness.record_completion(job, 2)
-
-
 def test_a_silent_agent_that_beats_again_keeps_what_nobody_has_claimed(harness: QueueHarness) -> None:
     kept, taken = harness.submit(indices=(1, 2)).jobs
     harness.claim(harness.agent("a"))
@@ -74,8 +43,7 @@ def test_an_agent_revives_only_its_own_attempts(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
     harness.silence()
-    harness.agent("b")
-    assert harness.record_heartbeat("b", (job, 1)).orders == (Order.DROP,)
+    assert harness.record_heartbeat(harness.agent("b"), (job, 1)).orders == (Order.DROP,)
     assert harness.row(job).state is State.NEW
 
 

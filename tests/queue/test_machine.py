@@ -49,7 +49,7 @@ class Pretended:
     believes: dict[tuple[int, int], Assignment] = field(default_factory=dict)
     numbers: Counter[tuple[int, int]] = field(default_factory=Counter)
     """The number of each attempt's last checkpoint."""
-    sent: list[Callable[[], None]] = field(default_factory=list)
+    sent: list[Callable[[], object]] = field(default_factory=list)
     dead: bool = False
 
 
@@ -185,7 +185,7 @@ class Interleavings(RuleBasedStateMachine):
         with self.engine.connect() as connection:
             return set(connection.execute(told).scalars())
 
-    def sender(self, work: Assignment, how: str) -> Callable[[], None]:
+    def sender(self, work: Assignment, how: str) -> Callable[[], object]:
         job, attempt, harness = work.job, work.attempt, self.harness
         if how == "saved":
             return lambda: harness.record_save(job, attempt, number=1000, log_lines=attempt)

@@ -2,24 +2,20 @@
 
 import pytest
 from pydantic import ValidationError
-from tests.queue.queue_harness import QueueHarness
+from tests.queue.queue_harness import QueueHarness, computed
 
 from gleaner.agent.job_spec import JobSpec, SelfSave
-from gleaner.agent.messages import Assignment, Completed, ReturnReason, Slice
+from gleaner.agent.messages import Assignment, ReturnReason
 from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
-from gleaner.control.queue import attempt_reports, node_health
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue import node_health
 from gleaner.control.states import Outcome, State
 
 
 def _meet_limit(harness: QueueHarness, work: Assignment, *, exit_code: int = 137) -> None:
-    report = Completed(
-        exit_code=exit_code,
-        reason=f"memory limit {work.memory_mib} MiB reached",
-        slice=Slice(started_s=1.0, compute_s=1.0),
-        out_of_memory=True,
+    reason = f"memory limit {work.memory_mib} MiB reached"
+    harness.record_completion(
+        work.job, work.attempt, exit_code=exit_code, reason=reason, out_of_memory=True, spent=computed(1.0)
     )
-    harness.do(attempt_reports.record_completion, work.job, work.attempt, report, now_s=harness.now_s)
 
 
 def test_it_continues_from_its_last_checkpoint_with_twice_the_memory_and_says_so(harness: QueueHarness) -> None:
@@ -84,7 +80,7 @@ def test_neither_the_lists_of_exit_codes_nor_the_node_have_to_do_with_it(harness
     )
 
 
-def test_the_report_once_more_changes_nothing_and_that_of_an_old_attempt_is_refused(harness: QueueHarness) -> None:
+def test_the_report_once_more_changes_nothing(harness: QueueHarness) -> None:
     harness.job(memory_mib=512, most_memory_mib=4096)
     agent = harness.agent("a")
     work = harness.claim_one(agent)
@@ -92,17 +88,6 @@ def test_the_report_once_more_changes_nothing_and_that_of_an_old_attempt_is_refu
     before = harness.everything()
     _meet_limit(harness, work)
     assert harness.everything() == before
-    harness.claim_one(agent)
-    lost = harness.everything()
-    with pytest.raises(Refused):
-        harness.do(
-            attempt_reports.record_completion,
-            work.job,
-            work.attempt,
-            Completed(exit_code=1, slice=Slice(started_s=1.0), out_of_memory=True),
-            now_s=harness.now_s,
-        )
-    assert harness.everything() == lost
 
 
 def test_the_report_of_an_attempt_that_was_given_up_as_lost_counts(harness: QueueHarness) -> None:

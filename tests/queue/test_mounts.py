@@ -1,16 +1,14 @@
 """A job that mounts folders of its node is given only to agents of nodes that have them."""
 
-from typing import Any
-
 import pytest
-from tests.queue.queue_harness import SPENT, QueueHarness
+from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.job_spec import JobSpec, UrlInputSpec
-from gleaner.agent.messages import Completed, ReturnReason
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
-from gleaner.control.queue import attempt_reports, compatibility, jobs, queries, relocation
+from gleaner.control.queue import compatibility, jobs, queries, relocation
 from gleaner.control.queue.attempt_reports import NODES_UNTIL_HELD
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.jobs import SubmissionRules
@@ -71,30 +69,6 @@ def test_where_no_node_can_fetch_a_jobs_input_the_job_says_so(harness: QueueHarn
     assert lacking(harness, job) == {"n1": "what fetches https:// inputs"}
     assert claimed(harness, "a") == []
     assert claimed(harness, harness.agent("b", node="n2", fetches=("https",))) == [job]
-
-
-@pytest.mark.parametrize("saves_itself", [None, {"signal": "SIGTERM"}])
-def test_whatever_becomes_of_the_job_it_mounts_the_same(harness: QueueHarness, saves_itself: Any) -> None:
-    job = harness.job(mounts=(A,), retries=9, saves_itself=saves_itself, memory_mib=512, most_memory_mib=1024)
-    harness.agent("without")
-    harness.agent("with", mounts=(A,))
-    harness.agent("other", mounts=(A,))
-
-    def attempt(agent: str) -> int:
-        harness.record_heartbeat("without")
-        assert harness.claim("without") == ()
-        harness.record_heartbeat(agent)
-        (work,) = harness.claim(agent)
-        assert (work.job, work.spec.mounts) == (job, (A,))
-        return work.attempt
-
-    harness.record_save(job, attempt("with"), has_memory=saves_itself is None)
-    harness.record_return(job, attempt("with"), ReturnReason.CANNOT_RESTORE)
-    met_limit = Completed(exit_code=137, reason="memory limit", slice=SPENT, out_of_memory=True)
-    harness.do(attempt_reports.record_completion, job, attempt("other"), met_limit, now_s=harness.now_s)
-    harness.record_completion(job, attempt("other"), exit_code=1)
-    harness.now_s += LONGEST_ELSEWHERE_S
-    assert attempt("with")
 
 
 def test_a_job_migrates_only_to_a_node_with_the_folder(harness: QueueHarness) -> None:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from tests.effort import examples
 from tests.queue.agents_harness import AT_ONCE, CORES, WELL, Floor
-from tests.queue.queue_harness import QueueHarness
+from tests.queue.queue_harness import QueueHarness, computed
 
-from gleaner.agent.messages import Completed, ReturnReason, Slice
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import node_health as policy
 from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue import attempt_reports, lanes, node_health, queries
+from gleaner.control.queue import lanes, node_health, queries
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.queue.tables import ATTEMPT, FAILURE, JOB, NODE
 from gleaner.control.states import Outcome, State
@@ -39,8 +39,7 @@ def _fail(harness: QueueHarness, node: str, *, computed_s: float = 0.0) -> int:
     """Let a job be claimed on this node, and fail there."""
     work = harness.claim_one(node)
     harness.now_s += computed_s
-    report = Completed(exit_code=1, slice=Slice(started_s=1.0, compute_s=computed_s))
-    harness.do(attempt_reports.record_completion, work.job, work.attempt, report, now_s=harness.now_s)
+    harness.record_completion(work.job, work.attempt, exit_code=1, spent=computed(computed_s))
     return work.job
 
 
@@ -206,8 +205,7 @@ def test_a_quick_failure_does_not_cost_a_job_what_it_has_saved_until_another_nod
     harness.now_s += 20
     assert harness.claim("bad") == ()
     assert harness.claim_one("n1").checkpoint is not None
-    report = Completed(exit_code=1, slice=Slice(started_s=1.0))
-    harness.do(attempt_reports.record_completion, job, 3, report, now_s=harness.now_s)
+    harness.record_completion(job, 3, exit_code=1, spent=computed(0.0))
     assert (harness.row(job).state, harness.detail(job).failures) == (State.NEW, 2)
 
 
@@ -396,20 +394,6 @@ def test_a_node_that_called_a_checkpoint_broken_gets_it_again_though_the_next_ag
     assert harness.claim_one("bad").job == job
 
 
-def test_what_is_known_of_failures_outlives_a_restart_of_control(queue_engine: Engine) -> None:
-    harness = QueueHarness(queue_engine)
-    _jobs(harness, 20)
-    for node in ("bad", "good"):
-        harness.agent(node, node=node)
-    for _ in range(5):
-        _fail(harness, "bad")
-    waiting = harness.look(lanes.paused_until, 1)
-    again = QueueHarness(connect(queue_engine.url.render_as_string(hide_password=False)), now_s=harness.now_s)
-    assert again.claim("bad") == ()
-    assert again.look(lanes.paused_until, 1) == waiting
-    assert len(again.claim("good")) == 15
-
-
 def test_a_job_that_was_cancelled_or_held_in_its_pause_stays_so(harness: QueueHarness) -> None:
     cancelled, held = _jobs(harness, 2)
     harness.agent("only", node="only")
@@ -432,16 +416,6 @@ def test_jobs_that_pause_are_no_work_for_the_planner(harness: QueueHarness) -> N
     harness.now_s += 16
     harness.claim("only", cpus=0 + 1, memory_mib=1)
     assert [each.count for each in harness.look(queries.waiting)] == [1]
-
-
-def test_the_same_failure_reported_again_changes_nothing(harness: QueueHarness) -> None:
-    (job,) = _jobs(harness, 1)
-    harness.agent("n1", node="n1")
-    harness.claim_one("n1")
-    harness.record_completion(job, 1, exit_code=1)
-    before = harness.everything()
-    harness.record_completion(job, 1, exit_code=1)
-    assert harness.everything() == before
 
 
 @pytest.mark.slow

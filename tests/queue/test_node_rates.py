@@ -1,6 +1,7 @@
 """Node rates: what reports have measured on each node, and what a new agent is told of it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.queue.queue_harness import LEASE_S, SPENT, QueueHarness, digest
@@ -9,6 +10,7 @@ from gleaner.agent.messages import (
     Checkpoint,
     Checkpointed,
     Completed,
+    Deregistration,
     NodeRates,
     RestoreMeasurement,
     Returned,
@@ -18,7 +20,7 @@ from gleaner.agent.messages import (
     Way,
 )
 from gleaner.agent.timing.save_cost import MIB, MOST_SAMPLES
-from gleaner.control.policy.node_rates import RateRules
+from gleaner.control.policy.node_rates import ERRORS_KEPT, RateRules
 from gleaner.control.queue import agents, node_rates
 from gleaner.control.queue.database import connect
 
@@ -26,32 +28,27 @@ DAY = 86_400.0
 RULES = RateRules(half_life_s=60 * DAY, prior_s=30 * DAY)
 
 
-def _measured(mib: int, took_s: float) -> SaveMeasurement:
-    return SaveMeasurement(memory_bytes=mib * MIB, stored_bytes=1, took_s=took_s, way=Way.SHIM)
+def _measured(mib: int, took_s: float, expected_s: float | None = None) -> SaveMeasurement:
+    return SaveMeasurement(memory_bytes=mib * MIB, stored_bytes=1, took_s=took_s, expected_s=expected_s, way=Way.SHIM)
 
 
-def _saved(mib: int = 100, took_s: float = 1.0) -> Saved:
+def _saved(mib: int = 100, took_s: float = 1.0, expected_s: float | None = None) -> Saved:
     made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
-    return Saved(checkpoint=made, slice=SPENT, measured=_measured(mib, took_s))
+    return Saved(checkpoint=made, slice=SPENT, measured=_measured(mib, took_s, expected_s))
 
 
 def _learn(harness: QueueHarness, job: int, report: Saved | Checkpointed | Completed | Returned) -> None:
     harness.do(node_rates.record_report, job, 1, report, now_s=harness.now_s)
 
 
-def _running_on(harness: QueueHarness, node: str) -> int:
-    harness.agent(f"on-{node}", node=node)
+def _running_on(harness: QueueHarness, node: str, **facts: Any) -> int:
+    harness.agent(f"on-{node}", node=node, **facts)
     harness.job()
     return harness.claim_one(f"on-{node}").job
 
 
 def _told(harness: QueueHarness, node: str) -> NodeRates:
     return harness.look(node_rates.of_node, node)
-
-
-def test_nothing_is_told_of_a_fleet_that_has_saved_nothing(harness: QueueHarness) -> None:
-    _running_on(harness, "n1")
-    assert _told(harness, "n1") == NodeRates()
 
 
 def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> None:
@@ -108,14 +105,6 @@ def test_a_node_is_told_how_many_others_saved_around_the_last_boundary(harness: 
     assert [_told(harness, f"n{number}").saves_elsewhere for number in range(4)] == [3, 1, 2, 3]
 
 
-def test_periodic_saves_are_no_boundary(harness: QueueHarness) -> None:
-    job = _running_on(harness, "n1")
-    made = _saved()
-    _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=made.measured))
-    assert _told(harness, "n1") == NodeRates()
-    assert _told(harness, "n2") == NodeRates()
-
-
 def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they_stand_still(
     harness: QueueHarness,
 ) -> None:
@@ -124,8 +113,72 @@ def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they
     slow = _measured(100, 9.0)
     for _ in range(3):
         _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=slow))
+    assert _told(harness, "n1") == _told(harness, "n2") == NodeRates(), "and it is no boundary"
     _learn(harness, job, made)
     assert _told(harness, "n1").saves == ((100, 1.0),)
+
+
+def test_a_save_that_came_too_late_counts_as_longer_than_it_took_and_is_remembered_until_one_is_in_time(
+    harness: QueueHarness,
+) -> None:
+    job = _running_on(harness, "n1")
+    _learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT, measured=_measured(100, 10.0, 4.0)))
+    known = _told(harness, "n1")
+    assert known.late
+    assert known.saves == ((100, 15.0),)
+    _learn(harness, job, _saved(100, 2.0, 4.0))
+    assert not _told(harness, "n1").late
+
+
+def test_a_save_that_began_just_before_the_end_makes_no_node_look_faster(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    _learn(harness, job, _saved(100, 10.0))
+    for _ in range(3):
+        _learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT, measured=_measured(100, 0.2, 10.0)))
+    assert _told(harness, "n1").saves == ((100, 10.0),) * 4
+
+
+def test_what_is_published_after_it_was_given_up_was_late_all_the_same(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    harness.record_return(job, 1, ReturnReason.TOO_LATE)
+    _learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT, measured=_measured(100, 10.0, 4.0)))
+    harness.record_save(job, 1)
+    _learn(harness, job, _saved(100, 11.0, 4.0))
+    assert _told(harness, "n1").late
+
+
+def test_a_save_that_had_not_begun_says_nothing_of_the_node(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    _learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT))
+    assert _told(harness, "n1") == NodeRates()
+
+
+def test_how_far_the_estimate_of_an_agents_end_was_off_is_kept_and_a_late_one_counts_as_longer(
+    harness: QueueHarness,
+) -> None:
+    _running_on(harness, "n1")
+    for number in range(ERRORS_KEPT + 5):
+        said = Deregistration(ended_s=1.0, saving_s=float(number + 1), saving_expected_s=2.0)
+        harness.do(node_rates.record_deregistration, "on-n1", said)
+    assert _told(harness, "n1").errors == tuple((number + 1) / 2 for number in range(5, ERRORS_KEPT + 5))
+    late = Deregistration(ended_s=1.0, saving_s=4.0, saving_expected_s=2.0, was_late=True)
+    harness.do(node_rates.record_deregistration, "on-n1", late)
+    harness.do(node_rates.record_deregistration, "on-n1", Deregistration(ended_s=1.0))
+    assert _told(harness, "n1").errors[-1] == 3.0
+
+
+def test_a_node_that_has_not_saved_is_told_what_the_slowest_node_of_its_kind_took(harness: QueueHarness) -> None:
+    slow, fast = _running_on(harness, "slow"), _running_on(harness, "fast")
+    other = _running_on(harness, "other", cpu_features=("avx512",))
+    for job, took_s in ((slow, 10.0), (fast, 1.0), (other, 1000.0)):
+        _learn(harness, job, _saved(100, took_s))
+    _running_on(harness, "new")
+    known = _told(harness, "new")
+    assert (known.borrowed, known.saves, known.errors) == (True, ((100, 10.0),), ())
+    assert not _told(harness, "fast").borrowed
+    _running_on(harness, "first-of-its-kind", criu="9.9")
+    first = _told(harness, "first-of-its-kind")
+    assert (first.saves, first.borrowed) == ((), False)
 
 
 def _mtbf_s(harness: QueueHarness) -> float:

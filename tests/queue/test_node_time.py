@@ -3,9 +3,9 @@
 import pytest
 from tests.queue.queue_harness import SPENT, QueueHarness
 
-from gleaner.agent.messages import Returned, ReturnReason, Slice
+from gleaner.agent.messages import ReturnReason, Slice
 from gleaner.control.policy.node_time import DAY_S, NodeTime
-from gleaner.control.queue import agents, attempt_reports, jobs, node_time
+from gleaner.control.queue import agents, jobs, node_time
 from gleaner.control.queue.node_time import NodeUses
 
 
@@ -16,8 +16,8 @@ def _ended(harness: QueueHarness) -> None:
     first, second, third = harness.claim(harness.agent("a"), most=3)
     harness.now_s += 100
     harness.record_save(first.job, first.attempt, spent=SPENT)
-    in_vain = Returned(why=ReturnReason.TOO_LATE, detail="", slice=Slice(started_s=1, restore_s=5, compute_s=40))
-    harness.do(attempt_reports.record_return, second.job, second.attempt, in_vain, now_s=harness.now_s)
+    in_vain = Slice(started_s=1, restore_s=5, compute_s=40)
+    harness.record_return(second.job, second.attempt, ReturnReason.TOO_LATE, spent=in_vain)
     harness.record_checkpoint(third.job, third.attempt)
     harness.now_s += 1000
     harness.do(agents.expire, "a", now_s=harness.now_s, losses_until_held=3)

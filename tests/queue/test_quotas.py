@@ -24,11 +24,6 @@ from gleaner.control.queue.tables import JOB
 from gleaner.control.settings import QuotaSettings
 
 
-@pytest.fixture
-def harness(queue_engine: Engine) -> QueueHarness:
-    return QueueHarness(queue_engine)
-
-
 def submit(
     harness: QueueHarness,
     rules: QuotaRules,

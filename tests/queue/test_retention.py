@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.control.queue import logs, queries, retention
@@ -153,16 +152,3 @@ def test_only_ended_agents_that_no_attempt_refers_to_are_removed(harness: QueueH
     assert {row.name for row in harness.look(queries.agent_rows, now_s=harness.now_s)} == {"busy", "late", "live"}
     assert harness.look(identify, "idle") is None
     assert harness.look(identify, "late") is not None
-
-
-@pytest.mark.parametrize("attempts", [1, 3])
-def test_a_whole_log_may_go(harness: QueueHarness, attempts: int) -> None:
-    job = harness.job()
-    harness.agent("a")
-    for attempt in range(1, attempts + 1):
-        harness.claim("a")
-        harness.log(job, attempt, attempt - 1, f"of attempt {attempt}")
-        if attempt < attempts:
-            harness.record_save(job, attempt, log_lines=attempt)
-    trim(harness, job, keep=0)
-    assert shown(harness, job) == (attempts, ())

@@ -111,17 +111,15 @@ def test_a_queue_that_does_not_answer_is_left_for_the_next_pass(queue: QueueHarn
     assert rows(queue)["log"] == 2500
 
 
+def decide(queue: QueueHarness, **given: str) -> int:
+    told: dict[str, Any] = {"kind": DecisionKind.HOLD, "policy": "entitlements", "answer": {}, "acted": False}
+    return queue.do(decisions.record, subjects={"slurm 1": None}, given=given, now_s=queue.now_s, **told)
+
+
 def test_old_decisions_are_removed_too(queue: QueueHarness, state: ControlState) -> None:
-    told: dict[str, Any] = {
-        "kind": DecisionKind.HOLD,
-        "policy": "entitlements",
-        "given": {},
-        "answer": {},
-        "acted": False,
-    }
-    old = queue.do(decisions.record, subjects={"slurm 1": None}, now_s=queue.now_s, **told)
+    old = decide(queue)
     queue.now_s += 11 * DAY_S
-    young = queue.do(decisions.record, subjects={"slurm 1": None}, now_s=queue.now_s, **told)
+    young = decide(queue)
     prune(state, queue.now_s)
     assert [each.id for each in queue.look(decisions.latest, "slurm 1", 9)] == [young]
     assert young > old
@@ -131,14 +129,7 @@ def test_of_decisions_that_take_too_much_together_the_oldest_go_however_few_they
     queue: QueueHarness, state: ControlState
 ) -> None:
     words = random.Random(1).randbytes(300_000).hex()  # 300 kB, however well it is packed
-    told: dict[str, Any] = {
-        "kind": DecisionKind.HOLD,
-        "policy": "entitlements",
-        "given": {"w": words},
-        "answer": {},
-        "acted": False,
-    }
-    numbers = [queue.do(decisions.record, subjects={"slurm 1": None}, now_s=queue.now_s, **told) for _ in range(6)]
+    numbers = [decide(queue, w=words) for _ in range(6)]
     state.settings = state.settings.model_copy(
         update={"queue": state.settings.queue.model_copy(update={"keep_decisions_mib": 1})}
     )

@@ -8,10 +8,10 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 from tests.queue.queue_harness import SPENT, QueueHarness, digest
 
-from gleaner.agent.messages import Checkpoint, Returned, ReturnReason, Saved
+from gleaner.agent.messages import Checkpoint, ReturnReason, Saved
 from gleaner.control.queue import attempt_reports, jobs, transitions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import Invalid, NotCurrent, QueueError, Refused, TransitionRefused, Unknown
+from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, TransitionRefused, Unknown
 from gleaner.control.queue.tables import METADATA
 from gleaner.control.states import Outcome, State, Transition
 
@@ -136,7 +136,7 @@ def test_only_a_waiting_job_is_claimed(harness: QueueHarness, stand: Callable[[Q
 
 OPEN = (running, going_on, lost_new, lost_saved)
 """The states in which the latest attempt may still report."""
-REPORTS: dict[str, Callable[[QueueHarness, int, int], None]] = {
+REPORTS: dict[str, Callable[[QueueHarness, int, int], object]] = {
     "saved": lambda harness, job, attempt: harness.record_save(job, attempt, number=7),
     "succeeded": lambda harness, job, attempt: harness.record_completion(job, attempt, exit_code=0, output=True),
     "failed": lambda harness, job, attempt: harness.record_completion(job, attempt, exit_code=5),
@@ -157,6 +157,8 @@ def test_a_report_counts_for_the_latest_attempt_while_it_is_open_and_changes_not
     ):
         with pytest.raises((NotCurrent, Unknown)):
             REPORTS[report](harness, job, attempt)
+        with pytest.raises((NotCurrent, Unknown)):
+            harness.record_checkpoint(job, attempt, number=8)
         assert harness.everything() == before
     if stand in OPEN:
         REPORTS[report](harness, job, latest)
@@ -257,20 +259,25 @@ def test_every_move_leaves_an_event_with_its_reason(harness: QueueHarness) -> No
     harness.claim_one(harness.agent("a"))
     harness.record_save(job, 1, number=4)
     harness.claim_one(harness.agent("b"))
-    harness.now_s += 100
-    harness.record_completion(job, 2, exit_code=3)
-    harness.now_s += 100
+    harness.record_return(job, 2, ReturnReason.SAVE_FAILED, "disk full")
     harness.claim_one(harness.agent("c"))
     harness.now_s += 100
-    harness.record_completion(job, 3, exit_code=2)
+    harness.record_completion(job, 3, exit_code=3)
+    harness.now_s += 100
+    harness.claim_one(harness.agent("d"))
+    harness.now_s += 100
+    harness.record_completion(job, 4, exit_code=2)
     told = [(event.what, event.detail) for event in harness.detail(job).events]
     assert told == [
         ("submit", ""),
         ("claim", "by a on node-of-a"),
         ("save", "checkpoint 1/4, 1000 bytes"),
         ("claim", "by b on node-of-b"),
-        ("retry", "exit code 3; starts over, 0 retries left"),
+        ("return", "save failed: disk full"),
+        ("lose to saved", "goes on from checkpoint 1/4"),
         ("claim", "by c on node-of-c"),
+        ("retry", "exit code 3; starts over, 0 retries left"),
+        ("claim", "by d on node-of-d"),
         ("fail", "exit code 2"),
     ]
 
@@ -315,24 +322,3 @@ def test_the_tables_refuse_impossible_rows(harness: QueueHarness) -> None:
 def test_all_tables_are_empty_until_something_is_submitted(queue_engine: Engine) -> None:
     assert set(QueueHarness(queue_engine).everything()) == set(METADATA.tables)
     assert not any(QueueHarness(queue_engine).everything().values())
-
-
-def test_every_refusal_is_one_line_that_names_the_job(harness: QueueHarness) -> None:
-    job = cancelled(harness)
-    for report in REPORTS.values():
-        with pytest.raises(QueueError) as refused:
-            report(harness, job, 1)
-        assert f"job {job}" in str(refused.value)
-        assert "\n" not in str(refused.value)
-
-
-def test_a_return_names_why_and_where_it_goes_on(harness: QueueHarness) -> None:
-    job = going_on(harness)
-    harness.do(
-        attempt_reports.record_return, job, 2, Returned(why=ReturnReason.SAVE_FAILED, detail="disk full"), now_s=1.0
-    )
-    told = [(event.what, event.detail) for event in harness.detail(job).events][-2:]
-    assert told == [
-        ("return", "save failed: disk full"),
-        ("lose to saved", "goes on from checkpoint 1/1"),
-    ]

@@ -23,7 +23,6 @@ from gleaner.agent.privileged.common import (
     slurm_job,
 )
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config
-from gleaner.agent.privileged.install import docker_engine
 from gleaner.agent.privileged.shim import (
     criu_call,
     criu_messages,
@@ -74,11 +73,6 @@ def config_file(content: bytes, folder: Path) -> config.Config:
     return config.load(str(path))
 
 
-def daemon_json_file(content: bytes, _folder: Path) -> None:
-    text, added = docker_engine.merge(text_of(content), program="/g", experimental=True)
-    docker_engine.without(text, program="/g", additions=added)
-
-
 ON_A_NODE = (
     Reader(
         "Slurm's settings",
@@ -94,12 +88,6 @@ ON_A_NODE = (
         (b"8 7 8:2 / /var rw - xfs d rw,prjquota",),
     ),
     Reader("privileged.json", config_file, (config.Misconfigured,), (as_json({"agent_uid": 4200, "runc": "/runc"}),)),
-    Reader(
-        "Docker's daemon.json",
-        daemon_json_file,
-        (docker_engine.InstallRefused,),
-        (b'{"debug": true, "runtimes": {"x": {"path": "/x"}}}',),
-    ),
     Reader(
         "runc's log",
         lambda content, folder: monitor.last_error(str(at(folder, content))),

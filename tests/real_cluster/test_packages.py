@@ -49,7 +49,23 @@ def test_packages_are_installed_and_removed_without_a_trace(machine: str) -> Non
         machine, "mkdir /q && GLEANER_QUEUE__URL=sqlite:////q/queue.db glean control migrate && rm -r /q"
     )
     assert "_glean_completion" in inside(machine, "cat /usr/share/bash-completion/completions/glean")
+    role = "glean setup node --root /"
+    assert "node: set up" in inside(machine, f"{role} --url https://head:8642 --yes")
+    assert inside(machine, f"{role} --yes") == "node: all is as it should be\n"
+    inside(machine, f"{role} --remove --purge --yes")
     listed = inside(machine, "dpkg -L gleaner-client")
     assert "/usr/share/man/man1/glean-submit.1.gz" in listed
     inside(machine, f"apt-get -q purge -y {' '.join(PACKAGES)}")
     assert inside(machine, FILES) == ""
+
+
+def test_the_role_of_ansible_sets_up_a_node_and_changes_nothing_the_second_time(machine: str) -> None:
+    run(*DOCKER, "cp", "deploy/ansible", f"{machine}:/ansible")
+    inside(machine, "apt-get -q install -y --no-install-recommends ansible-core slurm-client")
+    inside(machine, """echo '{"url": "https://head:8642"}' >/join.json""")
+    options = "-e gleaner_hosts=all -e gleaner_packages=/packages -e gleaner_join=/join.json"
+    play = f"ansible-playbook -i node1, -c local /ansible/nodes.yml {options}"
+    assert "changed=3" in inside(machine, play)
+    assert "https://head:8642" in inside(machine, "cat /etc/gleaner/agent.toml")
+    assert "changed=0" in inside(machine, play)
+    inside(machine, f"glean setup node --remove --purge --yes && apt-get -q purge -y {' '.join(PACKAGES)}")

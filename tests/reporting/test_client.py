@@ -105,7 +105,8 @@ def test_an_answer_that_is_not_final_loses_no_report(status: int, tmp_path: Path
         with pytest.raises(ControlSilent):
             outbox.deliver()
     assert outbox.waits_for(JOB)
-    assert outbox.spill_into(tmp_path / "reports") == 1
+    outbox.keep("", tmp_path / "reports")
+    assert len(kept(tmp_path / "reports")) == 1
     refuses = False
     outbox.deliver()
     assert heard == [f"{JOB}/completed"]
@@ -236,7 +237,8 @@ def test_of_many_periodic_saves_that_wait_only_the_newest_are_told(tmp_path: Pat
         for number in range(1, 101):
             told = Checkpointed(checkpoint=made.model_copy(update={"number": number}), slice=Slice(started_s=1.0))
             outbox.put(f"/jobs/{job}/attempts/1/checkpointed", told)
-    assert outbox.spill_into(tmp_path) == 2 * PERIODIC_AT_MOST
+    outbox.keep("", tmp_path)
+    assert len(kept(tmp_path)) == 2 * PERIODIC_AT_MOST
     bodies = [json.loads(json.loads(path.read_text())["body"]) for path in sorted(tmp_path.iterdir())]
     assert [body["checkpoint"]["number"] for body in bodies[:PERIODIC_AT_MOST]] == list(range(85, 101))
 
@@ -285,32 +287,16 @@ def test_a_proxy_of_the_nodes_environment_never_sees_the_token(monkeypatch: pyte
         client.report(f"{JOB}/completed", DONE.model_dump_json())
 
 
-def test_what_is_left_at_the_end_goes_to_the_storage_in_order(tmp_path: Path) -> None:
-    outbox = Outbox(lambda _path, _body: "")
-    for number in range(3):
-        outbox.put(f"/{number}", lines(number))
-    assert outbox.spill_into(tmp_path / "reports") == 3
-    found = [json.loads(path.read_text()) for path in sorted((tmp_path / "reports").iterdir())]
-    assert [one["path"] for one in found] == ["/0", "/1", "/2"]
-    assert json.loads(found[2]["body"])["first"] == 2
-
-
 def test_reports_on_the_storage_survive_a_power_cut_with_the_folders_that_lead_to_them(tmp_path: Path) -> None:
     """Each file is synced before it has its name, and the folders after that, up to the first that was there."""
     outbox = Outbox(lambda _path, _body: "")
-    for number in range(2):
-        outbox.put(f"/{number}", lines(number))
+    outbox.put("/0", lines(0))
     (tmp_path / "agents").mkdir()
     reports = tmp_path / "agents" / "a" / "reports"
     with recording() as calls:
-        outbox.spill_into(reports)
-    names = [reports / f"{number:06}.json" for number in range(2)]
-    drafts = [reports / f"{number:06}.json.new" for number in range(2)]
-    for draft, name in zip(drafts, names, strict=True):
-        assert calls.index(("fsync", draft)) < calls.index(("rename", name)) < calls.last(("fsync", reports))
+        outbox.keep("", reports)
     assert ("fsync", reports.parent) in calls.all, "the folder's own entry"
     assert ("fsync", reports.parent.parent) in calls.all
-    assert sorted(reports.iterdir()) == names
 
 
 def checkpointed(number: int) -> Checkpointed:
@@ -387,18 +373,17 @@ def test_control_may_have_taken_it_from_there_and_removed_the_folder(tmp_path: P
     assert kept(reports) == ["7/attempts/1/checkpointed 3"]
 
 
-def test_what_was_kept_comes_before_what_is_left_at_the_end(tmp_path: Path) -> None:
-    """Control takes both in the order of their names. What it takes a second time changes nothing."""
+def test_what_is_left_at_the_end_goes_to_the_storage_after_what_was_kept(tmp_path: Path) -> None:
     outbox = Outbox(lambda _path, _body: "")
+    outbox.put("/jobs/8/attempts/1/log", lines(0))
     outbox.put(f"{JOB}/checkpointed", checkpointed(1))
     outbox.keep(f"{JOB}/", tmp_path)
     outbox.put(f"{JOB}/completed", DONE)
-    outbox.spill_into(tmp_path)
-    assert kept(tmp_path) == [
-        "7/attempts/1/checkpointed 1",
-        "7/attempts/1/checkpointed 1",
-        "7/attempts/1/completed ",
-    ]
+    outbox.put("/agents/a/farewell", Deregistration(ended_s=1.0))
+    outbox.keep("", tmp_path)
+    assert [line.rpartition(" ")[0] for line in kept(tmp_path)] == [
+        "7/attempts/1/checkpointed", "8/attempts/1/log", "7/attempts/1/completed", "/agents/a/farewell"
+    ]  # fmt: skip
 
 
 def test_after_a_write_that_failed_nothing_is_on_the_storage_before_what_precedes_it(tmp_path: Path) -> None:

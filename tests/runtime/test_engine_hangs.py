@@ -5,16 +5,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from demo import nsenter
 from tests.runtime.nodes_harness import AGENT, IMAGE, Node, Work, wait_for
 
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, LABEL_SLURM_JOB, ContainerId
+from gleaner.control.setup import shipped
 
-WATCHDOG = (Path(__file__).parents[2] / "deploy" / "watchdog").read_text()
-EPILOG = (Path(__file__).parents[2] / "deploy" / "epilog.sh").read_text()
+WATCHDOG = shipped.content(shipped.WATCHDOG).decode()
+EPILOG = shipped.content(shipped.EPILOG).decode()
 PLACE = "/tmp/gleaner-watchdog-under-test"
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow]

@@ -25,9 +25,10 @@ from gleaner.agent.runtime.interface import (
     ImageMissing,
     RuntimeFault,
 )
+from gleaner.control.setup import shipped
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(180)]
-EPILOG = (Path(__file__).parents[2] / "deploy" / "epilog.sh").read_text()
+EPILOG = shipped.content(shipped.EPILOG).decode()
 HELPER = "^/usr/bin/python3 -IS /usr/local/sbin/gleaner-helper$"
 TICKER = """
 import os, time

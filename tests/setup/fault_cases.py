@@ -8,7 +8,6 @@ from typing import Any
 from tests.setup import healthy as h
 from tests.setup.slurm_cases import limited, reserved, waiting
 
-from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.control.settings import (
     AuditSettings,
     ClientSettings,
@@ -352,8 +351,8 @@ WARNINGS: list[tuple[str, Facts]] = [
     ("slurmd's limits", h.node(slurmd_limits=h.LIMITS.replace("1024  ", "256  "))),
     ("slurmd's limits", h.node(slurmd_limits=h.LIMITS.replace("unlimited", "1048576", 1))),
     ("user jobs' key", h.node(storage=noted(node3=("0dd", h.NOW_S - 5)))),
-    ("Docker", h.file(h.node(), DAEMON_JSON, TextFile('{"runtimes": {}}'))),
-    ("Docker", h.file(h.node(), DAEMON_JSON, MISSING)),
+    ("Docker", h.file(h.node(), readers.DAEMON_JSON, TextFile('{"runtimes": {}}'))),
+    ("Docker", h.file(h.node(), readers.DAEMON_JSON, MISSING)),
     ("Epilog's file", h.file(h.node(), readers.EPILOG, TextFile(f"{h.EPILOG}# mine", mode=0o755))),
     ("Epilog's file", h.file(h.node(), readers.SLURM_CONF, TextFile("#Epilog=/a\nEpilogSlurmctld=/b\n"))),
     ("temporary folder", h.node(folders={readers.TEMPORARY: Folder(0, 0o1777, 2**20)})),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.install.main import DAEMON_JSON
 from gleaner.agent.settings import AgentSettings
 from gleaner.control.settings import (
     ApiSettings,
@@ -121,7 +120,7 @@ Max file size             unlimited            unlimited            bytes
 Max open files            1024                 524288               files
 """
 NO_SUCH_JOB = json.dumps({"jobs": [], "errors": [{"error_number": 2017, "error": "Invalid job id specified"}]})
-EPILOG = shipped.content("epilog.sh").decode()
+EPILOG = shipped.content(shipped.EPILOG).decode()
 TOKEN = "t0ken-of-an-admin"
 
 
@@ -221,7 +220,7 @@ def node(**changes: Any) -> Facts:
             readers.CONTROLS_AGENT: Output(0, "/usr/local/bin/glean-agent"), readers.AGENT_START: Output(0, "Usage"),
         },
         files={
-            DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
+            readers.DAEMON_JSON: TextFile(json.dumps({"runtimes": RUNTIMES})),
             readers.SLURM_CONF: TextFile("ClusterName=a\nEpilog = /usr/local/libexec/gleaner/epilog.sh\n"),
             readers.RUNC_CONF: TextFile("file-locks\nghost-limit 1G\n"),
             readers.CGROUPS_V2: TextFile("cpuset cpu io memory pids"),

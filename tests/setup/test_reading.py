@@ -1,6 +1,7 @@
 """One clear line says what cannot be read: programs that are missing, hang, or print anything; files of any kind."""
 
 import errno
+import hashlib
 import json
 import os
 import pwd
@@ -20,6 +21,8 @@ import pytest
 from tests.setup import healthy as h
 from tests.setup.healthy import script
 
+from gleaner.agent.privileged import program_files
+from gleaner.agent.privileged.common import config
 from gleaner.control.queue.database import connect, migrate
 from gleaner.control.settings import ClientSettings, EntitlementSettings
 from gleaner.control.setup import machine_checks, machine_facts, readers, reading, slurm_admin_facts
@@ -345,18 +348,15 @@ def test_a_file_says_when_it_was_changed(tmp_path: Path) -> None:
 
 
 def test_root_s_programs_are_compared_with_the_record_and_with_this_version(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    for name in ("runc", "criu"):
-        script(tmp_path, name, "")
-    words = ("--root", str(tmp_path), "--account", "4200", "--runc", "/runc", "--criu", "/criu", "--yes")
-    subprocess.run(
-        [sys.executable, "-c", "from gleaner.agent.privileged.install.main import main; main()", *words],
-        check=True, capture_output=True, timeout=60, cwd=root,
-    )  # fmt: skip
-    library = tmp_path / "usr/local/lib/gleaner"
-    record = library / "installed.json"
-    # The record has the paths as they are on the node.
-    files = {str(tmp_path) + path: digest for path, digest in json.loads(record.read_text())["files"].items()}
+    library, record = tmp_path / "library", tmp_path / "setup.json"
+    files = {}
+    for file in program_files.files_of_programs(config.Config(1, library=str(library))):
+        if file.path.startswith(str(library)):
+            place = Path(file.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.content)
+            place.chmod(file.mode)
+            files[file.path] = hashlib.sha256(file.content).hexdigest()
     record.write_text(json.dumps({"files": files}))
     found = machine_facts.installed_programs(record, library)
     assert not isinstance(found, Unread)
@@ -376,7 +376,7 @@ def test_root_s_programs_are_compared_with_the_record_and_with_this_version(tmp_
 
 def test_a_machine_is_what_its_files_say() -> None:
     for path, role in (
-        ("/usr/local/lib/gleaner/installed.json", MachineRole.NODE),
+        ("/etc/gleaner/privileged.json", MachineRole.NODE),
         ("/etc/systemd/system/gleaner-control.service", MachineRole.CONTROL),
         ("/etc/gleaner/agent.toml", MachineRole.CLIENT),
     ):

@@ -75,7 +75,7 @@ def test_no_link_is_followed_not_even_one_of_roots(place: Path) -> None:
     (place / "link").symlink_to(place / "disk")
     (place / "file").write_text("")
     for path in (place / "link", place / "link" / "inner", place / "file", place / "file" / "inner"):
-        with pytest.raises(FolderRefused, match="it leads through a file or a symbolic link: list the folder itself"):
+        with pytest.raises(FolderRefused, match="it leads through a file or a link: list the folder itself"):
             opened(path)
     with pytest.raises(FolderRefused, match="it cannot be entered: No such file or directory"):
         opened(place / "gone")
@@ -91,12 +91,3 @@ def test_a_folder_in_the_way_of_gleaners_storage_is_refused_whatever_leads_there
             with pytest.raises(FolderRefused, match=f"it is in the way of {own}, which is Gleaner's own"):
                 opened(path, own=(own,))
         assert opened(beside, own=(own, str(place / "not-there"))) == str(beside)
-
-
-@only_root
-def test_nothing_stays_open(place: Path) -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
-    opened(folder(place / "data"))
-    with pytest.raises(FolderRefused):
-        opened(place / "gone")
-    assert sorted(os.listdir("/proc/self/fd")) == before

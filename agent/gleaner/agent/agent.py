@@ -52,6 +52,7 @@ from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
 from gleaner.agent.node.leftovers import remove_agents_sockets, remove_containers, remove_folders
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
+from gleaner.agent.reporting.spooled_report import REPORTS
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.timing.deadlines import (
@@ -148,7 +149,7 @@ class Agent:
     _disk: DiskWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(self.client.report)
+        self.outbox = Outbox(self.client.report, self.client.token_hash)
         self.exit_by_s = exit_by_s(self.end_s, now_s=self.clock.now_s(), kill_wait_s=self.kill_wait_s)
         self._shutdown_grace_s = shutdown_grace_s(self.exit_by_s, now_s=self.clock.now_s())
         # Slurm may count more cores than the machine has: it saves no faster for that.
@@ -178,7 +179,7 @@ class Agent:
             storage=self.storage,
             work=self.settings.work,
             outbox=self.outbox,
-            reports=self.settings.storage / "agents" / self.name / "reports",
+            reports=self.settings.storage / "agents" / self.name / REPORTS,
             estimates=SaveEstimates(self.way, at_once, self.settings.save_bandwidth_mib_s),
             saves=Limiter(at_once),
             begins=Limiter(self.facts.cpus + SPARE_THREADS),

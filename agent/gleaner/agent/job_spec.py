@@ -1,7 +1,8 @@
 """The specification of a job: what a user submits, what the queue stores as one document, what an agent runs.
 
-A new option of a job is a field of `JobSpec`, and is named again only where it takes effect. Times are in seconds,
-memory is in MiB. In a campaign, `{index}` becomes the job's index (`resolved`).
+A new option of a job is a field of `JobSpec`, and is named again only where people give it and see it, and where it
+takes effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index
+(`resolved`).
 """
 
 import re
@@ -154,6 +155,8 @@ def target_fault(url: str) -> str:
 
     >>> target_fault("file:///data/{campaign}/{index}/"), target_fault("file:///data/{run}/")
     ('', 'has {run}: only {campaign}, {index} and {job} are filled in')
+    >>> target_fault("file:///data/a?b"), target_fault("root://host/a")
+    ('names a folder, and a folder has no ?', 'must begin with https:// or s3:// or file://')
     """
     for word in _BRACES.findall(url):
         if word not in PLACES:

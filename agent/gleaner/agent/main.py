@@ -19,7 +19,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts, node_images
 from gleaner.agent.node.user_jobs_key import note_key
-from gleaner.agent.privileged.common import config, mount_folders, slurm_job
+from gleaner.agent.privileged.common import config, slurm_job
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import choose_runtime
 from gleaner.agent.runtime.interface import RuntimeFault
@@ -123,8 +123,9 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
             end_s = end_s if slurm_facts.end_s is None else min(end_s, slurm_facts.end_s)
         except slurm_job.Unknown as error:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
+    own = (str(settings.storage), str(settings.work))
     facts = node_facts(
-        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(settings), fetches=schemes(),
+        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(), own=own, fetches=schemes(),
         disk_mib=settings.disk_mib_per_job,
     )  # fmt: skip
     if warning := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
@@ -151,19 +152,12 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     )
 
 
-def _mounts(settings: AgentSettings) -> tuple[str, ...]:
-    """Return the folders of this node that jobs may mount, as root's settings name them; none without settings.
-
-    Raises `ValueError` for one that would show jobs a folder of ours, also one to which the settings lead by a link.
-    """
+def _mounts() -> tuple[str, ...]:
+    """Return the folders of this node that jobs may mount, as root's settings name them; none without settings."""
     try:
-        mounts = config.load().mounts
+        return config.load().mounts
     except config.Misconfigured:
         return ()
-    own = [str(path) for given in (settings.storage, settings.work) for path in (given, given.resolve())]
-    if why := mount_folders.conflict(mounts, own):
-        raise ValueError(f"mounts in {config.CONFIG_FILE}: {why}: leave it out")
-    return mounts
 
 
 def _token(path: Path) -> str:

@@ -244,8 +244,6 @@ class UrlInput(Message):
     sha256: Digest | None = None
     """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
     into_job: Flag = False
-    submitted_s: Seconds | None = None
-    """The time of the submission: without a digest, only jobs of one submission share what was fetched."""
 
 
 class FetchRules(Message):
@@ -300,6 +298,8 @@ class Assignment(Message):
     job: int
     attempt: int
     group: str
+    submission: int = 0
+    """The jobs with this number were submitted together, and read the same inputs."""
     spec: JobSpec
     """The job's specification, resolved."""
     memory_mib: int
@@ -369,14 +369,7 @@ class Orders(VersionedMessage):
     now_s: Seconds | None = None
     """Control's clock, between the heartbeat and this answer."""
     deliveries: bool = False
-    """True if a result waits to be delivered: a `DeliveryClaim` gets one."""
-
-
-class DeliveryClaim(VersionedMessage):
-    """A request for a result that waits to be delivered."""
-
-    delivers: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """The schemes of the targets to which this agent can deliver, with the group's secret."""
+    """True if a result waits to be delivered."""
 
 
 class Delivery(Message):
@@ -391,21 +384,14 @@ class Delivery(Message):
     allowed: tuple[str, ...]
     total_s: Duration
     silent_s: Duration
-    has_secret: Flag = False
-    """True: the group has a secret for the target, and a `DeliveryCredentialRequest` gets it."""
+    credential: CredentialGiven | None = None
+    """The group's secret for the target."""
 
 
 class DeliveryOffer(VersionedMessage):
-    """The answer to a `DeliveryClaim`; None if nothing waits."""
+    """Control's answer to an agent that asks for a result to deliver; None if nothing waits."""
 
     delivery: Delivery | None = None
-
-
-class DeliveryCredentialRequest(VersionedMessage):
-    """An agent is about to deliver a result. Sent to `/agents/A/delivery-credential`."""
-
-    job: JobNumber
-    number: AttemptNumber
 
 
 class DeliveryReport(VersionedMessage):

@@ -23,7 +23,6 @@ from gleaner.control.policy.provisioning import ProvisioningRules, round_end
 from gleaner.control.policy.quotas import Allowance, QuotaRules
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import snapshot, transaction
-from gleaner.control.queue.deliveries import DeliveryAsks
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
 from gleaner.control.queue.node_losses import NodeLosses
@@ -113,8 +112,6 @@ class ControlState:
     """A cache that the threads that answer agents change in place, unlike the other fields."""
     node_losses: NodeLosses = field(default_factory=NodeLosses)
     """A cache that the threads that answer people change in place."""
-    delivery_asks: DeliveryAsks = field(default_factory=DeliveryAsks)
-    """A cache that the threads that answer agents change in place."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """By node, the seconds by which its clock is ahead of control's, where that is too much. The threads that answer
     agents replace it, and provisioning does, which forgets nodes that are gone; of two changes at once one may be lost
@@ -134,6 +131,8 @@ class ControlState:
     """The quotas of each group and user, by the settings."""
     started_s: float = field(init=False)
     """The start of this program by `clock`; the settings were read just before."""
+    began_s: float = field(init=False)
+    """The start of this program by `steady_clock`."""
     clock: Callable[[], float] = time.time
     """Seconds since the epoch; tests put their own here."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
@@ -146,6 +145,7 @@ class ControlState:
     def __post_init__(self) -> None:
         self.quotas = self.settings.quotas.rules
         self.started_s = self.clock()
+        self.began_s = self.steady_clock()
 
     @property
     def loop_ages_s(self) -> dict[str, float]:

@@ -4,6 +4,7 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
@@ -491,14 +492,24 @@ class InputSettings(_StoreSettings):
         )
 
 
+def _above_groups(entry: str) -> allowed_urls.Location:
+    """Return the folder in which a target has one folder for each group. Raises `ValueError`."""
+    where = allowed_urls.location(entry)
+    if entry.count("{group}") != 1 or "{group}" not in where.folders or "?" in entry:
+        raise ValueError(f"{entry} needs {{group}} once, as the whole name of a folder: so each group has its own")
+    if where.scheme not in allowed_urls.TARGET_SCHEMES or "*" in where.host:
+        raise ValueError(f"{entry} is not on one host of {' or '.join(allowed_urls.TARGET_SCHEMES)}")
+    return dataclasses.replace(where, folders=where.folders[: where.folders.index("{group}")])
+
+
 class OutputSettings(_Table):
     """`[outputs]`: the targets to which agents deliver results."""
 
     urls: tuple[str, ...] = ()
     """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`,
-    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. `{group}` is the name of the job's
-    group: so no group overwrites what another one has. A folder is there on all nodes, and the agents' user may write
-    to it. Empty: nothing is delivered."""
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. Each has `{group}`
+    once, as the whole name of a folder: the name of the job's group. So no group overwrites what another one has. A
+    folder is there on all nodes, and belongs to the agents' user alone. Empty: nothing is delivered."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
@@ -509,14 +520,10 @@ class OutputSettings(_Table):
     @field_validator("urls")
     @classmethod
     def _are_targets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in allowed_urls.for_group(urls, "group"):
-            if allowed_urls.location(url).scheme not in allowed_urls.TARGET_SCHEMES:
-                raise ValueError(f"{url}: results are delivered to {' and '.join(allowed_urls.TARGET_SCHEMES)}")
-        for one, other in itertools.combinations(urls, 2):
-            if whose := allowed_urls.overlap(one, other):
-                raise ValueError(
-                    f"{one} and {other}: others could write over the results of {whose}: use other folders"
-                )
+        above = {url: _above_groups(url) for url in urls}
+        for inner, outer in itertools.permutations(above, 2):
+            if above[inner] != above[outer] and above[inner].is_within(above[outer]):
+                raise ValueError(f"{inner} is in the folder in which {outer} has those of groups: use another folder")
         return urls
 
 
@@ -608,12 +615,10 @@ class Settings(FileSettings):
 
     @model_validator(mode="after")
     def _nothing_of_ours_is_mounted(self) -> Self:
-        own = [str(self.storage.folder), str(self.cluster.agent_logs)]
-        if why := mount_folders.conflict(self.inputs.mounts, own):
-            raise ValueError(f"[inputs] mounts: {why}")
-        targets = [folder for url in self.outputs.urls if (folder := allowed_urls.listed_folder(url))]
-        if why := mount_folders.conflict(targets, own):
-            raise ValueError(f"[outputs] urls: {why}")
+        targets = [f"/{'/'.join(one.folders)}" for one in map(_above_groups, self.outputs.urls) if one.scheme == "file"]
+        for setting, folders in {"[inputs] mounts": self.inputs.mounts, "[outputs] urls": targets}.items():
+            if why := mount_folders.conflict(folders, [str(self.storage.folder), str(self.cluster.agent_logs)]):
+                raise ValueError(f"{setting}: {why}")
         if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents are one account
             raise ValueError(f"[inputs] mounts: {why}, which has the results of other groups")
         return self

@@ -3,7 +3,7 @@
 set -eu
 awk '$5 ~ "^/proc/" { print $5 }' /proc/self/mountinfo | sort -ru | while read -r mounted; do umount "$mounted" || true; done
 install -d -o gleaner -g gleaner -m 0700 /data/ours
-/usr/local/libexec/gleaner/install-node.sh --yes >/dev/null
+install -d -o gleaner -g gleaner -m 0700 /run/gleaner-agent
 mkdir -p -m 0700 /var/lib/docker/gleaner-root /var/lib/gleaner-root /var/lib/docker/gleaner-tmp
 mount --bind /var/lib/docker/gleaner-root /var/lib/gleaner-root
 gleaner-helper >/var/log/gleaner-helper.log 2>&1 &

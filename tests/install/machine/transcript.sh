@@ -84,10 +84,15 @@ if [ "$stage" = 1 ]; then
     told start_slurm
     files >before
     cp /etc/slurm/slurm.conf slurm.conf.before
-    told glean setup control --host machine --yes --restart
-    told glean setup node --from /etc/gleaner/join.json --runtime "$way" --yes --restart
+    told sh -ec 'glean setup control --host machine --yes >lines; cat lines'
+    told glean setup node --from /etc/gleaner/join.json --runtime "$way" --yes
+    [ "$way" = helper ] || told systemctl restart containerd docker
+    told sh -ec 'sed -n "/^# --- slurm.conf/,/^# --- end/p" lines >>/etc/slurm/slurm.conf; ! diff slurm.conf.before /etc/slurm/slurm.conf'
     told systemctl restart slurmctld slurmd
     until_is 300 is_usable
+    until_is 300 glean status
+    told sh -ec 'glean setup control --yes | tee again; grep -qx "control: all is as it should be" again'
+    told sh -ec 'glean setup node --yes | tee again; grep -qx "node: all is as it should be" again'
     told bring_image
     told glean doctor control --patience 600
     told glean doctor node --patience 600
@@ -131,11 +136,11 @@ told glean doctor node --patience 600
 told scontrol update PartitionName=gleaner State=DOWN
 told scancel --user gleaner
 until_is 300 sh -c '! squeue --noheader --user gleaner | grep -q .'
-told glean setup node --remove --purge --yes
-told glean setup control --remove --purge --yes
-told diff slurm.conf.before /etc/slurm/slurm.conf
+told cp slurm.conf.before /etc/slurm/slurm.conf
 told systemctl restart slurmctld slurmd
 until_is 300 is_usable
+told glean setup node --remove --purge --yes
+told glean setup control --remove --purge --yes
 told apt-get -q purge -y gleaner-control gleaner-node gleaner-client
 files >after
 echo "what is there since:"

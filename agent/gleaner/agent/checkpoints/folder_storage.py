@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from gleaner.agent.checkpoints.archive import FolderArchive, open_archive
+from gleaner.agent.checkpoints.archive import FolderArchive, open_archive, stored_digest
 from gleaner.agent.checkpoints.draft import FolderDraft, writer_of
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
@@ -103,6 +103,10 @@ class FolderStorage:
         if self._move_away(key, hidden):
             with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
                 remove_tree(drafts, hidden.removeprefix(f"{DRAFTS}/"))
+
+    def stored_digest(self, key: str) -> str:
+        """Return the digest of the archive that is at this key, by its own word. Raises `ArchiveMissing`."""
+        return stored_digest(self._root, key)
 
     def set_aside(self, key: str) -> None:
         """Move a broken archive to `.broken`. One that is not there is no error."""

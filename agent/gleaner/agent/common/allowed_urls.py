@@ -9,7 +9,7 @@ is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's pr
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -21,7 +21,7 @@ TARGET_SCHEMES = ("https", "s3", "root", "roots", "file")
 """The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")
-_HOST = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
+_NETLOC = re.compile(r"(?P<host>(\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,10 @@ def _host_and_port(scheme: str, netloc: str) -> tuple[str, int | None]:
         if netloc:
             raise ValueError("the URL of a file has three slashes: file:///folder/name")
         return "", None
-    host, colon, port = netloc.lower(), "", ""
-    if not host.endswith("]"):
-        host, colon, port = host.rpartition(":") if ":" in host else (host, "", "")
-    if not _HOST.fullmatch(host) or (colon and not re.fullmatch(r"[0-9]{1,5}", port)):
+    found = _NETLOC.fullmatch(netloc.lower())
+    if found is None:
         raise ValueError(f"must be like {scheme}://host/name or {scheme}://host:port/name")
-    return host, int(port) if port else SCHEMES[scheme]
+    return found["host"], int(found["port"]) if found["port"] else SCHEMES[scheme]
 
 
 def shown(url: str) -> str:
@@ -98,78 +96,6 @@ def shown(url: str) -> str:
     path, mark, _ = re.sub("//[^/?]*@", "//…@", url).partition("?")
     plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path[:200])
     return plain + mark + ("…" if mark else "")
-
-
-def for_group(allowed: Iterable[str], group: str) -> tuple[str, ...]:
-    """Return the entries of a list of targets for one group: `{group}` in them is its name.
-
-    >>> for_group(["file:///data/{group}/"], "atlas")
-    ('file:///data/atlas/',)
-    """
-    return tuple(entry.replace("{group}", group) for entry in allowed)
-
-
-def listed_folder(entry: str) -> str:
-    """Return the folder that an entry for files names, up to `{group}`; "" for another entry.
-
-    >>> listed_folder("file:///data/{group}/"), listed_folder("https://{group}.example.org/data/")
-    ('/data', '')
-    """
-    if not entry.lower().startswith("file:"):
-        return ""
-    return f"/{'/'.join(location(entry.partition('{group}')[0]).folders)}"
-
-
-_GROUP = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
-_MARK = "0group0"
-"""It stands for `{group}` where an entry is compared with another one."""
-
-
-def overlap(first: str, second: str) -> str:
-    """Return whose place two entries of a list of targets give to others, too; "" if nobody's.
-
-    >>> overlap("file:///data/{group}/", "file:///data/shared/results/"), overlap("file:///data/{group}/", "file:///d/")
-    ('the group shared', '')
-    >>> overlap("file:///data/{group}/", "file:///data/"), overlap("file:///data/{group}/a/", "file:///data/{group}/")
-    ('each group', '')
-    """
-    one, other = (location(entry.replace("{group}", _MARK)) for entry in (first, second))
-    if (one.scheme, one.port) != (other.scheme, other.port) or "{group}" not in first + second:
-        return ""
-    names: tuple[set[str], set[str]] = (set(), set())  # the only groups for which the first and the second lead there
-    for pair in zip((one.host, *one.folders), (other.host, *other.folders), strict=False):
-        if pair[0] == pair[1] and _MARK in pair[0]:
-            return ""  # from here on, both belong to one group
-        for mine, (step, literal) in zip(names, (pair, pair[::-1]), strict=True):
-            if _is_fixed(literal):
-                found = re.fullmatch(_step_pattern(step), literal)
-                if found is None:
-                    return ""
-                mine.update(found.groups())
-        if not any(map(_is_fixed, pair)) and not _may_be_alike(*pair):
-            return ""
-    if any(len(mine) > 1 for mine in names) or (names[0] == names[1] != set()):
-        return ""
-    return f"the group {min(names[0] | names[1])}" if names[0] | names[1] else "each group"
-
-
-def _is_fixed(step: str) -> bool:
-    return _MARK not in step and "*" not in step
-
-
-def _step_pattern(step: str) -> str:
-    """Return the regular expression of a host, or of one folder."""
-    before, *others = (re.escape(part).replace(r"\*", ".*") for part in step.split(_MARK))
-    return before + "".join(
-        ("(?P<group>" + _GROUP + ")" if n == 0 else "(?P=group)") + part for n, part in enumerate(others)
-    )
-
-
-def _may_be_alike(one: str, other: str) -> bool:
-    """Return True if two steps with open places could be the same: their fixed beginnings and ends do not differ."""
-    parts, others = (re.split(rf"{_MARK}|\*", step) for step in (one, other))
-    begin, end = (parts[0], others[0]), (parts[-1], others[-1])
-    return begin[0].startswith(begin[1][: len(begin[0])]) and end[0].endswith(end[1][-len(end[0]) :] if end[0] else "")
 
 
 class Use(NamedTuple):
@@ -259,5 +185,4 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return inner or address
+    return getattr(address, "ipv4_mapped", None) or address

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from gleaner.agent.common import allowed_urls
 from gleaner.agent.common.clock import Clock
+from gleaner.agent.job.url_inputs import credential_of
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
 from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.remotes import schemes
 
 log = structlog.get_logger()
 
@@ -58,18 +57,11 @@ class Deliveries:
 
     def _deliver_one(self) -> bool:
         """Deliver a result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
-        delivery = self.client.take_delivery(schemes())
+        delivery = self.client.take_delivery()
         if delivery is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}
-        report: DeliveryReport | None
-        try:
-            credential = self._credential(delivery) if delivery.has_secret else None
-        except (ControlSilent, ControlRefused) as error:
-            # The agent ends: the next one asks anew, and the job has failed at nothing.
-            report = None if self._stop.is_set() else _without_credential(delivery, str(error))
-        else:
-            report = self.deliver(delivery, self._stop, credential)
+        report = self.deliver(delivery, self._stop, credential_of(delivery.credential))
         if report is None:
             log.info("a delivery is left to another agent", **facts)
             return False
@@ -83,22 +75,3 @@ class Deliveries:
                     raise
             else:
                 return True
-
-    def _credential(self, delivery: Delivery) -> Credential | None:
-        """Ask control for the group's secret for the target. Raises `ControlSilent` or `ControlRefused`."""
-        give_up_s = self.clock.monotonic_s() + SAY_FOR_S
-        while True:
-            try:
-                given = self.client.ask_delivery_credential(delivery.job, delivery.number)
-            except ControlSilent:
-                if self.clock.monotonic_s() >= give_up_s or self.clock.wait(self._stop, SAY_AGAIN_S):
-                    raise
-            else:
-                if given.url is None or given.value is None:  # it was removed since
-                    return None
-                return Credential(given.url, given.value.get_secret_value())
-
-
-def _without_credential(delivery: Delivery, why: str) -> DeliveryReport:
-    line = f"control does not say which secret is for {allowed_urls.shown(delivery.to)}: {why}"
-    return DeliveryReport(job=delivery.job, number=delivery.number, failed=line)

@@ -123,7 +123,7 @@ def missing_mount(context: AgentContext, assignment: Assignment) -> str:
         try:
             mount_folders.check(path)
         except FolderRefused as error:
-            return f"{path}: {error} ({context.facts.node})"
+            return f"{error} ({context.facts.node})"
     return ""
 
 

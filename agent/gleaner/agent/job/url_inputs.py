@@ -1,7 +1,8 @@
 """The inputs that an agent fetches from URLs.
 
-What is fetched first goes into the storage, like an input that a user has sent, and control notes it in the job: all
-later slices, and all jobs that were submitted together, read these very bytes, whatever the server has by then.
+What is fetched first goes into the storage, like an input that a user has sent, and control notes it: all later slices,
+and all jobs that were submitted together, read these very bytes, whatever the server has by then. An agent asks control
+for an input once for all of its jobs that were submitted together.
 
     WORK/AGENT/fetch-N     a file on its way from a URL to the storage
 """
@@ -53,12 +54,21 @@ class FetchUrl(Protocol):
     ) -> Fetched: ...
 
 
+def credential_of(given: CredentialGiven | None) -> Credential | None:
+    """Return the secret that control has given; None if the group has none."""
+    if given is None or given.url is None or given.value is None:
+        return None
+    return Credential(given.url, given.value.get_secret_value())
+
+
 @dataclass(slots=True)
 class _Turn:
-    """The turn of the jobs that want one URL, and what the latest of them has fetched."""
+    """The turn of the jobs that want one URL, what the latest of them has fetched, and what control has fixed."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     latest: InputFetched | None = None
+    fixed: dict[tuple[int, str], StoredInput] = field(default_factory=dict[tuple[int, str], StoredInput])
+    """By submission and name. An input that was fixed stays, as long as a job of its submission has not ended."""
 
 
 @dataclass(slots=True)
@@ -75,7 +85,8 @@ class UrlInputs:
     ask_credential: Callable[[int, int, str], CredentialGiven]
     """Asks control for what a server wants to see, as `ControlClient.ask_credential` does. It is asked anew for each
     fetch, and forgotten after it."""
-    _turns: dict[tuple[str, UrlInput], _Turn] = field(default_factory=dict[tuple[str, UrlInput], _Turn])
+    _turns: dict[tuple[str, str, str | int], _Turn] = field(default_factory=dict[tuple[str, str, str | int], _Turn])
+    """By group, URL, and digest. Without a digest only the jobs of one submission share what was fetched."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -92,27 +103,27 @@ class UrlInputs:
         Control looks for itself. If it agrees, the next attempt fetches the URL anew. Raises `NotStaged`.
         """
         one = found.broken
+        with self._lock:
+            self._turns.clear()
         told = InputFetched(name=one.name, content=one.content, size_bytes=one.size_bytes, is_broken=True)
-        if self._ask(assignment, told, stop) is None:
+        counts = self._ask(assignment, told, stop)
+        if counts is None or counts.digest != one.digest:
             return NotStaged(ReturnReason.INPUT_UNREACHABLE, f"{found}; the next attempt fetches it anew")
         return found
 
     def _settle(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> StoredInput:
         with self._lock:
-            alike = one.model_copy(update={"name": "", "into_job": False})
-            if one.sha256 is not None:  # its bytes are the same for every submission
-                alike = alike.model_copy(update={"submitted_s": None})
-            turn = self._turns.setdefault((assignment.group, alike), _Turn())
+            turn = self._turns.setdefault((assignment.group, one.url, one.sha256 or assignment.submission), _Turn())
         while not turn.lock.acquire(timeout=1.0):
             if stop.is_set():
                 raise stopped()
         try:
-            known, fixed = turn.latest, None
-            if known is not None:
-                fixed = self._ask(assignment, known.model_copy(update={"name": one.name}), stop)
-            if known is None or fixed is None:
-                known, fixed = self._fetch(one, assignment, stop)
-            turn.latest = known
+            fixed = turn.fixed.get((assignment.submission, one.name))
+            if fixed is None and turn.latest is not None:
+                fixed = self._ask(assignment, turn.latest.model_copy(update={"name": one.name}), stop)
+            if fixed is None:
+                turn.latest, fixed = self._fetch(one, assignment, stop)
+            turn.fixed[assignment.submission, one.name] = fixed
             return fixed
         finally:
             turn.lock.release()
@@ -162,9 +173,7 @@ class UrlInputs:
             except ControlSilent as error:
                 why = f"control does not say which secret is for the input {one.name}: {error}"
             else:
-                if given.url is None or given.value is None:
-                    return None
-                return Credential(given.url, given.value.get_secret_value())
+                return credential_of(given)
             if self.clock.monotonic_s() >= give_up_s:
                 raise NotStaged(ReturnReason.INPUT_UNREACHABLE, why)
             if self.clock.wait(stop, ASK_EVERY_S):

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -31,13 +32,15 @@ def node_facts(
     cpus: int | None,
     memory_mib: int | None,
     mounts: Sequence[str] = (),
+    own: Sequence[str] = (),
     fetches: Sequence[str] = (),
     disk_mib: int | None = None,
 ) -> NodeFacts:
     """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel.
 
-    Jobs get all but the head room of restores. `mounts` are the folders that jobs may mount; those that are not there
-    are left out. `fetches` are the schemes of inputs' URLs. `disk_mib` is the most that a job may write.
+    Jobs get all but the head room of restores. `mounts` are the folders that jobs may mount; those that are not there,
+    or that would show jobs one of `own`, are left out.
+    `fetches` are the schemes of inputs' URLs. `disk_mib` is the most that a job may write.
     """
     memory_mib = memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib()
     return NodeFacts(
@@ -49,7 +52,7 @@ def node_facts(
         kernel=platform.release(),
         architecture=platform.machine(),
         cpu_features=_cpu_features(),
-        mounts=_mounts_here(mounts),
+        mounts=_mounts_here(mounts, own),
         fetches=tuple(fetches),
         disk_mib=disk_mib,
     )
@@ -61,19 +64,19 @@ def node_images(runtime: RuntimeFacts, *, allowed: Sequence[str]) -> NodeImages:
     return NodeImages(names=tuple(names[:MOST_IMAGES]), brings=tuple(allowed) if runtime.brings_images else ())
 
 
-def _mounts_here(paths: Sequence[str]) -> tuple[str, ...]:
+def _mounts_here(paths: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
     with ThreadPoolExecutor(mount_folders.MOST) as pool:  # at once: each that does not answer takes its time
-        reasons = list(pool.map(_why_missing, paths))
+        reasons = list(pool.map(partial(_why_missing, own), paths))
     for reason in filter(None, reasons):
         log.warning("a folder that jobs may mount is missing", reason=reason)
     return tuple(path for path, reason in zip(paths, reasons, strict=True) if not reason)
 
 
-def _why_missing(path: str) -> str:
+def _why_missing(own: Sequence[str], path: str) -> str:
     try:
-        mount_folders.check(path)
+        mount_folders.check(path, own)
     except FolderRefused as error:
-        return f"{path}: {error}"
+        return str(error)
     return ""
 
 

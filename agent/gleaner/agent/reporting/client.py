@@ -2,10 +2,9 @@
 
 import asyncio
 import itertools
-import json
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -23,8 +22,6 @@ from gleaner.agent.messages import (
     CredentialGiven,
     CredentialRequest,
     Delivery,
-    DeliveryClaim,
-    DeliveryCredentialRequest,
     DeliveryOffer,
     DeliveryReport,
     Deregistration,
@@ -38,6 +35,7 @@ from gleaner.agent.messages import (
     StoredInput,
     Welcome,
 )
+from gleaner.agent.reporting.spooled_report import hash_of, prove
 from gleaner.agent.system import atomic
 
 log = structlog.get_logger()
@@ -59,8 +57,6 @@ LOG_BYTES = 16 * 2**20
 LOG_BYTES_A_JOB = 2 * 2**20
 """The memory for lines of output that wait for control, of all jobs and of each. The rest stays in the jobs' own
 buffers, and then in the containers' logs."""
-KEPT_PREFIX = "00000-"
-"""The start of the file names that `Outbox.keep` writes: control takes them before those of the agent's end."""
 PERIODIC_AT_MOST = 16
 """After a silence of control, only the newest so many periodic saves of an attempt are reported."""
 
@@ -98,7 +94,7 @@ class ControlClient:
         timeout_s: float,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._name = name
+        self._name, self.token_hash = name, hash_of(token)
         # trust_env=False: a proxy for the outside world must not see the token, and does not reach control.
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
@@ -129,15 +125,9 @@ class ControlClient:
         """Return the group's secret for the URL of this input of the attempt."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/credential", CredentialRequest(name=name), CredentialGiven)
 
-    def take_delivery(self, delivers: Sequence[str]) -> Delivery | None:
+    def take_delivery(self) -> Delivery | None:
         """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""
-        claim = DeliveryClaim(delivers=tuple(delivers))
-        return self._ask(f"/agents/{self._name}/deliver", claim, DeliveryOffer).delivery
-
-    def ask_delivery_credential(self, job: int, number: int) -> CredentialGiven:
-        """Return the group's secret for the target of a result that this agent has taken."""
-        wanted = DeliveryCredentialRequest(job=job, number=number)
-        return self._ask(f"/agents/{self._name}/delivery-credential", wanted, CredentialGiven)
+        return self._ask(f"/agents/{self._name}/deliver", Message(), DeliveryOffer).delivery
 
     def report_delivery(self, report: DeliveryReport) -> None:
         """Report the end of a delivery. To report it again is no error."""
@@ -155,15 +145,17 @@ class ControlClient:
             answer = self._http.post(path, content=body, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise ControlSilent(str(error) or type(error).__name__) from error
-        if answer.status_code < BAD_REQUEST and not answer.is_success:
-            raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
-        if answer.status_code >= SERVER_FAULT:
-            raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
-        if answer.status_code in _FINAL and not _is_from_control(answer):
-            raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
-        if answer.status_code >= BAD_REQUEST:
-            raise ControlRefused(answer.status_code, _detail(answer))
-        return answer
+        if answer.is_success:
+            return answer
+        try:
+            detail = _Problem.model_validate_json(answer.content).detail
+        except ValidationError:  # it is not from control itself, but from a proxy in between
+            if answer.status_code in _FINAL:
+                raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?") from None
+            detail = answer.text[:200]
+        if BAD_REQUEST <= answer.status_code < SERVER_FAULT:
+            raise ControlRefused(answer.status_code, detail)
+        raise ControlSilent(f"{answer.status_code}: {detail}")
 
     def _ask(self, path: str, message: Message, answer: type[Answer]) -> Answer:
         text = self._post(path, message.model_dump_json()).text
@@ -227,12 +219,14 @@ class Outbox:
     after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
     only later lines.
 
-    At the agent's end, `spill_into` writes the rest into a folder on the shared storage, from which control takes it:
-    if control was away, nothing is lost. `keep` writes there earlier what must not be lost with the agent. Control may
-    hear a report both ways; the second time changes nothing.
+    `keep` writes what must not be lost into a folder on the shared storage, from which control takes it: the saves of a
+    job while the agent lives, and all the rest at the agent's end, in case control is away. Control may hear a report
+    both ways; the second time changes nothing.
     """
 
     send: Callable[[str, str], object]
+    token_hash: str = ""
+    """The proof of what is left on the storage is keyed with it."""
     _waiting: list[Report] = field(default_factory=list[Report])
     _changing: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
@@ -315,46 +309,15 @@ class Outbox:
                 self._files.pop(report).unlink(missing_ok=True)
             new = [report for report in waiting if report.path.startswith(prefix) and report not in self._files]
             for report in new:
-                name = f"{KEPT_PREFIX}{next(self._numbers):09}.json"
+                name = f"{next(self._numbers):09}.json"
                 atomic.make_folders(folder)  # control removes it once it is empty
-                atomic.write(folder / name, _as_file(report), with_folder=False)
+                atomic.write(folder / name, self._as_file(report), with_folder=False)
                 self._files[report] = folder / name
             if new:
                 atomic.sync_folder(folder)
 
-    def spill_into(self, folder: Path) -> int:
-        """Write what waits into `folder`, each report as a whole, numbered file; return how many.
-
-        All are on the disk when this returns, whatever happens to the file server then.
-        """
-        waiting = self._waiting.copy()
-        if not waiting:
-            return 0
-        atomic.make_folders(folder)
-        for number, report in enumerate(waiting):
-            atomic.write(folder / f"{number:06}.json", _as_file(report), with_folder=False)
-        atomic.sync_folder(folder)
-        return len(waiting)
-
-
-def _as_file(report: Report) -> bytes:
-    return json.dumps({"path": report.path, "body": report.body}).encode()
-
-
-def _is_from_control(answer: httpx.Response) -> bool:
-    """Return True if control itself refused, and not a proxy in between."""
-    try:
-        _Problem.model_validate_json(answer.content)
-    except ValidationError:
-        return False
-    return True
-
-
-def _detail(answer: httpx.Response) -> str:
-    try:
-        return _Problem.model_validate_json(answer.content).detail
-    except ValidationError:
-        return answer.text[:200]
+    def _as_file(self, report: Report) -> bytes:
+        return prove(report.path, report.body, self.token_hash).model_dump_json().encode()
 
 
 async def deregister(outbox: Outbox, reports: Path, *, clock: Clock, within_s: float, storage_hangs: bool) -> None:
@@ -378,7 +341,7 @@ async def deregister(outbox: Outbox, reports: Path, *, clock: Clock, within_s: f
 async def _spill(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
     try:
         async with asyncio.timeout(within_s):
-            await asyncio.to_thread(outbox.spill_into, reports)
+            await asyncio.to_thread(outbox.keep, "", reports)
     except (TimeoutError, OSError) as error:
         log.warning("the storage does not take the last reports", reason=str(error) or "no answer in time")
         return False

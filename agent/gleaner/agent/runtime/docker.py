@@ -137,7 +137,7 @@ class DockerRuntime:
         shim, reason = find_shim(self._engine)
         if shim is None:
             log.warning(
-                "Docker lacks Gleaner's runtime (run deploy/install-node.sh): only jobs that save themselves run here",
+                "Docker lacks Gleaner's runtime (run glean setup node): only jobs that save themselves run here",
                 reason=reason,
             )
         return shim

@@ -1,8 +1,8 @@
 """Open a folder that an admin lists: a target for results, a folder from which inputs are read, or one that jobs mount.
 
 The path is walked from the root by descriptors, and no symbolic link is followed. Every folder on the way belongs to
-root, or to the agents' account where that is enough, and others cannot replace what is in it. So no user can put another
-folder in the place of the listed one, neither before a check nor after it.
+root, or to the agents' account where that is enough, and others cannot replace what is in it. So no user can put
+another folder in the place of the listed one, neither before a check nor after it.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -12,77 +12,61 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC  # this also mounts what is mounted on demand
-_Identity = tuple[int, int]
-_NOTHING = (-1, -1)
-"""The identity of a folder that is not there."""
+_STARTS_AT_ROOT = -1  # ignored, as the first name is a whole path
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FolderRefused(Exception):
-    """A listed folder is not there, or must not be used; one line without its path."""
+    """A listed folder is not there, or must not be used; one line that begins with its path."""
 
 
 def open_listed(path: str, *, owners: Collection[int], own: Sequence[str] = (), for_writing: bool = False) -> int:
     """Return a descriptor (`O_PATH`) of the folder. Raises `FolderRefused`.
 
-    The folders on the way may belong to `owners`. A folder that is only read may be anybody's at its end. A folder
-    inside one of `own`, which are Gleaner's own folders, or above one, is refused.
+    The folders on the way may belong to `owners`, and no other user may write into them, unless a sticky bit protects
+    what is there. A folder that is only read may be anybody's at its end. A folder inside one of `own`, which are
+    Gleaner's own folders, or above one, is refused.
     """
+    names, way, is_shared = ["/", *filter(None, path.split("/"))], list[tuple[int, int]](), False
     try:
         with contextlib.ExitStack() as opened:
-            folder, way = _step("/", None, opened), list[_Identity]()
-            for name in filter(None, path.split("/")):
-                is_shared = _is_shared(folder, owners)
-                folder = _step(name, folder, opened)
-                way.append(_identity(os.fstat(folder)))
-                if is_shared and os.fstat(folder).st_uid not in owners:  # its owner can replace it
-                    raise FolderRefused(_replaceable(folder, owners))
-            if for_writing and _is_shared(folder, owners):
-                raise FolderRefused(_replaceable(folder, owners))
+            folder = _STARTS_AT_ROOT
+            for depth, name in enumerate(names, 1):
+                folder = os.open(name, _STEP, dir_fd=folder)
+                opened.callback(os.close, folder)
+                facts, is_last = os.fstat(folder), depth == len(names)
+                is_protected = facts.st_mode & stat.S_ISVTX and not is_last
+                is_open = facts.st_mode & _OTHERS_WRITE and not is_protected
+                may_be_anybodys = is_last and not for_writing
+                if (is_open and not may_be_anybodys) or (
+                    facts.st_uid not in owners and (is_shared or not may_be_anybodys)
+                ):
+                    whose = "root's" if set(owners) == {0} else "root's or Gleaner's"
+                    place = os.readlink(f"/proc/self/fd/{folder}")
+                    raise FolderRefused(f"{path}: others could replace it: {place} is not {whose} alone")
+                is_shared = bool(facts.st_mode & _OTHERS_WRITE)
+                way.append((facts.st_dev, facts.st_ino))
             for one in own:
-                places = list(_places(one))
-                if _identity(os.fstat(folder)) in places or not set(places[:1]).isdisjoint(way):
-                    raise FolderRefused(f"it is in the way of {one}, which is Gleaner's own")
+                itself, *above = _identities(one)
+                if itself in way or way[-1] in above:
+                    raise FolderRefused(f"{path}: it is in the way of {one}, which is Gleaner's own")
             return os.dup(folder)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise FolderRefused("it leads through a file or a symbolic link: list the folder itself") from error
-        raise FolderRefused(f"it cannot be entered: {error.strerror}") from error
+            raise FolderRefused(f"{path}: it leads through a file or a link: list the folder itself") from error
+        raise FolderRefused(f"{path}: it cannot be entered: {error.strerror}") from error
 
 
-def _step(name: str, folder: int | None, opened: contextlib.ExitStack) -> int:
-    below = os.open(name, _STEP, dir_fd=folder)
-    opened.callback(os.close, below)
-    return below
-
-
-def _is_shared(folder: int, owners: Collection[int]) -> bool:
-    """Return True if others can add to the folder, but not replace what is there. Raises `FolderRefused` if they can."""
-    facts = os.fstat(folder)
-    others_write = bool(facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-    if facts.st_uid not in owners or (others_write and not facts.st_mode & stat.S_ISVTX):
-        raise FolderRefused(_replaceable(folder, owners))
-    return others_write
-
-
-def _replaceable(folder: int, owners: Collection[int]) -> str:
-    whose = "root's" if set(owners) == {0} else "root's or Gleaner's"
-    return f"others could replace it: {os.readlink(f'/proc/self/fd/{folder}')} is not {whose} alone"
-
-
-def _places(path: str) -> Iterator[_Identity]:
-    """Yield the identity of the file of this path, wherever its links lead, and of all folders above it."""
-    place = os.path.realpath(path)
-    while True:
+def _identities(path: str) -> Iterator[tuple[int, int]]:
+    """Yield the identity of a file, wherever its links lead, and of all folders above it; (0, 0) for one not there."""
+    real = Path(path).resolve()
+    for place in (real, *real.parents):
         try:
-            yield _identity(os.stat(place))
+            facts = place.stat()
         except FileNotFoundError:
-            yield _NOTHING
-        if place == "/":
-            return
-        place = os.path.dirname(place)
-
-
-def _identity(facts: os.stat_result) -> _Identity:
-    return facts.st_dev, facts.st_ino
+            yield 0, 0
+        else:
+            yield facts.st_dev, facts.st_ino

@@ -5,14 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from gleaner.agent.common.allowed_urls import for_group
 from gleaner.agent.messages import (
     Assignments,
     ClaimRequest,
-    CredentialGiven,
     Delivery,
-    DeliveryClaim,
-    DeliveryCredentialRequest,
     DeliveryOffer,
     DeliveryReport,
     Deregistration,
@@ -27,8 +23,10 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, node_rates, queries, secrets
+from gleaner.control.queue.errors import KeyFault
 
 LATE_REPORT_S = 60.0
 """An agent may say so much later that it has delivered a result."""
@@ -94,8 +92,7 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
     state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
         orders = agents.record_heartbeat(db, caller.identity.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
-        abilities = state.delivery_asks.of(caller.identity.name, now_s=caller.now_s)
-        if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s, abilities=abilities):
+        if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s):
             orders = orders.model_copy(update={"deliveries": True})
         ahead_s = heartbeat.clock_ahead_s
         if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
@@ -104,52 +101,40 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
     return _answer(orders)
 
 
-@router.post("/{name}/deliver", responses=documented(404, 409, 413, 422))
-def take_delivery(caller: OwnAgent, ask: Annotated[DeliveryClaim, examples.A_DELIVERY_CLAIM]) -> DeliveryOffer:
-    """Take a result that waits to be delivered. Null: none waits."""
-    outputs = caller.state.settings.outputs
+@router.post("/{name}/deliver", response_model=DeliveryOffer, responses=documented(404, 409, 413, 422))
+def take_delivery(caller: OwnAgent) -> Response:
+    """Take a result that waits to be delivered, with the group's secret for its target. Null: none waits."""
+    outputs, name = caller.state.settings.outputs, caller.identity.name
     lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:
-        row = deliveries.take(
-            db,
-            caller.identity.name,
-            delivers=ask.delivers,
-            lease_s=lease_s,
-            most_failures=tries,
-            now_s=caller.now_s,
-        )
-        caller.state.delivery_asks.note(caller.identity.name, ask.delivers, now_s=caller.now_s)
+        row = deliveries.take(db, name, lease_s=lease_s, most_failures=tries, now_s=caller.now_s)
         if row is None:
-            return DeliveryOffer()
-        has_secret = secrets.find(db, row.group, row.to) is not None
-    return DeliveryOffer(
-        delivery=Delivery(
-            job=row.job,
-            attempt=row.attempt,
-            number=row.tries,
-            digest=row.output_digest,
-            to=row.to,
-            keep=row.document.resolved(job=row.job, campaign=row.campaign, index=row.run).keep,
-            allowed=for_group(outputs.urls, row.group),
-            total_s=outputs.deliver_s,
-            silent_s=outputs.silent_s,
-            has_secret=has_secret,
+            return _answer(DeliveryOffer())
+        try:
+            found = secrets.find(db, row.group, row.to)
+            credential = secrets.credential(found, caller.state.settings.queue.secret_key_file)
+        except KeyFault as error:
+            failed = DeliveryReport(job=row.job, number=row.tries, failed=str(error))
+            deliveries.record_end(db, failed, agent=name, most_failures=tries, now_s=caller.now_s)
+            return _answer(DeliveryOffer())
+    if credential.url is not None:
+        caller.about.append(f"group {row.group}, a secret for {credential.url}")
+    return _answer(
+        DeliveryOffer(
+            delivery=Delivery(
+                job=row.job,
+                attempt=row.attempt,
+                number=row.tries,
+                digest=row.output_digest,
+                to=row.to,
+                keep=row.document.resolved(job=row.job, campaign=row.campaign, index=row.run).keep,
+                allowed=for_group(outputs.urls, row.group),
+                total_s=outputs.deliver_s,
+                silent_s=outputs.silent_s,
+                credential=credential,
+            )
         )
     )
-
-
-@router.post("/{name}/delivery-credential", response_model=CredentialGiven, responses=documented(404, 409, 413, 422))
-def give_delivery_credential(
-    caller: OwnAgent, asked: Annotated[DeliveryCredentialRequest, examples.A_DELIVERY_NUMBER]
-) -> Response:
-    """Return the group's secret for the target of a result that this agent has taken; nulls if there is none."""
-    with caller.writing() as db:
-        group, to = deliveries.place_of(db, asked.job, asked.number, agent=caller.identity.name)
-        found = secrets.find(db, group, to)
-    given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
-    if given.url is not None:
-        caller.about.append(f"group {group}, a secret for {given.url}")
-    return _answer(given)
 
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))

@@ -119,21 +119,29 @@ def is_whole(storage: FolderStorage, key: str, part: str, digest: str) -> bool:
     return True
 
 
+def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
+    """Return the digest of an archive whose part is in the storage as it was written; None if there is none."""
+    try:
+        digest = storage.stored_digest(key)
+    except ArchiveBroken:
+        return None
+    return digest if is_whole(storage, key, part, digest) else None
+
+
 def store(storage: FolderStorage, push: ImagePush, contents: Iterator[bytes]) -> str:
-    """Write the image's archive into the storage. Return its digest. Raises `Invalid` as `archive` does."""
+    """Write the image's archive into the storage, unless it is there. Return its digest.
+
+    Raises `Invalid` as `archive` does, also where it is there: only who has the whole content may use it.
+    """
     key = image_key(push.image_id)
-    storage.delete(key)  # it is damaged, or the queue does not know it: a push did not end
+    if (digest := whole_digest(storage, key, IMAGE_PART)) is not None:
+        for _ in archive(push, contents):
+            pass
+        return digest
+    storage.set_aside(key)
     with storage.draft(key) as draft:
         draft.add(IMAGE_PART, archive(push, contents))
         return draft.publish({"image_id": push.image_id}).digest
-
-
-def sweep(storage: FolderStorage, needed: frozenset[str]) -> None:
-    """Remove the images that are not needed. Nobody may be storing one meanwhile."""
-    wanted = {image_key(image_id) for image_id in needed}
-    for key in storage.keys("images"):
-        if key not in wanted:
-            storage.delete(key)
 
 
 def archive(push: ImagePush, contents: Iterator[bytes]) -> Iterator[BytesLike]:

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, HTTPException, Path, Query
 
 from gleaner.agent.job_spec import Name
-from gleaner.agent.runtime.images import IMAGE_PART, image_key, matches
+from gleaner.agent.runtime.images import matches
 from gleaner.control.api import examples, image_uploads
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.caller_places import IN_TURN
@@ -85,13 +85,10 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
     whose = group_of(caller, group)
     state = caller.state
-    with state.images_turn:
-        with caller.writing() as db:
-            found = images.row(db, whose, image)
-            caller.may_change(f"image {found.name}", group=whose, submitter=found.pusher)
-            images.remove(db, whose, image)
-            needed = images.stored_ids(db)
-        image_uploads.sweep(state.storage, needed)
+    with state.images_turn, caller.writing() as db:
+        found = images.row(db, whose, image)
+        caller.may_change(f"image {found.name}", group=whose, submitter=found.pusher)
+        images.remove(db, whose, image)
     caller.about.append(f"group {whose}, image {found.name}")
     return found
 
@@ -100,11 +97,8 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
     whose = group_of(caller, group)
-    with caller.state.images_turn:
-        with caller.writing() as db:
-            found = images.publish(db, whose, image, by=caller.identity.name, now_s=caller.now_s)
-            needed = images.stored_ids(db)
-        image_uploads.sweep(caller.state.storage, needed)
+    with caller.state.images_turn, caller.writing() as db:
+        found = images.publish(db, whose, image, by=caller.identity.name, now_s=caller.now_s)
     caller.about.append(f"group {whose}, image {found.name}, {found.image_id}")
     return found
 
@@ -112,12 +106,9 @@ def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
 @router.post("/{image}/unpublish", dependencies=[IN_TURN], responses=documented(404, 409, 422))
 def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
     """Take an image back that was published. Refused while a job that has not ended needs it."""
-    with caller.state.images_turn:
-        with caller.writing() as db:
-            found = images.row(db, EVERYBODY, image)
-            images.remove(db, EVERYBODY, image)
-            needed = images.stored_ids(db)
-        image_uploads.sweep(caller.state.storage, needed)
+    with caller.state.images_turn, caller.writing() as db:
+        found = images.row(db, EVERYBODY, image)
+        images.remove(db, EVERYBODY, image)
     caller.about.append(f"image {found.name}")
     return found
 
@@ -158,23 +149,17 @@ def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> 
     with state.images_turn:
         with caller.reading() as db:
             _check_may_push(caller, images.rows(db, group, name))
-            known, digest = images.architectures(db), images.stored_digest(db, pushed.image_id)
+            images.check_room(db, row, group_bytes=limits.group_bytes)
+            known = images.architectures(db)
         if known and row.architecture not in known:
             raise HTTPException(
                 422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
             )
-        contents, key = sent.read(pushed.pieces), image_key(pushed.image_id)
-        if digest is not None and image_uploads.is_whole(state.storage, key, IMAGE_PART, digest):
-            for _ in image_uploads.archive(pushed, contents):  # only who has the whole content may use it
-                pass
-        else:
-            digest = image_uploads.store(state.storage, pushed, contents)
+        digest = image_uploads.store(state.storage, pushed, sent.read(pushed.pieces))
         with caller.writing() as db:
             _check_may_push(caller, images.rows(db, group, name))
             images.put(db, row, digest=digest, group_bytes=limits.group_bytes)
-            needed = images.stored_ids(db)
             answer = images.row(db, group, name)
-        image_uploads.sweep(state.storage, needed)
         sent.remove(pushed.pieces)
     whence = f", from {pushed.registry_image}" if pushed.registry_image else ""
     caller.about.append(f"group {group}, image {name}, {pushed.image_id}{whence}")

@@ -13,7 +13,7 @@ from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.caller_places import IN_TURN
-from gleaner.control.api.image_uploads import Uploads, check_pieces, is_whole
+from gleaner.control.api.image_uploads import Uploads, check_pieces, whole_digest
 from gleaner.control.api.images import Group, Piece, group_of
 from gleaner.control.api.problems import documented
 from gleaner.control.models.images import PieceList, PieceMissing, PieceStored
@@ -69,18 +69,22 @@ def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow
     with state.images_turn:
         with caller.writing() as db:
             stored = inputs.use(db, group, [given.content], now_s=caller.now_s).get(given.content)
-        if stored is not None and is_whole(state.storage, key, INPUT_PART, stored.digest):
+            if stored is None:
+                inputs.check_room(db, group, given.size_bytes, limits.group_bytes)
+        digest = whole_digest(state.storage, key, INPUT_PART)
+        if stored is not None and digest == stored.digest:
             return row.model_copy(update={"size_bytes": stored.size_bytes})  # another user of the group was faster
-        state.storage.delete(key)  # it is damaged, or the queue does not know it
-        with state.storage.draft(key) as draft:
-            draft.add(INPUT_PART, _checked(given, sent.read(given.pieces)))
-            digest = draft.publish({"content": given.content}).digest
-        try:
-            with caller.writing() as db:
-                inputs.put(db, row, digest=digest, group_bytes=limits.group_bytes)
-        except Exception:
-            state.storage.delete(key)
-            raise
+        contents = _checked(given, sent.read(given.pieces))
+        if digest is None:
+            state.storage.set_aside(key)
+            with state.storage.draft(key) as draft:
+                draft.add(INPUT_PART, contents)
+                digest = draft.publish({"content": given.content}).digest
+        else:  # only who has the whole content may use it
+            for _ in contents:
+                pass
+        with caller.writing() as db:
+            inputs.put(db, row, digest=digest, group_bytes=limits.group_bytes)
         sent.remove(given.pieces)
     caller.about.append(f"group {group}, input {given.content}")
     return row

@@ -57,7 +57,7 @@ VERBS = (
     LazyVerb("resume", ADMIN, "Use nodes again that `glean drain` has emptied.", "drains:resume"),
     LazyVerb("config", ADMIN, "Print the settings and where each comes from.", "config:config"),
     LazyVerb("doctor", ADMIN, "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
-    LazyVerb("setup", ADMIN, "Set up this machine, step by step, or take that back.", "setup:app"),
+    LazyVerb("setup", ADMIN, "Set up this machine, or take that back.", "setup:app"),
     LazyVerb("agent", ADMIN, "Run the agent program, as glean-agent does.", "services:agent", **REST),
     LazyVerb("image", CAMPAIGNS, "Bring, list and remove your group's container images.", "images:app"),
     LazyVerb("secret", CAMPAIGNS, "Keep your group's credentials for servers.", "secrets:app"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,6 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.settings import Settings
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from gleaner.control.queue.recovery import Recovered
 
 control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
@@ -137,8 +135,8 @@ def restore(
 
 
 @contextmanager
-def _queue() -> Generator[tuple[Settings, "Engine"]]:
-    """Open the queue's database, whose schema must be this version's."""
+def _queue() -> Generator[tuple[Settings, Any]]:
+    """Yield the settings, and the engine of the queue's database, whose schema must be this version's."""
     settings = load_settings()
     with server_parts():
         from gleaner.control.queue.database import check_schema, connect

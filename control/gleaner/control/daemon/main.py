@@ -17,6 +17,7 @@ from gleaner.control.api.app import create_app
 from gleaner.control.api.http_protocol import BoundedHead
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon import logs
+from gleaner.control.daemon.clocks import may_remove_by_age
 from gleaner.control.daemon.drains import Drains
 from gleaner.control.daemon.entitlements import Entitlements
 from gleaner.control.daemon.harm_meter import HarmMeter
@@ -100,6 +101,12 @@ def run(settings: Settings) -> None:
         engine.dispose()
 
 
+def _remove_old_rows(state: ControlState, now_s: float) -> None:
+    if may_remove_by_age(state, now_s):
+        settings = state.settings
+        retention.remove_old_rows(state.engine, state.writing, settings.queue, settings.history, now_s)
+
+
 def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster) -> tuple[Loop, ...]:
     """Return all loops that the settings ask for. The leader's is the first: without it the others do nothing.
 
@@ -119,7 +126,7 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
         Loop(
             "checkpoint gc",
             GC_S,
-            partial(remove_garbage, state),
+            lambda now_s: remove_garbage(state, now_s, by_age=may_remove_by_age(state, now_s)),
             "checkpoints and tokens could not be removed, it will be tried again",
         ),
         Loop("node history", settings.rounds.poll_s, NodeHistory(state).step, "the history of node time has a gap"),
@@ -127,7 +134,7 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
         Loop(
             "retention",
             RETENTION_S,
-            partial(retention.remove_old_rows, state.engine, state.writing, settings.queue, settings.history),
+            partial(_remove_old_rows, state),
             "what is old could not be removed, it will be tried again",
         ),
     ]

@@ -286,7 +286,7 @@ class Provisioning:
             )
             excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
             suspect = node_health.suspect(db, now_s)
-        delivers = self._is_agent_wanted_to_deliver(now_s)
+            delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)
         needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
         if delivers and not seen.running:
             needed.append(TO_DELIVER)
@@ -307,21 +307,6 @@ class Provisioning:
                 waiting=tuple(needed),
             )
         )
-
-    def _is_agent_wanted_to_deliver(self, now_s: float) -> bool:
-        """Return True if a result waits for an agent. What the agents of lately cannot deliver gets its reason."""
-        if not self._state.settings.outputs.urls:
-            return False
-        abilities = self._state.delivery_asks.lately(now_s=now_s)
-        with snapshot(self._state.engine) as db:
-            if not deliveries.is_due(db, now_s=now_s):
-                return False
-            if abilities is None:
-                return True
-            is_wanted = deliveries.is_due(db, now_s=now_s, abilities=abilities)
-        with self._state.writing() as db:
-            deliveries.record_no_agent(db, abilities, now_s=now_s)
-        return is_wanted
 
     def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
         """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""

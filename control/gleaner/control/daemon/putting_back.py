@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gleaner.agent.checkpoints.archive import FolderArchive, stored_digest
+from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.job_checkpoints import Chain
@@ -26,7 +26,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
             # Listed now, and not before: the load may take long, and agents publish meanwhile.
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
-                found = _found(storage, place, archives, recovery.unfinished(db))
+                found = _found(place, archives, recovery.unfinished(db))
                 stored_jobs = {one.job for one in archives}
                 done = recovery.recover(db, found, stored_jobs=stored_jobs, now_s=now_s)
                 backup.finish(db)
@@ -35,15 +35,13 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
         engine.dispose()
 
 
-def _found(
-    root: Path, storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]
-) -> Iterator[Found]:
+def _found(storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]) -> Iterator[Found]:
     """Yield what the unfinished jobs' attempts have left since. What is broken is left out."""
     for one in archives:
         if one.job not in latest or one.attempt < latest[one.job]:
             continue
         try:
-            digest = stored_digest(root, one.key)
+            digest = storage.stored_digest(one.key)
             archive = storage.open(one.key, digest)
         except ArchiveBroken:
             continue

@@ -5,37 +5,30 @@ at every tick, before silent agents are looked for, so that no saved attempt is 
 
 A report in `agents/NAME/reports` is deleted only after it has counted, or was understood and came too late. A report
 that cannot be understood, for example because another version wrote it, goes to `agents/NAME/unread`, with the reason
-beside it.
+beside it. So does a report without the proof of its agent, since anybody might have put a file there.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
-from pydantic import BaseModel
 
 from gleaner.agent.messages import Checkpointed, Completed, Deregistration, LogLines, Returned, Saved
+from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD, SpooledReport
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.queue import agents, attempt_reports
+from gleaner.control.queue import agents, attempt_reports, tokens
 from gleaner.control.queue.attempt_reports import AttemptReport
+from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import Invalid, NotYours, Refused, Unknown
 
 log = structlog.get_logger()
 
-UNREAD = "unread"
-"""The folder, beside an agent's `reports`, for reports that could not be read."""
 _ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved|completed|return|log)$")
 _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
-
-
-class _SpooledReport(BaseModel):
-    """One file, as the agent wrote it."""
-
-    path: str
-    body: str
 
 
 def take_spooled_reports(state: ControlState, now_s: float) -> int:
@@ -48,16 +41,19 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
     """
     taken: list[int] = []
     try:
-        folders = sorted((state.settings.storage.folder / "agents").glob("*/reports"))
+        folders = sorted((state.settings.storage.folder / "agents").glob(f"*/{REPORTS}"))
     except OSError as error:
         log.warning("the storage cannot be searched for reports", reason=str(error))
         return 0
 
     def take(folder: Path) -> None:
+        agent = folder.parent.name
         try:
-            taken.extend(_take_or_set_aside(state, folder.parent.name, file, now_s) for file in _in_order(folder))
+            with snapshot(state.engine) as db:
+                hashes = tokens.agents_hashes(db, storable(agent))
+            taken.extend(_take_or_set_aside(state, agent, file, hashes, now_s) for file in _in_order(folder))
         except OSError as error:
-            log.warning("reports on the storage have to wait", agent=folder.parent.name, reason=str(error))
+            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
         else:
             _remove_empty(folder)
 
@@ -75,10 +71,13 @@ def _in_order(folder: Path) -> list[Path]:
     return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
 
 
-def _take_or_set_aside(state: ControlState, agent: str, file: Path, now_s: float) -> int:
+def _take_or_set_aside(state: ControlState, agent: str, file: Path, hashes: Sequence[str], now_s: float) -> int:
     taken = 0
     try:
-        taken = _take(state, agent, file, now_s)
+        report = SpooledReport.model_validate_json(file.read_bytes())
+        if not any(map(report.is_proved_by, hashes)):
+            raise ValueError(f"it has no proof that {agent} has written it")
+        taken = _take(state, agent, report, now_s)
     except (Refused, _TooLate) as refusal:
         log.info("a report that waited on the storage came too late", agent=agent, reason=str(refusal))
     except (ValueError, KeyError, Unknown, Invalid) as error:
@@ -103,8 +102,7 @@ class _TooLate(Exception):
     """Lines of output that nobody would be shown."""
 
 
-def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
-    left = _SpooledReport.model_validate_json(file.read_bytes())
+def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) -> int:
     settings = state.settings
     if found := _FAREWELL.match(left.path):
         if found.group(1) != agent:

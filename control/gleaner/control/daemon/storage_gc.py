@@ -14,8 +14,9 @@ An archive may be deleted only if no report can ever make it count again:
   still be on the way.
 
 Archives of jobs and attempts that the queue does not know are left alone: a queue that was set up anew beside an old
-storage folder must not empty the folder. An image or an input without a row is removed once it has had none for a day,
-as far as this program has seen: its upload broke off before the row was written, or its removal broke off after that.
+storage folder must not empty the folder. An image or an input is removed once it has had no row for a day, as far as
+this program has seen: it was removed, or its upload broke off. Nobody else removes one: a program that stood still, or
+whose commit had no answer, would remove what the queue knows by now.
 """
 
 import os
@@ -27,20 +28,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
+from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
 from gleaner.control.models.images import KEEP_PIECES_S, PIECES
-from gleaner.control.queue import images, inputs, queries
+from gleaner.control.queue import images, inputs, queries, tokens
 from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.queries import Kept
+from gleaner.control.queue.retention import REMOVED
+from gleaner.control.queue.tables import JOB
 from gleaner.control.settings import DAY_S
 
 DRAFT_AGE_S = 24 * 3600.0
@@ -71,25 +75,29 @@ class JobArchive:
     number: int | None
 
 
-def remove_garbage(state: ControlState, now_s: float) -> None:
-    """Remove all that is listed here. A pass that was stopped in the middle is continued by the next one.
+def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
+    """Remove what nothing needs and, if `by_age`, what is old enough. The next pass continues one that was stopped.
 
-    Raises `StorageError` or `QueueError`.
+    Raises `StorageError`, `QueueError`, or `NotLeading` if another program has begun to lead.
     """
     state.check_leads()
-    folder = state.settings.storage.folder
+    agents = state.settings.storage.folder / "agents"
     try:
         removed = {
-            "archives": len(remove_archives(state.engine, state.storage)),
-            "inputs": remove_inputs(state, now_s),
+            "archives": len(remove_archives(state)),
             "orphans": remove_orphans(state),
-            "pieces": remove_pieces(folder, before_s=now_s - KEEP_PIECES_S),
-            "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
-            "tokens": remove_tokens(state.engine, folder / "agents"),
-            "logs": remove_logs(folder / "agents", before_s=now_s - LOG_AGE_S),
+            "tokens": remove_tokens(state.engine, agents),
         }
+        if by_age:
+            removed |= {
+                "inputs": forget_inputs(state, now_s),
+                "pieces": remove_pieces(agents.parent, before_s=now_s - KEEP_PIECES_S),
+                "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
+                "hashes": forget_tokens(state, agents, now_s),
+                "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
+            }
     except OSError as error:
-        raise StorageError(f"{folder}: {error}") from error
+        raise StorageError(f"{agents.parent}: {error}") from error
     if any(removed.values()):
         _log.info("garbage collected", **removed)
 
@@ -113,42 +121,53 @@ def remove_drafts(state: ControlState, now_s: float) -> int:
     return removed
 
 
-def remove_archives(engine: Engine, storage: FolderStorage) -> list[str]:
-    """Delete the archives that are garbage. Return their keys, in order. Raises `StorageError` or `QueueError`."""
+def remove_archives(state: ControlState) -> list[str]:
+    """Delete the archives that are garbage. Return their keys, in order.
+
+    Raises `StorageError`, `QueueError`, or `NotLeading`.
+    """
     by_job: defaultdict[int, list[JobArchive]] = defaultdict(list)
-    for key in storage.keys("jobs"):
+    for key in state.storage.keys("jobs"):
         archive = job_archive(key)
         if archive is not None:
             by_job[archive.job].append(archive)
     deleted: list[str] = []
-    for looked_at, kept_by_job in _known_of(engine, by_job):
+    for looked_at, kept_by_job in _known_of(state.engine, by_job):
+        state.check_leads()
         for job in looked_at:
             kept = kept_by_job.get(job)
             for archive in by_job[job]:
                 if kept is not None and is_garbage(archive, kept):
-                    storage.delete(archive.key)
+                    _delete(state, archive.key)
                     deleted.append(archive.key)
     return deleted
 
 
-def remove_inputs(state: ControlState, now_s: float) -> int:
-    """Remove the inputs that no job needs and nobody has used for long. Return their number."""
+def _delete(state: ControlState, key: str) -> None:
+    """Delete an archive. Raises `NotLeading`, without asking the database, once this program's term is over."""
+    if not state.is_leader:
+        raise NotLeading("this control program leads no more, and removes nothing")
+    state.storage.delete(key)
+
+
+def forget_inputs(state: ControlState, now_s: float) -> int:
+    """Forget the inputs that no job needs and nobody has used for long. Return their number.
+
+    Their files go with `remove_orphans`, a day later.
+    """
     before_s = now_s - state.settings.inputs.keep_days * DAY_S
     with state.images_turn:
         with snapshot(state.engine) as db:  # this reads the inputs of all jobs: no transaction that writes waits for it
             unneeded = inputs.unneeded(db, before_s=before_s)
         with state.writing() as db:
-            removed = inputs.forget(db, unneeded, before_s=before_s)
-        for group, content in removed:
-            state.storage.delete(input_key(group, content))
-    return len(removed)
+            return len(inputs.forget(db, unneeded, before_s=before_s))
 
 
 def remove_orphans(state: ControlState) -> int:
     """Remove the stored images and inputs that have had no row for long. Return their number.
 
-    Nothing is removed while the storage has archives of jobs that this queue does not know, or the queue knows none of
-    the stored images and inputs: then they are another queue's, perhaps because the settings name a wrong one.
+    Nothing is removed while the storage has archives of jobs that this queue does not know, or the queue is empty: then
+    they are another queue's, perhaps because the settings name a wrong one.
     """
     now_s = state.steady_clock()
     with state.images_turn:
@@ -156,14 +175,15 @@ def remove_orphans(state: ControlState) -> int:
         with snapshot(state.engine) as db:
             known = {image_key(image_id) for image_id in images.stored_ids(db)}
             known |= {input_key(group, content) for group, content in inputs.stored(db)}
+            has_jobs = db.execute(select(JOB.c.id).limit(1)).first() is not None
         since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
         old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
-        if old and (known.isdisjoint(stored) or _has_jobs_of_others(state)):
+        if old and (_has_jobs_of_others(state) or not (has_jobs or known)):
             return 0
         if old:
             state.check_leads()
         for key in old:
-            state.storage.delete(key)
+            _delete(state, key)
             del since_s[key]
         state.orphans_since_s = since_s
     return len(old)
@@ -196,13 +216,28 @@ def remove_pieces(folder: Path, *, before_s: float) -> int:
 
 def remove_tokens(engine: Engine, folder: Path) -> int:
     """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`."""
-    found = sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
+    found = _agents(folder)
     with snapshot(engine) as db:
         living = {agent.name for agent in queries.agents_here(db)}
     gone = [name for name in found if name not in living]
     for name in gone:
         remove_token(folder, name)
     return len(gone)
+
+
+def forget_tokens(state: ControlState, folder: Path, now_s: float) -> int:
+    """Forget the tokens of ended agents, unless one is still to prove reports there. Return how many.
+
+    Without an agent's folder there the storage may be away, and none is forgotten. Raises `QueueError` or `OSError`.
+    """
+    names = _agents(folder)
+    spooling = [name for name in names if any(_facts(folder / name / one) for one in (REPORTS, UNREAD))]
+    with state.writing() as db:
+        return tokens.remove_ended_agents(db, spooling=spooling, now_s=now_s, at_most=REMOVED) if names else 0
+
+
+def _agents(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
 
 
 def remove_logs(folder: Path, *, before_s: float) -> int:

@@ -1,5 +1,6 @@
-"""The part of a job's folder that is kept, and the target to which it is delivered."""
+"""The targets to which the results of jobs are delivered, and the deliveries."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from gleaner.control.models.base import Reply
@@ -24,9 +25,7 @@ class DeliveryRow(Reply):
     tries: int
     """The number of times that an agent has begun with it."""
     problem: str
-    """Why the latest try failed, or no agent can try; empty if neither."""
-    no_agent: bool = False
-    """True if no agent can try. `problem` says why."""
+    """Why the latest try failed; empty if it has not."""
     files: int | None
     size_bytes: int | None
     ended_s: float | None
@@ -35,6 +34,13 @@ class DeliveryRow(Reply):
     @property
     def trouble(self) -> str:
         """Return the problem of a delivery that has not ended, in words; "" if it has none."""
-        if not self.problem or self.no_agent:
-            return self.problem
-        return f"the last try failed: {self.problem}"
+        return f"the last try failed: {self.problem}" if self.problem else ""
+
+
+def for_group(targets: Iterable[str], group: str) -> tuple[str, ...]:
+    """Return the allowed targets for one group: `{group}` in them is its name.
+
+    >>> for_group(["file:///data/{group}/"], "atlas")
+    ('file:///data/atlas/',)
+    """
+    return tuple(entry.replace("{group}", group) for entry in targets)

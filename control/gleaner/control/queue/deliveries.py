@@ -6,11 +6,9 @@ the agent ends, the next agent gets it under the next number. Two agents that de
 same bytes.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, false, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, insert, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
@@ -39,61 +37,12 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
     db.execute(insert(DELIVERY).values(**new, due_s=now_s, problem=""))
 
 
-Abilities = Collection[Collection[str]]
-"""For each agent in question, the schemes to whose targets it delivers."""
-
-KNOWN_FOR_S = 3600.0
-"""The answer of an agent counts for so long. Then it is asked again, and an agent is started again, which may know."""
-
-
-@dataclass(slots=True)
-class DeliveryAsks:
-    """A cache: by agent, what it delivers, as it said when it last asked for a delivery, and when that was.
-
-    The threads that answer agents change it in place. After a restart of control each agent is asked again.
-    """
-
-    _last: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict[str, tuple[float, frozenset[str]]])
-
-    def note(self, agent: str, delivers: Collection[str], *, now_s: float) -> None:
-        """Record what an agent says that it delivers, and forget what was said long ago."""
-        self._last[agent] = (now_s, frozenset(delivers))
-        for name, (asked_s, _) in self._last.copy().items():
-            if asked_s <= now_s - KNOWN_FOR_S:
-                self._last.pop(name, None)
-
-    def of(self, agent: str, *, now_s: float) -> Abilities | None:
-        """Return what this agent delivers; None if that is unknown."""
-        last = self._last.get(agent)
-        return None if last is None or last[0] <= now_s - KNOWN_FOR_S else (last[1],)
-
-    def lately(self, *, now_s: float) -> Abilities | None:
-        """Return what the agents deliver that have asked lately; None if none has."""
-        return {said for asked_s, said in self._last.copy().values() if asked_s > now_s - KNOWN_FOR_S} or None
-
-
-def is_due(db: Connection, *, now_s: float, abilities: Abilities | None = None) -> bool:
-    """Return True if a delivery waits for an agent with one of these abilities; None: for any agent.
+def is_due(db: Connection, *, now_s: float) -> bool:
+    """Return True if a delivery waits for an agent.
 
     Each heartbeat asks: two questions, each answered by the index.
     """
-    can_be = [] if abilities is None else [or_(*map(_can_be_of, abilities))]
-    return any(
-        db.execute(select(DELIVERY.c.job).where(one, *can_be).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT)
-    )
-
-
-def record_no_agent(db: Connection, abilities: Abilities, *, now_s: float) -> None:
-    """Record at each delivery that is due, and that no agent of these abilities can have, that no agent can."""
-    for_nobody = and_(
-        or_(_is_due(now_s), and_(_IS_OPEN, _IS_LEFT)),
-        ~or_(*map(_can_be_of, abilities)),
-        ~DELIVERY.c.no_agent,
-    )
-    targets = db.scalars(select(DELIVERY.c.to).where(for_nobody))
-    for scheme in sorted({to.partition("://")[0].lower() for to in targets}):
-        problem = f"no agent here delivers to {scheme}://: the nodes lack its library"
-        db.execute(update(DELIVERY).where(for_nobody, _is_to(scheme)).values(problem=problem, no_agent=True))
+    return any(db.execute(select(DELIVERY.c.job).where(one).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT))
 
 
 _IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that its partial index is used
@@ -110,21 +59,17 @@ def _is_due(now_s: float) -> ColumnElement[bool]:
     return and_(_IS_OPEN, DELIVERY.c.due_s <= now_s)
 
 
-def take(
-    db: Connection, agent: str, *, delivers: Collection[str], lease_s: float, most_failures: int, now_s: float
-) -> Any | None:
+def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
     """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
 
-    `delivers` are the schemes to whose targets the agent delivers.
     The row has the job's group, its result's digest, and what is kept of its folder. A try that nobody has ended is one
     failure: so what fits into no agent's time is given up after `most_failures`. Raises `Refused` for an agent that is
     not live.
     """
-    _check_lives(db, agent)
+    if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
+        raise Refused(f"agent {agent} may not deliver: it is not live")
     for condition, problem in ((_is_due(now_s), NOTHING_HEARD), (_IS_LEFT, AGENT_ENDED)):
-        first = (
-            select(DELIVERY).where(condition, _can_be_of(delivers)).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
-        )
+        first = select(DELIVERY).where(condition).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
         while row := db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
             taken = {"phase": DeliveryPhase.TAKEN, "tries": row.tries + 1, "agent": agent, "due_s": now_s + lease_s}
             if row.phase is DeliveryPhase.TAKEN:
@@ -132,34 +77,9 @@ def take(
                     _give_up(db, row, problem, now_s=now_s)
                     continue
                 taken |= {"failures": row.failures + 1, "problem": problem}
-            elif row.no_agent:
-                taken |= {"problem": "", "no_agent": False}
             _change(db, row, taken)
             return _whole(db, row.job)
     return None
-
-
-def _check_lives(db: Connection, agent: str) -> None:
-    if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
-        raise Refused(f"agent {agent} may not deliver: it is not live")
-
-
-def _can_be_of(delivers: Collection[str]) -> ColumnElement[bool]:
-    """Return the condition: an agent that delivers so can have it."""
-    return or_(false(), *map(_is_to, delivers))
-
-
-def _is_to(scheme: str) -> ColumnElement[bool]:
-    return DELIVERY.c.to.istartswith(f"{scheme}://", autoescape=True)
-
-
-def place_of(db: Connection, job: int, number: int, *, agent: str) -> tuple[str, str]:
-    """Return the group and the target of a delivery that the agent has under this number. Raises `NotCurrent`."""
-    _check_lives(db, agent)
-    row = _locked(db, job)
-    if (row.tries, row.agent, row.phase) != (number, agent, DeliveryPhase.TAKEN):
-        raise NotCurrent(job, row.attempt, f"try {row.tries} to deliver its result is the latest")
-    return _whole(db, job).group, row.to
 
 
 def _whole(db: Connection, job: int) -> Any:

@@ -128,35 +128,36 @@ def architectures(db: Connection) -> frozenset[str]:
     return frozenset(dockers_word(str(each)) for each in found)
 
 
-def stored_digest(db: Connection, image_id: str) -> str | None:
-    """Return the digest of the image's archive; None if the storage need not have it."""
-    return db.execute(select(STORED_IMAGE.c.digest).where(STORED_IMAGE.c.image_id == image_id)).scalar_one_or_none()
-
-
 def stored_ids(db: Connection) -> frozenset[str]:
     """Return the ids of all images that the storage must have."""
     return frozenset(db.execute(select(STORED_IMAGE.c.image_id)).scalars())
 
 
+def check_room(db: Connection, pushed: ImageRow, *, group_bytes: int) -> None:
+    """Raise `Refused` if with this image, in place of what its name means, the group's were larger than that."""
+    others = select(IMAGE.c.image_id).where(IMAGE.c.group == pushed.group, IMAGE.c.name != tagged(pushed.name))
+    stored = select(func.coalesce(func.sum(STORED_IMAGE.c.size_bytes), 0))
+    is_other = STORED_IMAGE.c.image_id.in_(others.distinct()), STORED_IMAGE.c.image_id != pushed.image_id
+    would_bytes = int(db.execute(stored.where(*is_other)).scalar_one()) + pushed.size_bytes
+    if would_bytes > group_bytes:
+        raise Refused(
+            f"with this image group {pushed.group} would have {would_bytes / 2**30:.3g} GiB of images, and may have"
+            f" {group_bytes / 2**30:.3g}: remove some with `glean image rm`"
+        )
+
+
 def put(db: Connection, pushed: ImageRow, *, digest: str, group_bytes: int) -> None:
     """Give an image that was stored with this digest its name in the group, in place of what the name meant before.
 
-    Raises `Refused` if the images of the group are larger than `group_bytes` together.
+    Raises `Refused` as `check_room` does.
     """
+    check_room(db, pushed, group_bytes=group_bytes)
     if not db.execute(
         update(STORED_IMAGE).where(STORED_IMAGE.c.image_id == pushed.image_id).values(digest=digest)
     ).rowcount:
         facts = {"architecture": pushed.architecture, "size_bytes": pushed.size_bytes}
         db.execute(insert(STORED_IMAGE).values(image_id=pushed.image_id, digest=digest, **facts))
     _name(db, pushed)
-    distinct = select(IMAGE.c.image_id).where(IMAGE.c.group == pushed.group)
-    total = select(func.sum(STORED_IMAGE.c.size_bytes)).where(STORED_IMAGE.c.image_id.in_(distinct))
-    has_bytes = int(db.execute(total).scalar_one())
-    if has_bytes > group_bytes:
-        raise Refused(
-            f"with this image group {pushed.group} would have {has_bytes / 2**30:.3g} GiB of images, and may have"
-            f" {group_bytes / 2**30:.3g}: remove some with `glean image rm`"
-        )
     _forget_unneeded(db)
 
 

@@ -41,7 +41,7 @@ def take_for_spec(
             if known is None and (reason := allowed_urls.refusal(one.url, urls)):
                 raise Refused(f"the input {one.name}: {reason}")
             row = {} if known is None else _stored_as(one.name, known, into_job=one.into_job).model_dump()
-            found.append(UrlInput(**one.model_dump(exclude={"content"}), submitted_s=now_s).model_dump() | row)
+            found.append(UrlInput(**one.model_dump(exclude={"content"})).model_dump() | row)
         elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:
@@ -73,7 +73,7 @@ def record_fetched(
         raise Invalid("what its jobs have read is lost, and its URL has other bytes by now: submit the jobs anew")
     row = use(db, group, [fetched.content], now_s=now_s).get(fetched.content)
     if row is None and fetched.digest is None:
-        _check_room(db, group, fetched.size_bytes, group_bytes)
+        check_room(db, group, fetched.size_bytes, group_bytes)
         return None
     if row is None:
         made = InputRow(content=fetched.content, group=group, size_bytes=fetched.size_bytes, used_s=now_s)
@@ -125,11 +125,12 @@ def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None
     """
     mine = INPUT.c.group == row.group
     db.execute(delete(INPUT).where(mine, INPUT.c.content == row.content))
-    _check_room(db, row.group, row.size_bytes, group_bytes)
+    check_room(db, row.group, row.size_bytes, group_bytes)
     db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
 
 
-def _check_room(db: Connection, group: str, size_bytes: int, group_bytes: int) -> None:
+def check_room(db: Connection, group: str, size_bytes: int, group_bytes: int) -> None:
+    """Raise `Refused` if with so many bytes more the group's inputs would be larger than `group_bytes`."""
     of_group = select(func.coalesce(func.sum(INPUT.c.size_bytes), 0)).where(INPUT.c.group == group)
     all_bytes = db.execute(of_group).scalar_one() + size_bytes
     if all_bytes > group_bytes:

@@ -17,6 +17,7 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.job_spec import JobSpec, OutputSpec, filled_target, unfilled
 from gleaner.control.models.jobs import Ending, Submission, Submitted
+from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, inputs, lanes
@@ -46,7 +47,7 @@ class SubmissionRules:
     urls: Sequence[str] = ()
     """The URLs that inputs may have, as `allowed_urls` reads them."""
     targets: Sequence[str] = ()
-    """The URLs to which results may be delivered, as `allowed_urls.for_group` reads them."""
+    """The URLs to which results may be delivered, as `for_group` reads them."""
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
     """Returns the bytes that each group and user has stored; asked only if a quota limits them."""
 
@@ -57,7 +58,7 @@ def _check_target(outputs: OutputSpec | None, group: str, *, of_campaign: bool, 
     if why := unfilled(outputs.to, of_campaign=of_campaign):
         raise Invalid(f"outputs: the target {outputs.to} {why}")
     filled = filled_target(outputs.to, job=1, campaign=1, index=1)
-    if why := allowed_urls.refusal(filled, allowed_urls.for_group(rules.targets, group), allowed_urls.DELIVER):
+    if why := allowed_urls.refusal(filled, for_group(rules.targets, group), allowed_urls.DELIVER):
         raise Refused(f"outputs: {why}")
 
 

@@ -106,7 +106,7 @@ def _removals(
     with snapshot(engine) as db:
         up_to = decisions.surplus(db, keep=keep, keep_bytes=keep_bytes)
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
-        ("tokens", lambda db: tokens.remove_ended(db, now_s=now_s, before_s=before_s, at_most=REMOVED)),
+        ("tokens", lambda db: tokens.remove_ended(db, before_s=before_s, at_most=REMOVED)),
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),

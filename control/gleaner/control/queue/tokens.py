@@ -4,15 +4,15 @@ A secret is 256 random bits. Only its hash is stored, so no reader of the databa
 the beginning of its hash: it tells nothing of the secret.
 """
 
-import hashlib
 import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
+from gleaner.agent.reporting.spooled_report import hash_of
 from gleaner.control.models.tokens import Role, TokenIssued, TokenRow
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.tables import TOKEN
@@ -52,8 +52,8 @@ def new_secret() -> str:
 
 
 def digest(secret: str) -> str:
-    """Return what is stored of a secret. One round of SHA-256 is enough: nobody guesses 256 random bits."""
-    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+    """Return what is stored of a secret."""
+    return hash_of(secret)
 
 
 def issue(db: Connection, *, role: str, name: str, group: str | None, now_s: float) -> str:
@@ -126,6 +126,12 @@ def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
     return db.execute(ended.values(revoked_s=now_s)).rowcount
 
 
+def agents_hashes(db: Connection, agent: str) -> tuple[str, ...]:
+    """Return the hashes of an agent's tokens, also of those that have ended: they prove what the agent wrote before."""
+    mine = select(TOKEN.c.hash).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, TOKEN.c.revoked_s.is_(None))
+    return tuple(db.scalars(mine))
+
+
 def end_later(db: Connection, *, agent: str, now_s: float) -> None:
     """Let an agent's token end when no report of the agent can be late any more, unless it ends sooner."""
     until_s = now_s + LATE_REPORTS_S
@@ -172,11 +178,25 @@ def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
     )
 
 
-def remove_ended(db: Connection, *, now_s: float, before_s: float, at_most: int) -> int:
-    """Remove agents' tokens that have ended, and people's that ended before `before_s`. Return how many."""
-    ended_s = func.coalesce(TOKEN.c.revoked_s, TOKEN.c.expires_s)
-    old = or_(ended_s < before_s, (TOKEN.c.role == Role.AGENT) & (ended_s < now_s - LATE_REPORTS_S))
-    some = select(TOKEN.c.hash).where(old).limit(at_most)
+def remove_ended(db: Connection, *, before_s: float, at_most: int) -> int:
+    """Remove people's tokens that ended before `before_s`. Return how many."""
+    return _remove(db, (TOKEN.c.role != Role.AGENT) & (before_s > _ENDED_S), at_most)
+
+
+def remove_ended_agents(db: Connection, *, spooling: Collection[str], now_s: float, at_most: int) -> int:
+    """Remove the tokens of agents that have ended, but for those whose reports are still to be proved. Return how many.
+
+    `spooling` are the agents with reports on the storage.
+    """
+    over = (TOKEN.c.role == Role.AGENT) & (now_s - LATE_REPORTS_S > _ENDED_S)
+    return _remove(db, over & TOKEN.c.name.not_in(spooling), at_most)
+
+
+_ENDED_S = func.coalesce(TOKEN.c.revoked_s, TOKEN.c.expires_s)
+
+
+def _remove(db: Connection, which: ColumnElement[bool], at_most: int) -> int:
+    some = select(TOKEN.c.hash).where(which).limit(at_most)
     return db.execute(delete(TOKEN).where(TOKEN.c.hash.in_(some))).rowcount
 
 

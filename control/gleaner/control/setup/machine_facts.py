@@ -230,7 +230,7 @@ def docker_folder(patience_s: float) -> Folder | Unread:
 
 
 def copies() -> Folder | Unread:
-    """Return the folder in which containerd leaves the memory of restored containers (deploy/watchdog)."""
+    """Return the folder in which containerd leaves the memory of restored containers (the watchdog)."""
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         found = reading.variable_of("containerd", name)
         if isinstance(found, Unread):
@@ -357,7 +357,11 @@ def installed_programs(record: Path, library: Path) -> Programs | Unread:
     if isinstance(found, Unread):
         return found
     try:
-        files = {str(path): str(digest) for path, digest in json.loads(found.text)["files"].items()}
+        files = {
+            str(path): str(digest)
+            for path, digest in json.loads(found.text)["files"].items()
+            if path.startswith((f"{library}/", "/usr/local/sbin/gleaner-")) and digest != "folder"
+        }
     except (ValueError, TypeError, LookupError, AttributeError):
         return Unread(f"{record} is broken: remove it, and run `glean setup node`")
     source = Path(next(iter(privileged_package.__path__))).parent
@@ -367,7 +371,6 @@ def installed_programs(record: Path, library: Path) -> Programs | Unread:
         for path in (source / package).rglob("*")
         if path.suffix in {".py", ".sh"}
     }
-    files.pop(config.CONFIG_FILE, None)  # the admin's to change, once it is there
     modules = {path for path in files if path.startswith(f"{library}/gleaner/")}
     return Programs(
         many=len(files),

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from gleaner.agent.privileged.install.docker_engine import RUNTIME
-from gleaner.agent.privileged.install.main import DAEMON_JSON, RUNC_SHIM
+from gleaner.agent.privileged.common import config as privileged_config
 from gleaner.control.setup import readers, shipped
 from gleaner.control.setup.facts import Facts, NotRead, Output, TextFile, Unread, dotted, needed, version_in
 from gleaner.control.setup.finding import CheckState, Judgement, fault, not_checked, ok, warning
@@ -33,6 +32,7 @@ _MOST_NAMES = 3
 _KILLED = 128
 """A shell's exit status of a program that a signal has ended is this, plus the signal's number."""
 _INSTALL = "run `glean setup node`"
+RUNTIME, RUNC_SHIM = "gleaner", privileged_config.Config(1).shim
 
 
 def kernel(facts: Facts) -> Judgement:
@@ -210,9 +210,9 @@ def docker(facts: Facts) -> Judgement:
         )
     if not is_experimental:
         return fault(f"Docker {dotted(found)} is not experimental", f"{_INSTALL}, then systemctl restart docker")
-    if _lost_runtime(facts.file(DAEMON_JSON)):
+    if _lost_runtime(facts.file(readers.DAEMON_JSON)):
         return warning(
-            f"the running Docker has our runtime, and {DAEMON_JSON} has not: it is gone at the next restart",
+            f"the running Docker has our runtime, and {readers.DAEMON_JSON} has not: it is gone at the next restart",
             f"{_INSTALL}, unless flags of dockerd name the runtime",
         )
     if not _TRIED_DOCKER <= found < _UNTRIED_DOCKER:
@@ -371,7 +371,7 @@ def epilog(facts: Facts) -> Judgement:
         return fault(file.why, _INSTALL)
     if not file.mode & 0o111 or file.uid != 0 or file.is_writable_by_others:
         return fault(f"{readers.EPILOG} has uid {file.uid}, mode {file.mode:o}", "chown root, chmod 755")
-    if file.text != shipped.content("epilog.sh").decode("utf-8", "replace"):
+    if file.text != shipped.content(shipped.EPILOG).decode("utf-8", "replace"):
         return warning(f"{readers.EPILOG} differs from this version's", f"{_INSTALL}, if nobody wanted that change")
     config = facts.file(readers.SLURM_CONF)  # a node without one gets slurmctld's
     if not isinstance(config, Unread) and _lacks_epilog(config.text):

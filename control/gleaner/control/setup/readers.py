@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gleaner.agent.privileged.common import config
-from gleaner.agent.privileged.install.main import DAEMON_JSON, LIBRARY, RECORD
 from gleaner.control.settings import Settings
 from gleaner.control.setup import account_facts, machine_facts, reading, slurm_admin_facts
 from gleaner.control.setup.facts import (
@@ -38,6 +37,9 @@ if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
     from gleaner.agent.settings import AgentSettings
 
 WATCHDOG = "/usr/local/libexec/gleaner/watchdog"
+DAEMON_JSON = "/etc/docker/daemon.json"
+RECORD = "/etc/gleaner/setup.json"
+LIBRARY = config.Config(1).library
 EPILOG = "/usr/local/libexec/gleaner/epilog.sh"
 RUNC_CONF = "/etc/criu/runc.conf"
 SELINUX = "/sys/fs/selinux/enforce"
@@ -75,7 +77,7 @@ def find_role(exists: Callable[[str], bool]) -> MachineRole:
     >>> find_role(lambda path: False)
     <MachineRole.CLIENT: 'client'>
     """
-    if exists(config.CONFIG_FILE) or exists(RECORD):
+    if exists(config.CONFIG_FILE):
         return MachineRole.NODE
     if any(map(exists, (CONTROL_UNIT, "/var/lib/gleaner/queue.db", "/etc/gleaner/tls/key.pem"))):
         return MachineRole.CONTROL

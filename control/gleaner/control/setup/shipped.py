@@ -1,22 +1,17 @@
-"""The files that go onto a site's machines: units, scripts, CRIU's options. The wheel has them, too."""
+"""The files that Gleaner puts onto machines: settings, units, scripts, CRIU's options.
+
+Each lies in `files/` at its place on a machine. The packages bring that folder, and `glean setup` copies from it.
+"""
 
 from pathlib import Path
+from string import Template
 
-_INSTALLED = Path(__file__).with_name("shipped_files")
-_SOURCE = Path(__file__).parents[4]
-FILES = {
-    "runc.conf": "images/node/criu/runc.conf",
-    "epilog.sh": "deploy/epilog.sh",
-    "watchdog": "deploy/watchdog",
-    "containerd-gleaner.conf": "deploy/systemd/containerd-gleaner.conf",
-    "gleaner-control.service": "deploy/systemd/gleaner-control.service",
-    "gleaner-helper.service": "deploy/systemd/gleaner-helper.service",
-    "gleaner-watchdog.service": "deploy/systemd/gleaner-watchdog.service",
-}
-"""Each file by its name, with its place in the source; pyproject.toml puts them into the wheel."""
+FOLDER = Path(__file__).with_name("files")
+EPILOG = "/usr/local/libexec/gleaner/epilog.sh"
+WATCHDOG = "/usr/local/libexec/gleaner/watchdog"
 
 
-def content(name: str) -> bytes:
-    """Return the content of one of the files."""
-    installed = _INSTALLED / name
-    return (installed if installed.exists() else _SOURCE / FILES[name]).read_bytes()
+def content(path: str, **values: object) -> bytes:
+    """Return the content of a file, with these values in the place of `$name`."""
+    found = FOLDER.joinpath(path.lstrip("/")).read_bytes()
+    return Template(found.decode()).substitute(values).encode() if values else found

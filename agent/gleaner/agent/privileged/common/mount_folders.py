@@ -43,6 +43,8 @@ def fault_of_list(paths: list[str]) -> str:
 
     >>> fault_of_list(["/data", "/data/calib"])
     '/data/calib is in /data: name one of the two'
+    >>> fault_of_list(["/data", "/data"])
+    '/data is named twice'
     """
     for number, path in enumerate(paths):
         if why := fault(path):
@@ -74,22 +76,17 @@ def is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def check(path: str) -> None:
-    """Check that a folder can be mounted now. Raises `FolderRefused`.
+def check(path: str, own: Sequence[str] = ()) -> None:
+    """Check that a folder can be mounted now, and is not in the way of `own`. Raises `FolderRefused`.
 
     A file system that does not answer keeps a process of its own waiting, and us only for a while.
     """
     try:
         is_there = system_programs.run(["test", "-d", f"{path}/."], within_s=_ANSWER_WITHIN_S).status == 0
     except TimeoutError:
-        raise FolderRefused(f"it does not answer within {_ANSWER_WITHIN_S:.0f} s") from None
+        raise FolderRefused(f"{path}: it does not answer within {_ANSWER_WITHIN_S:.0f} s") from None
     except OSError as error:
-        raise FolderRefused(f"it cannot be looked at: {error}") from error
+        raise FolderRefused(f"{path}: it cannot be looked at: {error}") from error
     if not is_there:
-        raise FolderRefused("there is no such folder")
-    os.close(open_folder(path))
-
-
-def open_folder(path: str, own: Sequence[str] = ()) -> int:
-    """Return a descriptor (`O_PATH`) of the folder, which is not in the way of `own`. Raises `FolderRefused`."""
-    return open_listed(path, owners=(0,), own=own)
+        raise FolderRefused(f"{path}: there is no such folder")
+    os.close(open_listed(path, owners=(0,), own=own))

@@ -87,9 +87,9 @@ def _check_mount(settings: config.Config, path: str) -> None:
     if path not in settings.mounts:
         raise Failed("mount", f"{path}: it is not among the mounts in {config.CONFIG_FILE}")
     try:
-        mount_folders.check(path)
+        mount_folders.check(path, settings.own_paths)
     except FolderRefused as error:
-        raise Failed("mount", f"{path}: {error}") from error
+        raise Failed("mount", str(error)) from error
 
 
 def run(

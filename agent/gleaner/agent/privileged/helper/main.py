@@ -324,7 +324,7 @@ def _import(descriptor: int, name: str) -> None:
         raise Failed("image", f"the archive of {name} is not taken: {lines[-1] if lines else 'it was killed'}")
 
 
-# The commands for an admin, Slurm's Epilog or `deploy/watchdog`, each in a process of its own.
+# The commands for an admin, Slurm's Epilog or the watchdog, each in a process of its own.
 
 
 def _run_import(settings: config.Config, name: str, source: str) -> NoReturn:
@@ -365,7 +365,7 @@ def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
 
 
 def _sweep(settings: config.Config) -> NoReturn:
-    """Run `gleaner-helper sweep`, for `deploy/watchdog`: remove the sockets and old logs of agents that are gone."""
+    """Run `gleaner-helper sweep`, for the watchdog: remove the sockets and old logs of agents that are gone."""
     try:
         agent_leftovers.remove_all(settings, time.time())
     except OSError as error:

@@ -19,8 +19,8 @@ import time
 from typing import Any
 
 from ...system import untrusted
-from ...system.listed_folders import FolderRefused
-from ..common import config, linux, mount_folders, mounts
+from ...system.listed_folders import FolderRefused, open_listed
+from ..common import config, linux, mounts
 from ..common.bundle import Bundle, mount_place
 from ..common.processes import cgroup_counters, cgroups_made_by_runc, kill_descendants
 
@@ -143,10 +143,7 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
 
 def _mount(settings: config.Config, path: str, target: str) -> None:
     """Mount a folder of the node's, and nothing that is mounted below it. Raises `FolderRefused` or `OSError`."""
-    try:
-        folder = mount_folders.open_folder(path, settings.own_paths)
-    except FolderRefused as error:
-        raise FolderRefused(f"{path}: {error}") from error
+    folder = open_listed(path, owners=(0,), own=settings.own_paths)
     linux.bind(folder, target)
     os.close(folder)
     linux.change_mount(target, on=linux.READ_ONLY | linux.NO_SETUID | linux.NO_DEVICES)

@@ -1,0 +1,43 @@
+"""A report that waits on the storage for control, with the proof that its agent has written it.
+
+The proof is keyed with the hash of the agent's token, which only the agent and control know. So a file counts for what
+it proves, and not for the folder in which it lies.
+"""
+
+import hashlib
+import hmac
+import json
+from typing import Annotated
+
+from pydantic import Field
+
+from gleaner.agent.messages import Message
+
+REPORTS, UNREAD = "reports", "unread"
+"""The folders in the agent's own folder on the storage: for reports, and for those that control cannot read."""
+
+
+class SpooledReport(Message):
+    """One file of an agent's reports."""
+
+    path: str
+    body: str
+    proof: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    def is_proved_by(self, token_hash: str) -> bool:
+        """Return True if the agent with this token has written the report."""
+        return hmac.compare_digest(self.proof, _proof(self.path, self.body, token_hash))
+
+
+def prove(path: str, body: str, token_hash: str) -> SpooledReport:
+    """Return the report with its proof."""
+    return SpooledReport(path=path, body=body, proof=_proof(path, body, token_hash))
+
+
+def hash_of(token: str) -> str:
+    """Return what control stores of a token. One round of SHA-256 is enough: nobody guesses 256 random bits."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def _proof(path: str, body: str, token_hash: str) -> str:
+    return hmac.digest(token_hash.encode(), json.dumps([path, body]).encode(), "sha256").hex()

@@ -1,0 +1,46 @@
+"""A guard against wrong clocks: may something be removed for its age now?"""
+
+import os
+from pathlib import Path
+
+import structlog
+from sqlalchemy import func, select
+
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.checkpoints.storage_root import DRAFTS
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.tables import AGENT
+from gleaner.control.settings import DAY_S
+
+AFTER_START_S = 3600.0
+"""Nothing is removed for its age so soon after control's start: a machine may set its clock some time after its own."""
+
+_log = structlog.get_logger(__name__)
+
+
+def may_remove_by_age(state: ControlState, now_s: float) -> bool:
+    """Return False soon after the start, and while a clock differs from this machine's by more than a day.
+
+    The clocks are the database's, the storage's, and the one by which the newest heartbeat was recorded. Raises
+    `QueueError` or `StorageError`.
+    """
+    if state.steady_clock() < state.began_s + AFTER_START_S:
+        return False
+    with snapshot(state.engine) as db:
+        lease_until_s, of_database_s = db.execute(select(func.max(AGENT.c.lease_until_s), state.database_clock())).one()
+    heartbeat_s = now_s if lease_until_s is None else lease_until_s - state.settings.queue.lease_s
+    times_s = {"database": of_database_s, "storage": _storage_now_s(state), "heartbeat": heartbeat_s}
+    wrong = {name: round(at_s - now_s) for name, at_s in times_s.items() if abs(at_s - now_s) > DAY_S}
+    if wrong:
+        _log.warning("nothing is removed for its age: clocks differ by more than a day", seconds=wrong)
+    return not wrong
+
+
+def _storage_now_s(state: ControlState) -> float:
+    drafts = Path(state.settings.storage.folder, DRAFTS)
+    try:
+        os.utime(drafts)  # without times the file server sets its own
+        return drafts.stat().st_mtime
+    except OSError as error:
+        raise StorageError(f"{drafts}: {error.strerror}") from error

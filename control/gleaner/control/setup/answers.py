@@ -1,0 +1,112 @@
+"""The answers that setup needs, a model for each role, and the file that carries some of them to other machines."""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+CA_FILE = "/etc/gleaner/tls/ca.pem"
+JOIN_FILE = "/etc/gleaner/join.json"
+
+
+class SetupRefused(Exception):
+    """Setup cannot continue. One line that tells why, and the cure."""
+
+
+def _host(host: str) -> str:
+    return str(address_in(host) or host)
+
+
+FilePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._@+-]+)+$", description="an absolute path")]
+AccountName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="the name of an account")]
+AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # not root's
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9:])?$"), AfterValidator(_host)]
+Url = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+$", description="an address like https://HOST:8642")]
+Authority = Annotated[str, Field(pattern=r"^$|-----BEGIN CERTIFICATE-----", description="a certificate in PEM")]
+
+
+class ClientAnswers(BaseModel, frozen=True):
+    """A login node: control's address, and its authority (PEM; empty if the system trusts the certificate)."""
+
+    url: Url
+    ca: Authority = ""
+
+
+class SiteAnswers(BaseModel, frozen=True):
+    """The storage and the service account, which are the same on all machines."""
+
+    storage: FilePath = "/srv/gleaner"
+    account: AccountName = "gleaner"
+    uid: AccountNumber = 4200
+    gid: AccountNumber = 4200
+
+
+class JoinFile(ClientAnswers, SiteAnswers, frozen=True):
+    """The facts that control's machine tells the others. There is no secret in it."""
+
+
+class NodeAnswers(JoinFile, frozen=True):
+    """A compute node. With `helper` containers need no Docker; with `docker` the node's Docker Engine runs them."""
+
+    runtime: Literal["helper", "docker"] = "helper"
+    images: tuple[str, ...] = ("gleaner/*",)
+
+
+class ControlAnswers(SiteAnswers, frozen=True):
+    """The machine of the control program."""
+
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1, description="a name or an address of this machine")]
+    """The names and addresses by which others reach it; the first is in the address, all are in the certificate."""
+    port: Annotated[int, Field(ge=1, le=65535, description="a number of at most 65535")] = 8642
+    certificate: FilePath | None = None
+    """The site's own certificate, with `key` and `ca`; without it an authority is made here."""
+    key: FilePath | None = None
+    ca: Authority = ""
+
+    @property
+    def url(self) -> str:
+        """Control's address."""
+        host = self.hosts[0]
+        return f"https://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def listens_at(self) -> str:
+        """The address at which control listens: all of IPv4; with an address of IPv6, `::`, which is both."""
+        return "::" if any(":" in host for host in self.hosts) else "0.0.0.0"  # noqa: S104 - with TLS
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_answers(model: type[Model], *layers: Mapping[str, object]) -> Model:
+    """Return the answers of these layers; a later one counts more, and None is no answer. Raises `SetupRefused`."""
+    given = {key: value for layer in layers for key, value in layer.items() if value is not None}
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        option = {"hosts": "host", "images": "image", "ca": "ca-file"}.get(key, key)
+        if first["type"] == "missing":
+            raise SetupRefused(f"--{option} is missing, and no earlier run or join file has it") from error
+        kind = model.model_fields[key].description or "something else"
+        raise SetupRefused(f"--{option} must be {kind}, found {first['input']!r:.80}") from error
+
+
+def read_join(name: str, text: str) -> JoinFile:
+    """Return what a join file holds. Raises `SetupRefused`."""
+    try:
+        return JoinFile.model_validate_json(text)
+    except ValidationError as error:
+        raise SetupRefused(
+            f"{name} is no file of glean setup control: copy {JOIN_FILE} from control's machine"
+        ) from error
+
+
+def address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host is named by; None for a name. One of a single link (`fe80::1%eth0`) is none."""
+    try:
+        return None if "%" in host else ipaddress.ip_address(host)
+    except ValueError:
+        return None

@@ -1,0 +1,292 @@
+"""Our files on a machine: what is missing or differs, and the changes that put it right or take it back.
+
+`/etc/gleaner/setup.json` lists the files that setup has written, with their digests, and the programs that take back
+the rest. A file that differs from its digest is foreign, or was changed by hand, and is never written over. The list is
+saved after each change, so a second run completes one that was broken off.
+"""
+
+import difflib
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from gleaner.agent.privileged.common import system_programs
+from gleaner.agent.system import atomic
+from gleaner.control.setup.answers import SetupRefused
+
+LIST = "/etc/gleaner/setup.json"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_WITHIN_S = 300.0
+Words = tuple[str, ...]
+Answers = Mapping[str, dict[str, Any]]  # of each role
+
+
+class OwnFile(NamedTuple):
+    """A file or a folder.
+
+    An admin may change `settings`; the content of a `brief` file is not shown; a `data` folder goes with --purge alone.
+    """
+
+    path: str
+    content: bytes = b""
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+    kind: str = "file"
+
+    @property
+    def digest(self) -> str:
+        """The digest of the content, or the kind of a folder."""
+        return self.kind if self.kind in _FOLDERS else hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def rights(self) -> str:
+        """Mode and owner."""
+        return f"mode {self.mode:04o}, owner {self.uid}:{self.gid}"
+
+
+_FOLDERS = ("folder", "data")
+
+
+class Command(NamedTuple):
+    """Programs that run where they are needed, and again after each of `after`: the names of commands, or paths."""
+
+    name: str
+    do: tuple[Words, ...]
+    undo: tuple[Words, ...] = ()
+    is_done: bool = False
+    after: tuple[str, ...] = ()
+
+
+class Wanted(NamedTuple):
+    """All that a role needs on a machine. A remark is something that is left to the admin."""
+
+    files: tuple[OwnFile, ...] = ()
+    commands: tuple[Command, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def joined(*parts: Wanted) -> Wanted:
+    """Return all that these parts need, in this order."""
+    return Wanted(*(sum(each, ()) for each in zip(*parts, strict=True)))
+
+
+class SetupList(BaseModel):
+    """The list of all that setup has made on a machine, with the answers of each role."""
+
+    answers: dict[str, dict[str, Any]] = {}
+    files: dict[str, str] = {}
+    undo: dict[str, tuple[Words, ...]] = {}
+    is_complete: bool = True
+
+
+class TargetMachine:
+    """A machine, or a folder with a system that does not run, such as an image in the making."""
+
+    def __init__(self, root: str = "") -> None:
+        self.is_live = not root
+        self.root = root.rstrip("/")
+        found = self.find(LIST)
+        try:
+            self.listed = SetupList.model_validate_json(found.content) if found else SetupList()
+        except ValidationError as error:
+            raise SetupRefused(f"{LIST} is broken: move it and what it names away, and run this again") from error
+
+    def at(self, path: str) -> Path:
+        """Return where one of the machine's paths lies."""
+        return Path(f"{self.root}{path}")
+
+    def find(self, path: str) -> OwnFile | None:
+        """Return what is at a path; None if there is nothing. Raises `SetupRefused` if it cannot be read."""
+        place = self.at(path)
+        try:
+            facts = place.lstat()
+            kind = {stat.S_IFDIR: "folder", stat.S_IFREG: "file"}.get(stat.S_IFMT(facts.st_mode), "neither")
+            content = place.read_bytes() if kind == "file" else b""
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise SetupRefused(f"{path} cannot be read: {error.strerror}; run this as root") from error
+        return OwnFile(path, content, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid, kind)
+
+    def is_ours(self, found: OwnFile) -> bool:
+        """Return True if setup has written a file just so, or has made this folder."""
+        return found.path in self.listed.files and found.digest in (self.listed.files[found.path], "folder")
+
+    def save(self) -> None:
+        """Write the list, or remove it with the last role."""
+        place = self.at(LIST)
+        if self.listed.answers:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write(place, self.listed.model_dump_json(indent=1).encode(), mode=0o644)
+        else:
+            place.unlink(missing_ok=True)
+            _remove_folder(place.parent)
+
+
+Change = tuple[str, Callable[[], object]]
+"""One change, as it is shown, and what makes it."""
+
+
+class SetupPlan(NamedTuple):
+    """All changes, in order, and what is left to the admin."""
+
+    changes: Sequence[Change]
+    remarks: Sequence[str]
+
+
+def make_plan(machine: TargetMachine, wanted: Wanted, *, purge: bool = False) -> SetupPlan:
+    """Return what has to be done; what is listed and not wanted is taken back. Nothing is changed.
+
+    Raises `SetupRefused` if a foreign file is in the way.
+    """
+    listed, remarks = machine.listed, list(wanted.remarks)
+    names = [command.name for command in wanted.commands]
+    gone = [name for name in reversed(listed.undo) if name not in names]
+    changes = [_programs(machine, name, listed.undo[name], ()) for name in gone]
+    files = {file.path: file for file in (*_parents(machine, wanted.files), *wanted.files)}
+    for path in sorted({*listed.files} - {*files}, reverse=True):
+        found = machine.find(path)
+        if listed.files[path] == "data" and not purge:
+            remarks.append(f"{path} stays with all that is in it: --purge removes it also")
+        elif found and (purge or machine.is_ours(found)):
+            changes.append((f"remove {path}", partial(_remove, machine, path)))
+        elif found:
+            remarks.append(f"{path} stays: it was changed by hand")
+    written: list[str] = []
+    for path, file in sorted(files.items()):
+        found = machine.find(path)
+        if _is_due(machine, file, found):
+            written.append(path)
+            changes.append((_difference(file, found), partial(_write, machine, file)))
+        elif file.kind == "settings" and found and found.content != file.content:
+            remarks.append(f"{path} stays as you have changed it; move it away to have it written again")
+    for command in wanted.commands:
+        is_hit = not listed.is_complete or any(one.startswith(command.after) for one in written)
+        if not command.is_done or (command.after and is_hit):
+            written.append(command.name)
+            changes.append(_programs(machine, command.name, command.do, command.undo))
+    return SetupPlan(changes, remarks)
+
+
+def _parents(machine: TargetMachine, files: Iterable[OwnFile]) -> Iterator[OwnFile]:
+    """Yield the folders above these files that are missing, or that setup has made."""
+    for path in {str(above) for file in files for above in PurePosixPath(file.path).parents}:
+        if path in machine.listed.files or not machine.at(path).is_dir():
+            yield OwnFile(path, mode=0o755, kind="folder")
+
+
+def _is_due(machine: TargetMachine, file: OwnFile, found: OwnFile | None) -> bool:
+    """Return True if a file has to be written. Raises `SetupRefused` if a foreign one is in the way."""
+    if found is None:
+        return True
+    has_rights = found[2:5] == file[2:5]
+    if file.kind in _FOLDERS and found.kind == "folder":
+        if has_rights or machine.is_ours(found) or not any(machine.at(file.path).iterdir()):
+            return not has_rights
+        cure = f"chown {file.uid}:{file.gid} {file.path} && chmod {file.mode:04o} {file.path}, or name another folder"
+        raise SetupRefused(f"{file.path} is not empty, and has {found.rights}: {cure}")
+    if file.kind not in _FOLDERS and found.kind == "file":
+        if found.content == file.content:
+            return not has_rights
+        if file.kind == "settings" or machine.is_ours(found):
+            return machine.is_ours(found)
+    raise SetupRefused(f"{file.path} is foreign, or was changed by hand: move it away, and run this again")
+
+
+def _difference(file: OwnFile, found: OwnFile | None) -> str:
+    old, before = ("not there", b"") if found is None else (found.rights, found.content)
+    lines, new = (text.decode(errors="replace").splitlines() for text in (before, file.content))
+    shown = [] if file.kind == "brief" else [*difflib.unified_diff(lines, new, lineterm="")][2:]
+    return "\n".join((f"write {file.path}: {file.rights} ({old})", *shown))
+
+
+def _write(machine: TargetMachine, file: OwnFile) -> None:
+    place = machine.at(file.path)
+    if file.kind in _FOLDERS:
+        place.mkdir(exist_ok=True)
+        place.chmod(file.mode)
+    else:
+        atomic.write(place, file.content, mode=file.mode)
+    os.chown(place, file.uid, file.gid, follow_symlinks=False)
+    machine.listed.files[file.path] = file.digest
+
+
+def _remove(machine: TargetMachine, path: str) -> None:
+    place, kind = machine.at(path), machine.listed.files.pop(path)
+    if kind not in _FOLDERS:
+        place.unlink()
+    elif kind == "data":
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        _remove_folder(place)
+
+
+def _remove_folder(place: Path) -> None:
+    """Remove a folder in which others have no files, and on which nothing is mounted."""
+    shutil.rmtree(place / "__pycache__", ignore_errors=True)  # of root's programs
+    with suppress(OSError):
+        place.rmdir()
+
+
+def _programs(machine: TargetMachine, name: str, programs: tuple[Words, ...], undo: tuple[Words, ...]) -> Change:
+    """Return the change that runs programs. `undo` is listed before they run; without it, the list forgets them."""
+
+    def do() -> None:
+        if undo:
+            machine.listed.undo[name] = undo
+            machine.save()
+        for words in programs:
+            run(*words)
+        if not undo:
+            machine.listed.undo.pop(name, None)
+
+    return "\n".join(f"run {' '.join(words)}" for words in programs), do
+
+
+def carry_out(machine: TargetMachine, plan: SetupPlan, answers: Answers, watch: Callable[[str], object]) -> None:
+    """Make all changes; the machine then has the roles of these answers.
+
+    Raises `SetupRefused`; a second run then continues from there.
+    """
+    listed = machine.listed
+    listed.answers, listed.is_complete = {**listed.answers, **answers}, False
+    try:
+        machine.save()
+        for title, do in plan.changes:
+            watch(title)
+            do()
+            machine.save()
+        listed.answers, listed.is_complete = dict(answers), True
+        machine.save()
+    except OSError as error:
+        place = error.filename or LIST
+        raise SetupRefused(f"{place}: {error.strerror}: correct that, and run this again to continue") from error
+
+
+def run(*words: str) -> str:
+    """Return what a program prints. Raises `SetupRefused` if it fails."""
+    environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
+    try:
+        status, stdout, stderr = system_programs.run(words, within_s=_WITHIN_S, environment=environment, folder="/")
+    except OSError as error:
+        status, stdout, stderr = 1, "", str(error)
+    if status != 0:
+        complaint = (stderr.strip() or stdout.strip() or f"status {status}").splitlines()[-1]
+        raise SetupRefused(f"{' '.join(words)} failed: {complaint}: correct that, and run this again to continue")
+    return stdout
+
+
+def read(*words: str) -> str | None:
+    """Return what a program prints; None if it fails."""
+    with suppress(SetupRefused):
+        return run(*words)
+    return None
