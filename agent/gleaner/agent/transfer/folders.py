@@ -19,7 +19,7 @@ class Folder:
     def __init__(self, url: str, access: Access) -> None:
         self._shown, self._access = allowed_urls.shown(url), access
         self._names = allowed_urls.location(url).folders
-        places = (allowed_urls.location(entry) for entry in access.allowed)
+        places = map(allowed_urls.location, access.allowed)
         self._listed = [place.folders for place in places if place.scheme == "file"]
         self._top = max((each for each in self._listed if self._names[: len(each)] == each), key=len)
 
@@ -51,12 +51,10 @@ class Folder:
     @contextmanager
     def opened(self, names: Names = ()) -> Generator[int]:
         """Yield the target's folder, or one below it, made if need be. No link on the way is followed."""
+        steps = (*self._names[len(self._top) :], *names)
         with self._open_listed(self._top, for_writing=True) as listed:
-            root = os.open(".", openat.FOLDER, dir_fd=listed)
-        with openat.closing_fd(root):
-            steps = (*self._names[len(self._top) :], *names)
             try:
-                folder = openat.descend(root, steps, 0o755)
+                folder = openat.descend(listed, (".", *steps), 0o755)
             except OSError as error:
                 if error.errno not in openat.NO_FOLDER:
                     raise
@@ -81,12 +79,11 @@ class Folder:
 
     @contextmanager
     def _open_listed(self, names: Sequence[str], *, for_writing: bool = False) -> Generator[int]:
-        path = f"/{'/'.join(names)}"
+        path, owners = f"/{'/'.join(names)}", (0, os.geteuid())
         try:
-            owners = (0, os.geteuid())
             folder = listed_folders.open_listed(path, owners=owners, own=self._access.own, for_writing=for_writing)
         except listed_folders.FolderRefused as error:
             advice = "; an admin must make this folder on all nodes" if for_writing else ""
-            raise TemporaryFailure(f"{path}: {error}{advice}") from None
+            raise TemporaryFailure(f"{error}{advice}") from None
         with openat.closing_fd(folder):
             yield folder
