@@ -22,8 +22,8 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.transfer.credentials import Credential
 from gleaner.agent.transfer.fetch import Fetch, FetchRequest, NodeFull
-from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailed, TransferStopped
-from gleaner.agent.transfer.rules import Access, Server
+from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure, TransferStopped
+from gleaner.agent.transfer.rules import Access, RemoteServer
 
 pytestmark = pytest.mark.slow
 RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
@@ -131,11 +131,11 @@ def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
 
 def test_controls_own_addresses_are_refused(server: BadServer) -> None:
     listed = ("https://*.example.org/",)
-    server_of_control = Server("https://a.example.org/", Access(listed, "192.0.2.1", 300))
+    server_of_control = RemoteServer("https://a.example.org/", Access(listed, "192.0.2.1", 300))
     with pytest.raises(PermanentFailure, match="control's"):
         server_of_control.check_address("data.example.org", "192.0.2.1")
     # The list names it.
-    Server("https://192.0.2.1/", Access(("https://192.0.2.1/",), "192.0.2.1", 300)).check_address(
+    RemoteServer("https://192.0.2.1/", Access(("https://192.0.2.1/",), "192.0.2.1", 300)).check_address(
         "data.example.org", "192.0.2.1"
     )
 
@@ -226,20 +226,20 @@ def test_a_file_is_fetched_whole_and_its_digest_is_checked(source: str, fetch: F
     found = call(fetch, source, tmp_path / "a", sha256=SHA256)
     assert (found.size_bytes, found.sha256) == (len(CONTENT), SHA256)
     assert (tmp_path / "a").read_bytes() == CONTENT
-    with pytest.raises(TransferFailed, match=f"has the sha256 .*, and not {'0' * 64}") as caught:
+    with pytest.raises(TransferFailure, match=f"has the sha256 .*, and not {'0' * 64}") as caught:
         call(fetch, source, tmp_path / "b", sha256=f"sha256:{'0' * 64}")
     assert not caught.value.may_pass
-    with pytest.raises(TransferFailed, match="No such file") as caught:
+    with pytest.raises(TransferFailure, match="No such file") as caught:
         call(fetch, f"{source}-missing", tmp_path / "c")
     assert not caught.value.may_pass
 
 
 def test_limits_of_size_time_and_room_end_a_fetch(source: str, fetch: Fetch, tmp_path: Path) -> None:
     before = children()
-    with pytest.raises(TransferFailed, match=r"larger than .* \(\[inputs\] largest_gib\)") as caught:
+    with pytest.raises(TransferFailure, match=r"larger than .* \(\[inputs\] largest_gib\)") as caught:
         call(fetch, source, tmp_path / "large", largest_bytes=100)
     assert not caught.value.may_pass
-    with pytest.raises(TransferFailed, match=r"was not fetched within .* \(\[inputs\] fetch_s\)") as caught:
+    with pytest.raises(TransferFailure, match=r"was not fetched within .* \(\[inputs\] fetch_s\)") as caught:
         call(fetch, source, tmp_path / "slow", total_s=0.0)
     assert caught.value.may_pass
     with pytest.raises(NodeFull, match="has no room for"):
@@ -248,7 +248,7 @@ def test_limits_of_size_time_and_room_end_a_fetch(source: str, fetch: Fetch, tmp
 
 
 def test_a_server_that_sends_nothing_is_given_up(server: BadServer, fetch: Fetch, tmp_path: Path) -> None:
-    with pytest.raises(TransferFailed, match="the server sent nothing for 1 s") as caught:
+    with pytest.raises(TransferFailure, match="the server sent nothing for 1 s") as caught:
         call(fetch, server.url("silent"), tmp_path / "a", silent_s=1.0)
     assert caught.value.may_pass
 

@@ -18,7 +18,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import DeliveryReport, FetchRules
 from gleaner.agent.transfer.credentials import Credential
 from gleaner.agent.transfer.fetch import Fetch, Fetched
-from gleaner.agent.transfer.process import TransferFailed
+from gleaner.agent.transfer.process import TransferFailure
 from gleaner.agent.transfer.remotes import schemes
 from gleaner.agent.transfer.s3 import PART_BYTES
 
@@ -88,7 +88,7 @@ def fetched(url: str, into: Path, allowed: str = "", *, keys: str = KEYS, sha256
 
 def failure(url: str, into: Path, allowed: str = "", *, keys: str = KEYS, may_pass: bool = False) -> str:
     into.unlink(missing_ok=True)
-    with pytest.raises(TransferFailed) as caught:
+    with pytest.raises(TransferFailure) as caught:
         fetched(url, into, allowed, keys=keys)
     line = str(caught.value)
     assert "\n" not in line
@@ -160,7 +160,8 @@ def test_a_redirect_leads_to_no_host_that_the_list_does_not_name(server: BadServ
 
 def delivered(place: Path, site: S3Site, prefix: str, files: dict[str, bytes], **more: Any) -> DeliveryReport:
     node, secret = Node(place), Credential(site.url, KEYS)
-    return node.deliver(node.store(files), site.url + prefix, site.url, **({"secret": secret} | more))
+    options: dict[str, Any] = {"secret": secret} | more
+    return node.deliver(node.store(files), site.url + prefix, site.url, **options)
 
 
 def test_a_result_is_there_with_a_list_that_proves_it_whole(site: S3Site, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.transfer.credentials import Credential
 from gleaner.agent.transfer.fetch import Fetch, Fetched
-from gleaner.agent.transfer.process import TransferFailed
+from gleaner.agent.transfer.process import TransferFailure
 
 pytestmark = pytest.mark.slow
 CONTENT = hashlib.shake_128(b"events").digest(5 * 2**20 + 7)
@@ -107,7 +107,7 @@ def fetched(
 
 def failure(url: str, into: Path, *allowed: str, token: str = "", may_pass: bool = False, **more: Any) -> str:
     into.unlink(missing_ok=True)
-    with pytest.raises(TransferFailed) as caught:
+    with pytest.raises(TransferFailure) as caught:
         fetched(url, into, *allowed, token=token, **more)
     line = str(caught.value)
     assert line

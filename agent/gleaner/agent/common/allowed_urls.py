@@ -10,7 +10,7 @@ is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's pr
 import ipaddress
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -139,18 +139,6 @@ def named_addresses(allowed: Sequence[str]) -> frozenset[str]:
     """
     hosts = (location(entry).host.strip("[]") for entry in allowed)
     return frozenset(str(address) for host in hosts if (address := _address(host)) is not None)
-
-
-def has_host(allowed: Sequence[str], host: str, port: int) -> bool:
-    """Return True if the list has an entry with this host and port, or Amazon's S3, whose servers have many names.
-
-    >>> [has_host(["s3://bucket/"], host, 443) for host in ("s3.eu-west-1.amazonaws.com", "a.org")]
-    [True, False]
-    """
-    one = location(f"https://{host}:{port}/")
-    entries = [replace(location(entry), scheme="https", folders=()) for entry in allowed]
-    at_amazon = any(entry.host == AMAZON for entry in entries) and host.endswith(".amazonaws.com")
-    return at_amazon or any(one.is_within(entry) for entry in entries)
 
 
 def address_refusal(host: str, address: str, *, named: Collection[str], of_control: Collection[str]) -> str:

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
 from gleaner.agent.system import openat
-from gleaner.agent.transfer.process import PERMANENT, TEMPORARY, PermanentFailure, TransferFailed
+from gleaner.agent.transfer.process import PERMANENT, TEMPORARY, PermanentFailure, TransferFailure
 from gleaner.agent.transfer.rules import Access
 
 
 class Request(Protocol):
-    """What the agent asks for."""
+    """A file or a result to move, and how."""
 
     @property
     def access(self) -> Access: ...
 
     def serve(self) -> Iterator[bytes]:
-        """Do it, and yield what the agent is to read. Raises `TransferFailed`."""
+        """Do it, and yield what the agent is to read. Raises `TransferFailure`."""
         ...
 
 
@@ -35,7 +35,7 @@ def main() -> int:
     try:
         for chunk in request.serve():
             openat.write_all(1, chunk)
-    except (TransferFailed, OSError) as error:
+    except (TransferFailure, OSError) as error:
         credential = request.access.credential
         line = str(error) if credential is None else credential.hidden_in(str(error))
         openat.write_all(errors, line.encode(errors="replace"))

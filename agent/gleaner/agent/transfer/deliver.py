@@ -24,8 +24,8 @@ from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 from gleaner.agent.transfer import process
 from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.folders import Folder
-from gleaner.agent.transfer.process import Limits, PermanentFailure, TemporaryFailure, TransferFailed, TransferStopped
+from gleaner.agent.transfer.folders import ListedFolder
+from gleaner.agent.transfer.process import Limits, PermanentFailure, TemporaryFailure, TransferFailure, TransferStopped
 from gleaner.agent.transfer.remotes import Remote, open_remote
 from gleaner.agent.transfer.rules import Access
 from gleaner.agent.transfer.stage import (
@@ -59,7 +59,7 @@ class DeliverRequest:
     """So much of that disk stays free."""
 
     def serve(self) -> Iterator[bytes]:
-        """In the child: deliver, and yield a line with the number of files and their size. Raises `TransferFailed`."""
+        """In the child: deliver, and yield a line with the number of files and their size. Raises `TransferFailure`."""
         os.umask(0o022)  # who may read is decided by the folder that the admin allows
         os.nice(19)  # jobs go first
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, whatever threads the storage uses
@@ -91,7 +91,7 @@ class DeliverRequest:
     def _stage_parent(self, remote: Remote) -> Generator[tuple[int, float]]:
         """Yield the folder in which the result is unpacked, and the size of what has room there."""
         with ExitStack() as opened:
-            if isinstance(remote, Folder):
+            if isinstance(remote, ListedFolder):
                 yield opened.enter_context(remote.opened()), math.inf
                 return
             folder = os.open(self.spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -99,7 +99,7 @@ class DeliverRequest:
             yield folder, shutil.disk_usage(self.spool).free - self.reserve_bytes
 
     def _unpack(self, stage: int, progress: Progress, room_bytes: float) -> None:
-        """Unpack the result into an open folder. Symbolic links are left out. Raises `TransferFailed`."""
+        """Unpack the result into an open folder. Symbolic links are left out. Raises `TransferFailure`."""
         stored_bytes = 0
 
         def chunks() -> Iterator[bytes]:
@@ -156,7 +156,7 @@ class Deliver:
             files, size_bytes = self._deliver(delivery, stop, credential)
         except TransferStopped:
             return None
-        except (TransferFailed, OSError, ValueError) as error:
+        except (TransferFailure, OSError, ValueError) as error:
             may_pass = not isinstance(error, PermanentFailure)
             return DeliveryReport(job=delivery.job, number=delivery.number, failed=str(error), may_pass=may_pass)
         return DeliveryReport(job=delivery.job, number=delivery.number, files=files, size_bytes=size_bytes)

@@ -44,7 +44,7 @@ class FetchRequest:
     """True if the content's digest is known: then a server need not say how long the content is."""
 
     def serve(self) -> Iterator[bytes]:
-        """In the child: yield the content. Raises `TransferFailed`."""
+        """In the child: yield the content. Raises `TransferFailure`."""
         yield from open_remote(self.url, self.access, allowed_urls.FETCH).read(has_digest=self.has_digest)
 
 
@@ -69,7 +69,7 @@ class Fetch:
         stop: threading.Event,
         credential: Credential | None = None,
     ) -> Fetched:
-        """Fetch the URL into a new file. Raises `TransferFailed`, `TransferStopped`, `NodeFull`, `OSError`. Blocks."""
+        """Fetch the URL into a new file. Raises `TransferFailure`, `TransferStopped`, `NodeFull`, `OSError`. Blocks."""
         access = Access(rules.allowed, self.control_host, rules.silent_s, credential, self.own)
         request, shown = FetchRequest(url, access, has_digest=sha256 is not None), allowed_urls.shown(url)
         limits = Limits(

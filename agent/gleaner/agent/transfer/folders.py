@@ -13,7 +13,7 @@ from gleaner.agent.transfer.rules import Access
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 
-class Folder:
+class ListedFolder:
     """A file that is read, or a folder that takes files, below one that an admin lists."""
 
     def __init__(self, url: str, access: Access) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailed
-from gleaner.agent.transfer.rules import Access, Server, load_fsspec
+from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailure
+from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 MOST_REDIRECTS = 10
@@ -17,11 +17,11 @@ _STORED = {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED, HTTPStatus.NO
 _ASK_LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.LOCKED, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
-class _Redirected(TransferFailed):
+class _Redirected(TransferFailure):
     pass
 
 
-class Https(Server):
+class Https(RemoteServer):
     """A URL of a server, as fsspec reaches it: its session is ours, so no answer escapes the checks."""
 
     def __init__(self, url: str, access: Access) -> None:

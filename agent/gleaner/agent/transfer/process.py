@@ -29,17 +29,17 @@ PERMANENT, TEMPORARY = 3, 4
 PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
 
 
-class TransferFailed(Exception):
+class TransferFailure(Exception):
     """A file did not move; one line."""
 
     may_pass = True
 
 
-class TemporaryFailure(TransferFailed):
+class TemporaryFailure(TransferFailure):
     """Another try may succeed."""
 
 
-class PermanentFailure(TransferFailed):
+class PermanentFailure(TransferFailure):
     """Every other try would fail, too."""
 
     may_pass = False
@@ -65,7 +65,7 @@ class Limits:
 def run(
     request: object, limits: Limits, *, stop: threading.Event, clock: Clock, program: Sequence[str] = PROGRAM
 ) -> Generator[bytes]:
-    """Run the child for a request, and yield what it writes. Raises `TransferFailed` or `TransferStopped`."""
+    """Run the child for a request, and yield what it writes. Raises `TransferFailure` or `TransferStopped`."""
     pipe = subprocess.PIPE
     child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
     try:
@@ -73,7 +73,7 @@ def run(
             stdin.write(pickle.dumps(request))
         yield from _output(child, limits, stop, clock)
         _check_end(child)
-    except TransferFailed:
+    except TransferFailure:
         child.terminate()
         with suppress(subprocess.TimeoutExpired):
             child.wait(ENDS_WITHIN_S)
@@ -107,7 +107,7 @@ def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Ev
 
 
 def _check_end(child: "subprocess.Popen[bytes]") -> None:
-    """Raise `TransferFailed` unless the child, whose output has ended, reports that it has done all."""
+    """Raise `TransferFailure` unless the child, whose output has ended, reports that it has done all."""
     text = " ".join(cast("IO[bytes]", child.stderr).read(LONGEST_LINE).decode(errors="replace").split())
     line = "".join(letter if letter.isprintable() else "?" for letter in text)  # it may have a name from a job
     try:

@@ -4,17 +4,17 @@ import importlib.util
 from collections.abc import Callable
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.transfer.folders import Folder
+from gleaner.agent.transfer.folders import ListedFolder
 from gleaner.agent.transfer.https import Https
 from gleaner.agent.transfer.process import PermanentFailure
 from gleaner.agent.transfer.rules import Access
 from gleaner.agent.transfer.s3 import S3
 from gleaner.agent.transfer.xrootd import Xrootd
 
-Remote = Https | S3 | Xrootd | Folder
-"""A file to read, or a folder that takes files. All raise `TransferFailed` or `OSError`."""
+Remote = Https | S3 | Xrootd | ListedFolder
+"""A file to read, or a folder that takes files. All raise `TransferFailure` or `OSError`."""
 _KINDS: dict[str, Callable[[str, Access], Remote]] = {
-    "https": Https, "s3": S3, "root": Xrootd, "roots": Xrootd, "file": Folder,
+    "https": Https, "s3": S3, "root": Xrootd, "roots": Xrootd, "file": ListedFolder,
 }  # fmt: skip
 _LIBRARIES = {"https": "aiohttp", "s3": "s3fs", "root": "fsspec_xrootd", "roots": "fsspec_xrootd"}
 

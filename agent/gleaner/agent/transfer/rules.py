@@ -5,13 +5,13 @@ import socket
 from base64 import b64encode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, cast
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.credentials import Credential, CredentialKind, kind
-from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailed
+from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure
 
 _BROKEN_OFF = ("ClientPayloadError", "ServerDisconnectedError", "IncompleteReadError", "ResponseStreamingError")
 """Errors of aiohttp and botocore, which are slow to load."""
@@ -31,7 +31,7 @@ class Access:
     """Gleaner's own folders: a listed folder inside or above one of them is refused."""
 
 
-class Server:
+class RemoteServer:
     """A server, and the rules by which it is reached. A library may resolve names and follow redirects by itself."""
 
     def __init__(self, url: str, access: Access) -> None:
@@ -52,7 +52,7 @@ class Server:
 
         class Resolver(aiohttp.ThreadedResolver):
             async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
-                if not allowed_urls.has_host(server.access.allowed, host, port):
+                if not server.is_listed(host, port):
                     server.refuse_host(host, port)
                 found = await super().resolve(host, port, family)
                 for each in found:
@@ -71,6 +71,13 @@ class Server:
             self.refuse_host(host, place[1])
         return socket.socket(family, kind_of_socket, protocol)
 
+    def is_listed(self, host: str, port: int) -> bool:
+        """Return True if an entry has this host and port, or is for Amazon's S3, whose servers have many names."""
+        one = replace(self.where, host=host, port=port, folders=())
+        entries = [replace(allowed_urls.location(entry), folders=()) for entry in self.access.allowed]
+        at_amazon = self.where.host == allowed_urls.AMAZON and host.endswith(".amazonaws.com")
+        return at_amazon or any(one.is_within(entry) for entry in entries)
+
     def refuse_host(self, host: str, port: int) -> None:
         """Raise `PermanentFailure` for a host to which a redirect leads."""
         self._refuse(f"the server leads to {host}:{port}, which is not below a URL that this site allows")
@@ -81,11 +88,11 @@ class Server:
             raise PermanentFailure(reason)
 
     @contextmanager
-    def translating(self, missing: type[TransferFailed] = PermanentFailure) -> Generator[None]:
-        """Raise a `TransferFailed` for what a library raises, in one line; `missing` for a file that is not there."""
+    def translating(self, missing: type[TransferFailure] = PermanentFailure) -> Generator[None]:
+        """Raise a `TransferFailure` for what a library raises, in one line; `missing` for a file that is not there."""
         try:
             yield
-        except TransferFailed:
+        except TransferFailure:
             raise
         except Exception as error:
             shown, text = allowed_urls.shown(self.url), " ".join(str(error).split())[:300] or type(error).__name__

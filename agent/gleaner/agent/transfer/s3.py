@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure
-from gleaner.agent.transfer.rules import Access, Server, load_fsspec
+from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 PART_BYTES = 2**24
@@ -21,7 +21,7 @@ PART_BYTES = 2**24
 MOST_PARTS = 10_000
 
 
-class S3(Server):
+class S3(RemoteServer):
     """A URL of a server of S3, as s3fs reaches it."""
 
     def __init__(self, url: str, access: Access) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailed
-from gleaner.agent.transfer.rules import Access, Server, load_fsspec
+from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailure
+from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 _GRID_AUTHORITIES = "/etc/grid-security/certificates"
@@ -31,7 +31,7 @@ _LARGEST = 2**62
 _ERROR = re.compile(r".*?\[(?:ERROR|FATAL)\] (?:Server responded with an error: )?", re.DOTALL)
 
 
-class Xrootd(Server):
+class Xrootd(RemoteServer):
     """A URL of an XRootD server. A token is shown to its host alone, and only over TLS."""
 
     def __init__(self, url: str, access: Access) -> None:
@@ -107,7 +107,7 @@ class Xrootd(Server):
                         self.check_address(self.where.host, str(one.getpeername()[0]))
 
     @contextmanager
-    def _understanding(self, missing: type[TransferFailed] = PermanentFailure) -> Generator[None]:
+    def _understanding(self, missing: type[TransferFailure] = PermanentFailure) -> Generator[None]:
         """Raise what the library's words mean: its file system for fsspec raises an `OSError` for everything."""
         with self.translating(missing):
             try:
