@@ -70,7 +70,7 @@ class Node:
         self, digest: str, to: str, *allowed: str, secret: Credential | None = None, reserve_bytes: int = 0, **more: Any
     ) -> DeliveryReport | None:
         """Return None if the agent was stopped."""
-        usual = {"job": 7, "attempt": 2, "number": 1, "total_s": 36_000, "silent_s": 300}
+        usual = {"job": 7, "attempt": 2, "number": 1, "total_s": 600, "silent_s": 300}
         offer = Delivery.model_validate(usual | {"digest": digest, "to": to, "allowed": allowed or (to,)} | more)
         agent = Deliver(self.place / "storage", self.place / "work", reserve_bytes, "control.example", self.clock)
         report = agent(offer, self.stop, secret)

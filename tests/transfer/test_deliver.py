@@ -101,7 +101,7 @@ def test_a_listed_folder_that_a_user_has_replaced_by_a_link_takes_nothing(place:
     (place / "data").rmdir()
     (place / "data").symlink_to(place / "storage")
     before = files(place / "storage")
-    assert "leads through a file or a symbolic link" in delivered(place, digest).failed
+    assert "leads through a file or a link" in delivered(place, digest).failed
     assert files(place / "storage") == before
 
 

@@ -108,8 +108,8 @@ class RemoteServer:
                 raise PermanentFailure(line) from None
             if isinstance(error, FileNotFoundError):
                 raise missing(f"{shown}: there is no such file ({text})") from None
-            kind_of_failure = PermanentFailure if isinstance(error, ValueError) else TemporaryFailure
-            raise kind_of_failure(f"{shown}: {text}") from None
+            is_url = isinstance(error, ValueError) and not isinstance(error, OSError)
+            raise (PermanentFailure if is_url else TemporaryFailure)(f"{shown}: {text}") from None
 
     def sign_in(self, url: str) -> dict[str, str]:
         """Return the header with the credential. After a redirect to another place the server gets none."""
