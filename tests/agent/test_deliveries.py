@@ -8,7 +8,7 @@ from tests.agent.control_harness import Control, job_spec
 
 from gleaner.agent.job_spec import OutputSpec
 from gleaner.agent.messages import Delivery, DeliveryReport
-from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.transfer.credentials import Credential
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.models.secrets import SecretPut

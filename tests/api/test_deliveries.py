@@ -113,7 +113,7 @@ def test_a_secret_that_control_cannot_open_is_a_failure_that_its_job_shows(dav: 
         (("https://dav.example.org/?to=/{group}/",), "needs {group} once"),
         (("https://{group}/",), "must be like https://host/name"),
         (("https://*.example.org/{group}/",), "is not on one host of"),
-        (("root://host//{group}/",), "is not on one host of https or s3 or file"),
+        (("root://*.example.org//{group}/",), "is not on one host of https or s3 or root or roots or file"),
         (("file:///data/shared/{group}/", "file:///data/{group}/"), "is in the folder in which file:///data/{group}/"),
         (
             ("s3://s3.amazonaws.com/{group}/", "s3://results/{group}/"),

@@ -36,8 +36,8 @@ from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime import images
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
-from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.save_cost import SaveEstimates
+from gleaner.agent.transfer.fetch import Fetch
 
 
 def no_secret(_job: int, _attempt: int, _name: str) -> CredentialGiven:

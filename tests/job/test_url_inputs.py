@@ -31,8 +31,9 @@ from gleaner.agent.messages import (
     UrlInput,
 )
 from gleaner.agent.reporting.client import ControlRefused, ControlSilent
-from gleaner.agent.staging.credentials import Credential
-from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
+from gleaner.agent.transfer.credentials import Credential
+from gleaner.agent.transfer.fetch import Fetched, NodeFull
+from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferStopped
 
 RULES = FetchRules(allowed=("https://data/",), largest_bytes=2**30, total_s=60, silent_s=60)
 ONE = UrlInput(name="a.lhe", url="https://data/a.lhe")
@@ -216,12 +217,12 @@ def test_inputs_that_are_stored_are_left_alone(world: World) -> None:
 
 
 def test_a_fetch_that_fails_is_returned_with_its_reason_and_leaves_nothing(world: World) -> None:
-    assert failure(world, FetchFailed("gone", may_pass=False)).why is ReturnReason.INPUT_MISSING
-    found = failure(world, FetchFailed("busy", may_pass=True))
+    assert failure(world, PermanentFailure("gone")).why is ReturnReason.INPUT_MISSING
+    found = failure(world, TemporaryFailure("busy"))
     assert found.why is ReturnReason.INPUT_UNREACHABLE
     assert str(found) == "the input a.lhe: busy"
     assert failure(world, NodeFull("no room")).why is ReturnReason.NODE_LACKS
-    assert failure(world, FetchStopped()).why is ReturnReason.UNSTARTED
+    assert failure(world, TransferStopped()).why is ReturnReason.UNSTARTED
 
 
 def test_a_silent_control_is_asked_again_until_the_agent_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +324,7 @@ def test_a_job_starts_with_what_was_fetched_and_is_returned_if_that_fails(world:
     assert folder is not None
     assert (folder / "a.lhe").read_bytes() == b"first"
     executor = make_executor(node.context, assigned(UrlInput(name="b", url="https://data/b"), job=8))
-    world.fails = lambda: FetchFailed("busy", may_pass=True)
+    world.fails = lambda: TemporaryFailure("busy")
     event = asyncio.run(launched(executor))
     assert event == lifecycle.NotStarted(ReturnReason.INPUT_UNREACHABLE, "the input b: busy")
     executor.clean()
@@ -332,7 +333,7 @@ def test_a_job_starts_with_what_was_fetched_and_is_returned_if_that_fails(world:
 
 def test_each_fetch_asks_anew_for_the_groups_secret(world: World) -> None:
     world.secret = CredentialGiven(url="https://data/", value=SecretStr("t0ken"))
-    failure(world, FetchFailed("busy", may_pass=True))
+    failure(world, TemporaryFailure("busy"))
     world.secret, world.fails = CredentialGiven(), lambda: None
     world.settle(ONE)
     assert world.shown == [Credential("https://data/", "t0ken"), None]

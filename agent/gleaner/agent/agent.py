@@ -55,8 +55,6 @@ from gleaner.agent.reporting.client import ControlClient, ControlRefused, Contro
 from gleaner.agent.reporting.spooled_report import REPORTS
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.staging.deliver import Deliver
-from gleaner.agent.staging.fetch import Fetch
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
     early_save_s,
@@ -68,6 +66,8 @@ from gleaner.agent.timing.deadlines import (
     shutdown_grace_s,
 )
 from gleaner.agent.timing.save_cost import SaveEstimates
+from gleaner.agent.transfer.deliver import Deliver
+from gleaner.agent.transfer.fetch import Fetch
 
 log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import choose_runtime
 from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.staging import fetch
+from gleaner.agent.transfer.remotes import schemes
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
 log = structlog.get_logger()
@@ -125,7 +125,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
     own = (str(settings.storage), str(settings.work))
     facts = node_facts(
-        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(), own=own, fetches=fetch.schemes(),
+        runtime_facts, cpus=settings.cpus, memory_mib=memory_mib, mounts=_mounts(), own=own, fetches=schemes(),
         disk_mib=settings.disk_mib_per_job,
     )  # fmt: skip
     if warning := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):

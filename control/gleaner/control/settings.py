@@ -471,7 +471,7 @@ class InputSettings(_StoreSettings):
     """The beginnings of URLs from which agents may fetch inputs, like `https://data.example.org/pub/`,
     `https://*.example.org/`, `s3://bucket/` of Amazon's, `s3://s3.example.org/bucket/`,
     `root://eos.example.org//eos/atlas/` of XRootD, `roots://...` of XRootD over TLS, or `file:///data/public/`.
-    Empty: no URL is an input. Redirects must lead to a URL that is allowed, too."""
+    Empty: no URL is an input. [Who checks redirects](storage.md#who-enforces-which-rule)."""
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to fetch one URL."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 SCHEMES = {"https": 443, "s3": 443, "root": 1094, "roots": 1094, "file": None}
 """The schemes of URLs, and the port of each where none is said."""
 AMAZON = "s3.amazonaws.com"
-TARGET_SCHEMES = ("https", "s3", "file")
+TARGET_SCHEMES = ("https", "s3", "root", "roots", "file")
 """The schemes of targets to which results are delivered."""
 LONGEST_URL = 2000
 _PLAIN = re.compile(r"[!-~]+")

@@ -15,7 +15,7 @@ from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.url_inputs import credential_of
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
-from gleaner.agent.staging.credentials import Credential
+from gleaner.agent.transfer.credentials import Credential
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ class Deliveries:
 
     client: ControlClient
     deliver: Callable[[Delivery, threading.Event, Credential | None], DeliveryReport | None]
-    """As `staging.deliver.Deliver` does it."""
+    """As `transfer.deliver.Deliver` does it."""
     clock: Clock
     is_wanted: bool = False
     """True if control has said that a result waits."""

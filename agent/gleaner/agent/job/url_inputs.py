@@ -28,9 +28,9 @@ from gleaner.agent.messages import (
     UrlInput,
 )
 from gleaner.agent.reporting.client import CONFLICT, ControlRefused, ControlSilent
-from gleaner.agent.staging.credentials import Credential
-from gleaner.agent.staging.fetch import Fetched, FetchFailed, FetchStopped, NodeFull
 from gleaner.agent.system import tar_pack
+from gleaner.agent.transfer import fetch, process
+from gleaner.agent.transfer.credentials import Credential
 
 CONTROL_BACK_S = 120.0
 """Control may be silent for so long before the job is returned."""
@@ -39,7 +39,7 @@ _CHUNK_BYTES = 2**20
 
 
 class FetchUrl(Protocol):
-    """Fetches a URL into a new file, as `staging.fetch.Fetch` does."""
+    """Fetches a URL into a new file, as `transfer.fetch.Fetch` does."""
 
     def __call__(
         self,
@@ -50,7 +50,7 @@ class FetchUrl(Protocol):
         sha256: str | None,
         stop: threading.Event,
         credential: Credential | None,
-    ) -> Fetched: ...
+    ) -> fetch.Fetched: ...
 
 
 def credential_of(given: CredentialGiven | None) -> Credential | None:
@@ -150,12 +150,12 @@ class UrlInputs:
                     digest = draft.publish({"content": known.content}).digest
                 stored = known.model_copy(update={"digest": digest})
                 fixed = cast("StoredInput", self._ask(assignment, stored, stop))
-        except FetchFailed as error:
+        except process.TransferFailure as error:
             why = ReturnReason.INPUT_UNREACHABLE if error.may_pass else ReturnReason.INPUT_MISSING
             raise NotStaged(why, f"the input {one.name}: {error}") from error
-        except FetchStopped:
+        except process.TransferStopped:
             raise stopped() from None
-        except NodeFull as error:
+        except fetch.NodeFull as error:
             raise NotStaged(ReturnReason.NODE_LACKS, str(error)) from error
         finally:
             file.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from gleaner.agent.common.allowed_urls import location
 from gleaner.agent.job_spec import Name
-from gleaner.agent.staging import credentials
+from gleaner.agent.transfer import credentials
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson

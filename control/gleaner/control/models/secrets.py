@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from gleaner.agent.common.allowed_urls import LONGEST_URL
 from gleaner.agent.job_spec import Name, Shape
-from gleaner.agent.staging import credentials
-from gleaner.agent.staging.credentials import CredentialKind
+from gleaner.agent.transfer import credentials
+from gleaner.agent.transfer.credentials import CredentialKind
 from gleaner.control.models.base import Reply
 
 MOST_SECRETS = 100

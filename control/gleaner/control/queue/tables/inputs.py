@@ -3,7 +3,7 @@
 from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
 
-from gleaner.agent.staging.credentials import CredentialKind
+from gleaner.agent.transfer.credentials import CredentialKind
 from gleaner.control.models.inputs import InputRow
 from gleaner.control.models.secrets import SecretRow
 from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord

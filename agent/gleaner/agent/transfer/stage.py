@@ -1,20 +1,73 @@
 """A result that is unpacked in a folder of its own, which nobody else can enter, on its way to its target."""
 
 import hashlib
+import io
 import math
 import os
 import stat
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from gleaner.agent.system import openat
 
 Names = tuple[str, ...]
 SLOWEST_BYTES_PER_S = 2**20
 """A file system that syncs fewer bytes in a second, or a server that moves fewer, hangs."""
-SAYS_WHILE_SILENT = 4
-"""So often progress is said in the time in which something must be heard."""
+REPORTS_WHILE_SILENT = 4
+"""So often progress is reported in the time in which something must be heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Reports that something was moved."""
+
+    report: Callable[[], None]
+    silent_s: float
+    """Who hears nothing for so long gives up."""
+
+    @contextmanager
+    def while_working(self, size_bytes: int) -> Generator[None]:
+        """Report while a call works that reports nothing itself, for as long as a slow disk needs for the size."""
+        is_done, every_s = threading.Event(), self.silent_s / REPORTS_WHILE_SILENT
+
+        def repeat() -> None:
+            for _ in range(math.ceil(size_bytes / SLOWEST_BYTES_PER_S / every_s)):
+                if is_done.wait(every_s):
+                    return
+                self.report()
+
+        repeating = threading.Thread(target=repeat, daemon=True)
+        repeating.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            repeating.join()
+
+
+class StagedFile(io.FileIO):
+    """A file of a result. Its digest is computed while it is read."""
+
+    def __init__(self, folder: int, name: str, progress: Progress) -> None:
+        super().__init__(openat.open_plain(folder, name))
+        self.folder, self.file_name, self.progress = folder, name, progress
+        self.size_bytes = os.fstat(self.fileno()).st_size
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin at the first byte again."""
+        self.seek(0)
+        self.digest, self.read_bytes = hashlib.sha256(), 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        chunk = super().read(size) or b""
+        self.digest.update(chunk)
+        self.read_bytes += len(chunk)
+        if chunk:
+            self.progress.report()
+        return chunk
 
 
 @contextmanager
@@ -27,15 +80,18 @@ def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
         with openat.walk(parent, (name,)) as folder:
             yield folder
     finally:
-        _remove(parent, name)
+        remove_stages(parent, job, str(number))
 
 
-def remove_stages(parent: int, job: int) -> None:
-    """Remove the folders of all tries to deliver a job's result."""
-    for old in openat.entries(parent):
-        if old.startswith(f".gleaner-{job}-"):
+def remove_stages(parent: int, job: int, number: str = "") -> None:
+    """Remove the folders of all tries to deliver a job's result, or of this one."""
+    for name in openat.entries(parent):
+        if name.startswith(f".gleaner-{job}-{number}"):
             with suppress(OSError):  # somebody else's folder may stay
-                _remove(parent, old)
+                _change_mode(parent, name, 0o700)
+                with openat.walk(parent, (name,)) as folder:
+                    openat.empty(folder)
+                os.rmdir(name, dir_fd=parent)
 
 
 def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
@@ -58,61 +114,6 @@ def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
                     _change_mode(folder, name, 0o755 if mode & stat.S_IXUSR else 0o644)
                     yield folder, (*above, name)
             waiting.extend(reversed(inner))
-
-
-def read_staged(file: int, progress: Callable[[], None]) -> tuple[str, int]:
-    """Read a staged file; return its SHA-256 and its size."""
-    hashed, size_bytes = hashlib.sha256(), 0
-    while chunk := os.read(file, openat.CHUNK_BYTES):
-        hashed.update(chunk)
-        size_bytes += len(chunk)
-        progress()
-    return hashed.hexdigest(), size_bytes
-
-
-def sync_staged(file: int, size_bytes: int, progress: Callable[[], None], *, say_every_s: float) -> None:
-    """Sync a file. Meanwhile progress is said, for as long as a slow disk may need for its size."""
-    with while_saying(progress, say_every_s, most_s=size_bytes / SLOWEST_BYTES_PER_S):
-        os.fsync(file)
-
-
-@contextmanager
-def while_saying(progress: Callable[[], None], every_s: float, *, most_s: float) -> Generator[None]:
-    """Say progress while something works that says nothing itself, for so long at most."""
-    is_done = threading.Event()
-
-    def say() -> None:
-        for _ in range(math.ceil(most_s / every_s)):
-            if is_done.wait(every_s):
-                return
-            progress()
-
-    saying = threading.Thread(target=say, daemon=True)
-    saying.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        saying.join()
-    progress()
-
-
-def passing_name(job: int, number: int, name: str) -> str:
-    """Return the name of a file on a server until it is whole. All tries use two: each removes that of the other.
-
-    So no number of tries leaves more, and an agent that control has given up does not write into the next one's file.
-
-    >>> passing_name(7, 1, "a.root") == passing_name(7, 3, "a.root") != passing_name(7, 2, "a.root")
-    True
-    >>> passing_name(7, 1, "a.root")
-    '.gleaner-7-1-05ac5882be239e64'
-    """
-    return f".gleaner-{job}-{number % 2}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
-
-
-def note_name(job: int) -> str:
-    """Return the name of a file beside a job's stage folders, for the upload that is under way. It goes with them."""
-    return f".gleaner-{job}-upload"
 
 
 def list_name(job: int) -> str:
@@ -139,14 +140,3 @@ def _change_mode(folder: int, name: str, mode: int) -> None:
     path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     with openat.closing_fd(os.open(name, path_only, dir_fd=folder)) as itself:
         openat.change_mode(itself, mode)
-
-
-def _remove(parent: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        try:
-            os.unlink(name, dir_fd=parent)
-        except (IsADirectoryError, PermissionError):
-            _change_mode(parent, name, 0o700)
-            with openat.walk(parent, (name,)) as folder:
-                openat.empty(folder)
-            os.rmdir(name, dir_fd=parent)

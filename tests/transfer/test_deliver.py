@@ -3,25 +3,20 @@
 import hashlib
 import itertools
 import os
+import pickle
 import stat
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.transfer.node import Node
 
-from gleaner.agent.checkpoints import workdir_tar
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
-from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import Delivery, DeliveryReport
-from gleaner.agent.staging import deliver_child
-from gleaner.agent.staging.child_process import child_process
-from gleaner.agent.staging.deliver import Deliver
-from gleaner.agent.staging.deliver_child import DeliverRequest
-from gleaner.agent.staging.stage import SLOWEST_BYTES_PER_S, sync_staged
+from gleaner.agent.transfer import process
+from gleaner.agent.transfer.deliver import DeliverRequest
+from gleaner.agent.transfer.rules import Access
 
 pytestmark = pytest.mark.slow
 FILES = {"a.root": b"events" * 1000, "hist/b.root": b"hist", "hist/deep/run.sh": b"#!/bin/sh\n", "odd\nname": b"odd"}
@@ -29,51 +24,26 @@ FILES = {"a.root": b"events" * 1000, "hist/b.root": b"hist", "hist/deep/run.sh":
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a storage, a job's folder, and `data`, which an admin allows."""
-    FolderStorage(tmp_path / "storage").prepare()
-    for name in ("job", "data"):
-        (tmp_path / name).mkdir()
+    """A folder with `data`, which an admin allows."""
+    (tmp_path / "data").mkdir()
     yield tmp_path
     for folder in tmp_path.rglob("*"):
         if folder.is_dir() and not folder.is_symlink():
             folder.chmod(0o700)
 
 
-def stored(place: Path) -> str:
-    """Store what is in the job's folder as the result of attempt 2 of job 7."""
-    with FolderStorage(place / "storage").draft(output_key(7, 2)) as draft:
-        draft.add(FOLDER_PART, workdir_tar.pack(place / "job"))
-        return draft.publish({}).digest
-
-
 def usual(place: Path) -> str:
-    for name, content in FILES.items():
-        (place / "job" / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / "job" / name).write_bytes(content)
+    Node(place).write(FILES)
     (place / "job" / "hist/deep/run.sh").chmod(0o700)
     (place / "job" / "a.root").chmod(0)
     (place / "job" / "out").symlink_to("/etc/passwd")
     os.mkfifo(place / "job" / "pipe")
     (place / "job" / "hist").chmod(0o500)
-    return stored(place)
+    return Node(place).store()
 
 
-def deliver(place: Path, *, reserve_bytes: int = 0) -> Deliver:
-    return Deliver(place / "storage", place / "work", reserve_bytes, "control.example", SystemClock())
-
-
-def delivered(place: Path, digest: str, to: str = "set/7", **more: Any) -> DeliveryReport:
-    offer = Delivery.model_validate(
-        {
-            "job": 7, "attempt": 2, "number": 1, "digest": digest, "to": f"file://{place}/data/{to}/",
-            "allowed": (f"file://{place}/data/",), "total_s": 600, "silent_s": 300,
-        }
-        | more
-    )  # fmt: skip
-    report = deliver(place)(offer, threading.Event())
-    assert report is not None
-    assert "\n" not in report.failed
-    return report
+def delivered(place: Path, digest: str, to: str = "set/7", below: str = "data", **more: Any) -> DeliveryReport:
+    return Node(place).deliver(digest, f"file://{place}/data/{to}/", f"file://{place}/{below}/", **more)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -98,13 +68,14 @@ def test_delivered_again_it_is_the_same_and_what_others_have_put_there_stays(pla
     (target / "a.root").write_bytes(b"older")
     (target / "hist").mkdir()
     (target / "hist/other").write_bytes(b"other")
-    (target / ".gleaner-7-1").mkdir(mode=0)  # of an agent that died
+    for left in (".gleaner-7-1", ".gleaner-71-1"):  # of agents that died
+        (target / left).mkdir(mode=0)
     assert delivered(place, digest, number=2).failed == ""
     once = files(target)
     assert (once["a.root"], once["hist/other"]) == (FILES["a.root"], b"other")
     assert delivered(place, digest, number=3).failed == ""
     assert files(target) == once
-    assert list(target.glob(".gleaner*")) == []
+    assert [path.name for path in target.glob(".gleaner*")] == [".gleaner-71-1"]
 
 
 def test_only_what_is_to_be_kept_is_delivered_whatever_an_older_agent_has_stored(place: Path) -> None:
@@ -124,6 +95,16 @@ def test_no_link_leads_a_delivery_elsewhere(place: Path, where: str) -> None:
     assert list((place / "outside").iterdir()) == []
 
 
+def test_a_listed_folder_that_a_user_has_replaced_by_a_link_takes_nothing(place: Path) -> None:
+    """Gleaner's own storage would take a report that way."""
+    digest = usual(place)
+    (place / "data").rmdir()
+    (place / "data").symlink_to(place / "storage")
+    before = files(place / "storage")
+    assert "leads through a file or a link" in delivered(place, digest).failed
+    assert files(place / "storage") == before
+
+
 def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(place: Path) -> None:
     digest = usual(place)
     (place / "victim").write_bytes(b"precious")
@@ -137,10 +118,10 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(place: Path) -> 
 
 def test_what_cannot_be_delivered_is_one_line(place: Path) -> None:
     digest = usual(place)
-    elsewhere = delivered(place, digest, allowed=(f"file://{place}/other/",))
+    elsewhere = delivered(place, digest, below="other")
     assert "is not below a URL that this site allows: an admin may add it to urls in [outputs]" in elsewhere.failed
     assert not elsewhere.may_pass
-    gone = delivered(place, digest, to="x", allowed=(f"file://{place}/data/x/",))
+    gone = delivered(place, digest, to="x", below="data/x")
     assert "No such file or directory; an admin must make this folder on all nodes" in gone.failed
     assert gone.may_pass
     (place / "data/set/7/a.root").mkdir(parents=True)
@@ -151,100 +132,61 @@ def test_what_cannot_be_delivered_is_one_line(place: Path) -> None:
 
 
 def test_files_of_holes_hold_up_nobody(place: Path) -> None:
+    Node(place).write({"holes": b"x", "more": b"x"})
     for name in ("holes", "more"):
-        (place / "job" / name).write_bytes(b"x")
         os.truncate(place / "job" / name, 2**30)
-    digest = stored(place)
-    report = delivered(place, digest)
+    report = delivered(place, Node(place).store())
     assert "the files are mostly holes (2.0 GiB, of which " in report.failed
     assert (report.may_pass, files(place / "data")) == (False, {})
 
 
 def test_a_message_has_printable_letters_only_whatever_a_file_is_called(place: Path) -> None:
     name = os.fsdecode(b"\xff\x1b[2Jx")
-    (place / "job" / name).write_bytes(b"")
     (place / "data/set/7" / name).mkdir(parents=True)
-    report = delivered(place, stored(place))
+    report = delivered(place, Node(place).store({name: b""}))
     assert "/set/7/: ??[2Jx is a folder there" in report.failed
     assert not report.may_pass
 
 
-def test_a_delivery_that_takes_too_long_is_given_up(place: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(place: Path) -> None:
+    digest = Node(place).store({"a": bytes(2**20), "b": os.urandom(2**22)})
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "none", place / "data"], check=True)
+    try:
+        report = delivered(place, digest)
+        assert ("No space left on device" in report.failed, report.may_pass) == (True, True)
+        assert files(place / "data") == {}
+    finally:
+        subprocess.run(["umount", place / "data"], check=True)
+
+
+def test_a_delivery_that_takes_too_long_is_given_up_and_leaves_nothing(place: Path) -> None:
     digest = usual(place)
     assert "did not take the result within 0 s ([outputs] deliver_s)" in delivered(place, digest, total_s=0).failed
     assert files(place / "data") == {}
 
 
-def test_a_delivery_that_is_killed_leaves_nothing_on_the_node_and_at_the_target(place: Path) -> None:
-    digest = usual(place)
-    for left in ("work/.gleaner-7-1/inner", "data/set/7/.gleaner-7-1/inner", "data/set/7/.gleaner-71-1"):
-        (place / left).mkdir(parents=True)
-    assert delivered(place, digest, total_s=0).may_pass
-    assert [path.name for path in (*(place / "work").iterdir(), *(place / "data/set/7").iterdir())] == [".gleaner-71-1"]
-
-
 def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_completes_it(place: Path) -> None:
-    """Each piece that was copied is said, so the child is killed after the first, the second, and so on."""
-    digest, to = usual(place), f"file://{place}/data/7"
-    request = DeliverRequest(
-        storage=str(place / "storage"), job=7, attempt=2, digest=digest, to=to, number=1, keep=(),
-        allowed=(f"file://{place}/data/",), control_host="", silent_s=300, spool=str(place / "work"), reserve_bytes=0,
-    )  # fmt: skip
+    """Each piece that was copied is reported, so the child is killed after the first, the second, and so on."""
+    digest, to, below = usual(place), f"file://{place}/data/7", f"file://{place}/data/"
+    offer = Delivery(job=7, attempt=2, number=1, digest=digest, to=to, allowed=(below,), total_s=600, silent_s=300)
+    request = DeliverRequest(offer, Access((below,), "", 300), place / "storage", place, 0)
     for steps in itertools.count(1):
-        with child_process(deliver_child) as child:
+        with subprocess.Popen(process.PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdin is not None
             assert child.stdout is not None
             with child.stdin:
-                child.stdin.write(request.to_json())
-            said = child.stdout.read(steps)
+                child.stdin.write(pickle.dumps(request))
+            reported = child.stdout.read(steps)
             child.kill()
-            child.wait()
         shown = {name: content for name, content in files(place / "data").items() if not name.startswith("7/.gleaner-")}
         for name, content in shown.items():
             if name != "7/job-7.sha256":
                 assert content == FILES[name.removeprefix("7/")]
         if "7/job-7.sha256" in shown:
             assert len(shown) == 1 + len(FILES)
-        if len(said) < steps:
+        if len(reported) < steps:
             break
     assert steps > 1 + len(FILES)
     assert delivered(place, digest, to="7", number=2).failed == ""
     assert list((place / "data/7").glob(".gleaner*")) == []
     assert len(files(place / "data/7")) == 1 + len(FILES)
-
-
-def test_a_long_sync_is_not_silent_and_one_that_hangs_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sync ends when so much was said as may be said for the file's size."""
-    says, enough = itertools.count(1), threading.Event()
-
-    def progress() -> None:
-        if next(says) == 3:
-            enough.set()
-
-    monkeypatch.setattr(os, "fsync", lambda _file: enough.wait(60))
-    sync_staged(0, 3 * SLOWEST_BYTES_PER_S // 100, progress, say_every_s=0.01)
-    assert enough.is_set()
-    assert next(says) == 5  # once more at its end, and never beyond what the size allows
-
-
-def hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start a program that does nothing, as one does whose file system is away."""
-    monkeypatch.setattr(deliver_child, "__name__", "hanging_child")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
-def test_a_stop_ends_a_delivery_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang(monkeypatch)
-    stop = threading.Event()
-    stop.set()
-    offer = Delivery(
-        job=7, attempt=2, number=1, digest=f"sha256:{0:064x}", to=f"file://{place}/data/7",
-        allowed=(f"file://{place}/data/",), total_s=600, silent_s=300,
-    )  # fmt: skip
-    assert deliver(place)(offer, stop) is None
-
-
-def test_a_target_that_takes_nothing_is_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang(monkeypatch)
-    report = delivered(place, f"sha256:{0:064x}", silent_s=0.1)
-    assert (report.failed.endswith("/data/set/7/ has taken nothing for 0 s"), report.may_pass) == (True, True)

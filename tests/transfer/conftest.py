@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.staging.bad_server import BadServer, bad_server
+from tests.transfer.bad_server import BadServer, bad_server
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Fetches from a real server that misbehaves: what arrives is whole, and every failure is one line."""
 
 import dataclasses
+import gzip
 import hashlib
 import os
 import shutil
@@ -14,17 +15,15 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.staging.bad_server import CONTENT, BadServer
-from tests.staging.processes import children, shown_to_others
+from tests.transfer.bad_server import CONTENT, BadServer, bad_server
+from tests.transfer.processes import children
 
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
-from gleaner.agent.staging import fetch_child
-from gleaner.agent.staging.child_process import MayNot, MayPass
-from gleaner.agent.staging.credentials import Credential
-from gleaner.agent.staging.fetch import Fetch, FetchFailed, FetchStopped, NodeFull
-from gleaner.agent.staging.fetch_child import FetchRequest
-from gleaner.agent.staging.servers import AddressGuard
+from gleaner.agent.transfer.credentials import Credential
+from gleaner.agent.transfer.fetch import Fetch, FetchRequest, NodeFull
+from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure, TransferStopped
+from gleaner.agent.transfer.rules import Access, RemoteServer
 
 pytestmark = pytest.mark.slow
 RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
@@ -32,14 +31,13 @@ SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
 def request(server: BadServer, path: str, *, host: str = "127.0.0.1", **more: Any) -> FetchRequest:
-    made = FetchRequest(
-        server.url(path, host), (server.url("", host),), control_host="", silent_s=300, has_digest=False
-    )
-    return dataclasses.replace(made, **more)
+    has_digest = more.pop("has_digest", False)
+    access = Access((server.url("", host),), control_host="", silent_s=300)
+    return FetchRequest(server.url(path, host), dataclasses.replace(access, **more), has_digest)
 
 
 def fetched(request: FetchRequest) -> bytes:
-    return b"".join(fetch_child.fetch(request))
+    return b"".join(request.serve())
 
 
 def failure(kind: type[Exception], request: FetchRequest) -> str:
@@ -57,49 +55,75 @@ def test_a_file_comes_through_redirects_that_are_allowed(server: BadServer) -> N
 
 
 def test_what_no_other_try_changes_is_one_line(server: BadServer) -> None:
-    assert "the server has no such file (404)" in failure(MayNot, request(server, "missing"))
-    assert "give its sha256" in failure(MayNot, request(server, "unsaid"))
-    assert "redirected more than 10 times" in failure(MayNot, request(server, "loop"))
+    assert "the server answers 404" in failure(PermanentFailure, request(server, "missing"))
+    assert "give its sha256" in failure(PermanentFailure, request(server, "unsaid"))
+    assert "redirected more than 10 times" in failure(PermanentFailure, request(server, "loop"))
+    assert "is redirected, and the server does not say where to" in failure(
+        PermanentFailure, request(server, "nowhere")
+    )
+    for path, status in (("partial", 206), ("accepted", 202)):
+        assert f"the server answers {status}" in failure(PermanentFailure, request(server, path))
+
+
+def test_content_that_the_server_packs_is_taken_as_it_is_and_only_with_a_digest(server: BadServer) -> None:
+    line = failure(PermanentFailure, request(server, "packed"))
+    assert "the server sends the file packed (gzip), though it was asked not to: give the sha256" in line
+    assert gzip.decompress(fetched(request(server, "packed", has_digest=True))) == CONTENT
 
 
 def test_a_redirect_is_checked_like_the_url_itself(server: BadServer) -> None:
     elsewhere = quote("https://elsewhere.example/a")
-    line = failure(MayNot, request(server, f"moved?to={elsewhere}"))
+    line = failure(PermanentFailure, request(server, f"moved?to={elsewhere}"))
     assert "is redirected, and https://elsewhere.example/a is not below a URL that this site allows" in line
     plain = quote(f"http://127.0.0.1:{server.port}/good")
-    assert "must begin with https://" in failure(MayNot, request(server, f"moved?to={plain}"))
+    assert "must begin with https://" in failure(PermanentFailure, request(server, f"moved?to={plain}"))
     up = quote("/pub/../private")
-    assert "not below" in failure(MayNot, request(server, f"pub/moved?to={up}", allowed=(server.url("pub/"),)))
+    assert "not below" in failure(
+        PermanentFailure, request(server, f"pub/moved?to={up}", allowed=(server.url("pub/"),))
+    )
     local = (*server.allowed, "file:///etc/")
-    line = failure(MayNot, request(server, "moved?to=file:///etc/hostname", allowed=local))
+    line = failure(PermanentFailure, request(server, "moved?to=file:///etc/hostname", allowed=local))
     assert "must not lead to a file of the node" in line
     assert {path.partition("?")[0] for path in server.asked} == {"/moved", "/pub/moved"}
 
 
 def test_what_may_pass_is_one_line_too(server: BadServer) -> None:
-    assert "the server answers 503" in failure(MayPass, request(server, "busy"))
-    assert "broke off before the end" in failure(MayPass, request(server, "cut"))
+    for path, status in (("busy", 503), ("later", 429)):
+        assert f"the server answers {status}" in failure(TemporaryFailure, request(server, path))
+    for path in ("cut", "chunked-cut"):
+        assert "broke off before the end" in failure(TemporaryFailure, request(server, path))
+    assert fetched(request(server, "chunked")) == CONTENT
     for path in ("silent", "stuck"):
-        assert "sent nothing for 0 s" in failure(MayPass, request(server, path, silent_s=0.3))
-    gone = dataclasses.replace(request(server, ""), url="https://127.0.0.1:1/a", allowed=("https://127.0.0.1:1/",))
-    assert failure(MayPass, gone).startswith("https://127.0.0.1:1/a: ")
+        assert "nothing for 0 s" in failure(TemporaryFailure, request(server, path, silent_s=0.3))
+    access = Access(("https://127.0.0.1:1/",), "", 300)
+    gone = FetchRequest("https://127.0.0.1:1/a", access, has_digest=False)
+    assert failure(TemporaryFailure, gone).startswith("https://127.0.0.1:1/a: ")
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_trusted(
-    server: BadServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "is_expired", "line"),
+    [
+        ("127.0.0.1", False, "self-signed"),
+        ("127.0.0.2", False, "IP address mismatch"),
+        ("127.0.0.1", True, "expired"),
+    ],
+)
+def test_a_certificate_must_be_vouched_for_name_the_host_and_be_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_expired: bool, line: str
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
-    assert "certificate" in failure(MayPass, request(server, "good"))
+    with bad_server(tmp_path, names=[name], is_expired=is_expired) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", "/dev/null" if line == "self-signed" else str(server.certificate))
+        assert line in failure(TemporaryFailure, request(server, "good"))
     assert server.asked == []
 
 
 def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
     """`localhost` is on the list, and its address is not."""
-    line = failure(MayNot, request(server, "good", host="localhost"))
+    line = failure(PermanentFailure, request(server, "good", host="localhost"))
     assert "localhost has the address" in line
     assert "of the node itself" in line
     for other in ("2130706433", "127.1"):
-        assert "not a canonical IPv4 address" in failure(MayNot, request(server, "good", host=other))
+        assert "not a canonical IPv4 address" in failure(PermanentFailure, request(server, "good", host=other))
     assert server.asked == []
     named = (server.url("", "localhost"), "https://127.0.0.1/", "https://[::1]/")
     assert fetched(request(server, "good", host="localhost", allowed=named)) == CONTENT
@@ -107,10 +131,13 @@ def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
 
 def test_controls_own_addresses_are_refused(server: BadServer) -> None:
     listed = ("https://*.example.org/",)
-    guard = AddressGuard(listed, "192.0.2.1")
-    with pytest.raises(MayNot, match="control's"):
-        guard.check("data.example.org", "192.0.2.1")
-    AddressGuard(("https://192.0.2.1/",), "192.0.2.1").check("data.example.org", "192.0.2.1")  # the list names it
+    server_of_control = RemoteServer("https://a.example.org/", Access(listed, "192.0.2.1", 300))
+    with pytest.raises(PermanentFailure, match="control's"):
+        server_of_control.check_address("data.example.org", "192.0.2.1")
+    # The list names it.
+    RemoteServer("https://192.0.2.1/", Access(("https://192.0.2.1/",), "192.0.2.1", 300)).check_address(
+        "data.example.org", "192.0.2.1"
+    )
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("t0ken", "Bearer t0ken"), ("me:pass word", "Basic bWU6cGFzcyB3b3Jk")])
@@ -118,11 +145,11 @@ def test_a_server_that_asks_who_it_is_sees_the_groups_secret(server: BadServer, 
     server.wanted = wanted
     mine = Credential(server.url("a/"), value)
     assert fetched(request(server, "a/private", credential=mine)) == CONTENT
-    line = failure(MayNot, request(server, "b/private", credential=mine))
+    line = failure(PermanentFailure, request(server, "b/private", credential=mine))
     assert f"answers 401: the group's secret is only for what is below {mine.url}" in line
-    assert "has no secret for it (`glean secret set`)" in failure(MayNot, request(server, "a/private"))
+    assert "has no secret for it (`glean secret set`)" in failure(PermanentFailure, request(server, "a/private"))
     server.wanted = "another"
-    line = failure(MayNot, request(server, "a/private", credential=mine))
+    line = failure(PermanentFailure, request(server, "a/private", credential=mine))
     assert line.endswith(f"it does not take the group's secret for {mine.url}")
     assert value not in line
 
@@ -157,16 +184,16 @@ def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: s
     os.mkfifo(public / "pipe", 0o644)
 
     def of(name: str) -> FetchRequest:
-        return FetchRequest(f"file://{public}/{name}", (f"file://{public}/",), "", 300, False)
+        return FetchRequest(f"file://{public}/{name}", Access((f"file://{public}/",), "", 300), has_digest=False)
 
     assert fetched(of("a")) == CONTENT
     assert fetched(of("latest")) == CONTENT
-    assert "which is not below a folder that this site allows" in failure(MayNot, of("out"))
-    assert "not readable by everybody" in failure(MayNot, of("mine"))
-    assert "is no file" in failure(MayNot, of("pipe"))
-    assert "is no file" in failure(MayNot, of(""))
-    assert "No such file" in failure(MayNot, of("b"))
-    assert "not below" in failure(MayNot, dataclasses.replace(of("a"), url=f"file://{private}/a"))
+    assert "which is not below a folder that this site allows" in failure(PermanentFailure, of("out"))
+    assert "not readable by everybody" in failure(PermanentFailure, of("mine"))
+    assert "is no file" in failure(PermanentFailure, of("pipe"))
+    assert "is no file" in failure(PermanentFailure, of(""))
+    assert "No such file" in failure(PermanentFailure, of("b"))
+    assert "not below" in failure(PermanentFailure, dataclasses.replace(of("a"), url=f"file://{private}/a"))
 
 
 # ── as the agent does it: a process that can be ended ──
@@ -199,20 +226,20 @@ def test_a_file_is_fetched_whole_and_its_digest_is_checked(source: str, fetch: F
     found = call(fetch, source, tmp_path / "a", sha256=SHA256)
     assert (found.size_bytes, found.sha256) == (len(CONTENT), SHA256)
     assert (tmp_path / "a").read_bytes() == CONTENT
-    with pytest.raises(FetchFailed, match=f"has the sha256 .*, and not {'0' * 64}") as caught:
+    with pytest.raises(TransferFailure, match=f"has the sha256 .*, and not {'0' * 64}") as caught:
         call(fetch, source, tmp_path / "b", sha256=f"sha256:{'0' * 64}")
     assert not caught.value.may_pass
-    with pytest.raises(FetchFailed, match="No such file") as caught:
+    with pytest.raises(TransferFailure, match="No such file") as caught:
         call(fetch, f"{source}-missing", tmp_path / "c")
     assert not caught.value.may_pass
 
 
 def test_limits_of_size_time_and_room_end_a_fetch(source: str, fetch: Fetch, tmp_path: Path) -> None:
     before = children()
-    with pytest.raises(FetchFailed, match=r"larger than .* \(\[inputs\] largest_gib\)") as caught:
+    with pytest.raises(TransferFailure, match=r"larger than .* \(\[inputs\] largest_gib\)") as caught:
         call(fetch, source, tmp_path / "large", largest_bytes=100)
     assert not caught.value.may_pass
-    with pytest.raises(FetchFailed, match=r"was not fetched within .* \(\[inputs\] fetch_s\)") as caught:
+    with pytest.raises(TransferFailure, match=r"was not fetched within .* \(\[inputs\] fetch_s\)") as caught:
         call(fetch, source, tmp_path / "slow", total_s=0.0)
     assert caught.value.may_pass
     with pytest.raises(NodeFull, match="has no room for"):
@@ -221,7 +248,7 @@ def test_limits_of_size_time_and_room_end_a_fetch(source: str, fetch: Fetch, tmp
 
 
 def test_a_server_that_sends_nothing_is_given_up(server: BadServer, fetch: Fetch, tmp_path: Path) -> None:
-    with pytest.raises(FetchFailed, match="the server sent nothing for 1 s") as caught:
+    with pytest.raises(TransferFailure, match="the server sent nothing for 1 s") as caught:
         call(fetch, server.url("silent"), tmp_path / "a", silent_s=1.0)
     assert caught.value.may_pass
 
@@ -236,29 +263,9 @@ def test_a_stop_ends_a_fetch_whose_server_hangs_and_leaves_no_process(
         stop.set()
 
     threading.Thread(target=stopping).start()
-    with pytest.raises(FetchStopped):
+    with pytest.raises(TransferStopped):
         call(fetch, server.url("stuck"), tmp_path / "a", stop=stop)
     assert children() <= before
-
-
-def test_the_process_that_fetches_shows_a_credential_to_nobody_else(
-    server: BadServer, fetch: Fetch, tmp_path: Path
-) -> None:
-    stop, before, seen = threading.Event(), children(), list[bytes]()
-
-    def looking() -> None:
-        assert server.hangs.wait(120)
-        for child in children() - before:
-            seen.extend(shown_to_others(child))
-        stop.set()
-
-    threading.Thread(target=looking).start()
-    with pytest.raises(FetchStopped):
-        call(fetch, server.url("stuck"), tmp_path / "a", stop=stop, credential=Credential(server.url(""), "t0ken"))
-    assert server.credentials == [("/stuck", "Bearer t0ken")]
-    assert len(seen) == 2
-    assert all(seen)
-    assert not any(b"t0ken" in content for content in seen)
 
 
 _PROGRAM = """
@@ -266,7 +273,7 @@ import resource, sys, threading
 from pathlib import Path
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules
-from gleaner.agent.staging.fetch import Fetch
+from gleaner.agent.transfer.fetch import Fetch
 url, allowed, into = sys.argv[1:]
 rules = FetchRules(allowed=(allowed,), largest_bytes=2**40, total_s=600, silent_s=300)
 Fetch("", 0, SystemClock())(url, Path(into), rules=rules, sha256=None, stop=threading.Event())

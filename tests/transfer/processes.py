@@ -26,7 +26,7 @@ def shown_to_others(process: str) -> list[bytes]:
 @contextmanager
 def s3_running(certificate: Path) -> Generator[tuple[int, IO[str]]]:
     """A server of S3 (`s3_server`), with a certificate beside which its key is: its port and its output."""
-    program = [sys.executable, "-m", "tests.staging.s3_server", str(certificate)]
+    program = [sys.executable, "-m", "tests.transfer.s3_server", str(certificate)]
     with subprocess.Popen(
         [*program, str(certificate.with_name("key.pem"))],
         cwd=Path(__file__).parents[2],

@@ -1,14 +1,21 @@
 """An HTTPS server that misbehaves in the way that the path says, with a certificate of its own."""
 
+import datetime
+import gzip
 import ssl
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 CONTENT = b"Beams:eCM = 8000.\n" * 1000
 
@@ -43,14 +50,16 @@ class BadServer:
 
 @contextmanager
 def bad_server(
-    place: Path, handler: type[BaseHTTPRequestHandler] | None = None, made: BadServer | None = None
+    place: Path,
+    handler: type[BaseHTTPRequestHandler] | None = None,
+    made: BadServer | None = None,
+    *,
+    names: Sequence[str] = ("127.0.0.1", "localhost"),
+    is_expired: bool = False,
 ) -> Iterator[BadServer]:
     """Serve until the end. Another `handler` finds what it notes in `self.server.made`."""
     certificate, key = place / "cert.pem", place / "key.pem"
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=here"]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    command = ["openssl", "req", "-x509", *kind, *names, "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    _write_certificate(certificate, key, names, is_expired=is_expired)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler or _Handler)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
@@ -68,6 +77,29 @@ def bad_server(
         server.shutdown()
         running.join()
         server.server_close()
+
+
+def _write_certificate(certificate: Path, key: Path, names: Sequence[str], *, is_expired: bool) -> None:
+    secret, subject = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "here")]),
+    )
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    made = (
+        x509.CertificateBuilder(subject, subject, secret.public_key(), x509.random_serial_number())
+        .not_valid_before(now - 3 * day)
+        .not_valid_after(now - day if is_expired else now + day)
+        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+
+
+def _name(name: str) -> x509.GeneralName:
+    return x509.IPAddress(ip_address(name)) if name[0].isdigit() else x509.DNSName(name)
 
 
 @contextmanager
@@ -110,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         made.asked.append(self.path)
         made.credentials.append((self.path.partition("?")[0], self.headers.get("Authorization")))
         self.close_connection = True
-        asked = urlsplit(self.path)
+        asked, packed = urlsplit(self.path), gzip.compress(made.content)
         match asked.path.strip("/").split("/")[-1]:
             case "missing":
                 self._answer(404)
@@ -118,6 +150,21 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(401)
             case "busy":
                 self._answer(503)
+            case "later":
+                self._answer(429)
+            case "accepted":
+                self._answer(202)
+            case "partial":
+                self._answer(206)
+            case "nowhere":
+                self._answer(302)
+            case "packed":
+                self._answer(200, **{"Content-Encoding": "gzip", "Content-Length": str(len(packed))})
+                self.wfile.write(packed)
+            case "chunked" | "chunked-cut" as what:
+                self._answer(200, **{"Transfer-Encoding": "chunked"})
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(made.content), made.content))
+                self.wfile.write(b"" if what == "chunked-cut" else b"0\r\n\r\n")
             case "moved":
                 self._answer(302, Location=parse_qs(asked.query)["to"][0])
             case "led":
@@ -140,10 +187,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.protocol_version = "HTTP/1.0"
                 self._answer(200)
                 self.wfile.write(made.content)
-            case "endless":
-                self._answer(200, **{"Content-Length": str(2**50)})
-                while not made.ends.is_set():
-                    self.wfile.write(bytes(2**16))
             case _:
                 self._answer(200, **{"Content-Length": str(len(made.content))})
                 self.wfile.write(made.content)

@@ -65,6 +65,8 @@ class Relay:
     to: int
     """The port of the server."""
     passes_bytes: int = 0
+    passes_later_bytes: int = 0
+    """As many are passed of each connection after the next one."""
     hangs: bool = False
     has_passed: threading.Event = field(default_factory=threading.Event)
     """Set when it has passed them."""
@@ -74,7 +76,7 @@ class Relay:
 @contextmanager
 def relay_to(port: int, passes_bytes: int = 0) -> Iterator[Relay]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        made = Relay(listening.getsockname()[1], port, passes_bytes)
+        made = Relay(listening.getsockname()[1], port, passes_bytes, passes_bytes)
 
         def accepting() -> None:
             with suppress(OSError):  # the end
@@ -86,7 +88,8 @@ def relay_to(port: int, passes_bytes: int = 0) -> Iterator[Relay]:
                     threading.Thread(target=answering, args=(server, client), daemon=True).start()
 
         def answering(server: socket.socket, client: socket.socket) -> None:
-            _pass(server, client, made.passes_bytes)
+            passes_bytes, made.passes_bytes = made.passes_bytes, made.passes_later_bytes
+            _pass(server, client, passes_bytes)
             made.has_passed.set()
             if not made.hangs:
                 with suppress(OSError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import boto3
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from tests.staging.bad_server import CONTENT
+from tests.transfer.bad_server import CONTENT
 from werkzeug.serving import make_server
 
 BUCKET, KEY = "bucket", "a/b.lhe"

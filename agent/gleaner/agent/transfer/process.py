@@ -1,0 +1,120 @@
+"""The child process in which files move. It reads one request from its standard input (`child` is its program).
+
+The agent can end the child at any moment, whatever a server, a file system or a library does, and what the child needs
+takes none of the agent's memory. If the child fails, its error output has one line with the reason, and its exit status
+tells whether another try may help.
+"""
+
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, cast
+
+from gleaner.agent.common.clock import Clock
+
+CHUNK_BYTES = 2**20
+LOOK_EVERY_S = 0.25
+"""A stop is seen within this time."""
+ENDS_WITHIN_S = 5.0
+"""A child that is asked to end has this time to remove what it has left. A child whose storage hangs stays behind."""
+LONGEST_LINE = 2000
+PERMANENT, TEMPORARY = 3, 4
+"""The exit statuses of the two failures."""
+PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
+
+
+class TransferFailure(Exception):
+    """A file did not move; one line."""
+
+    may_pass = True
+
+
+class TemporaryFailure(TransferFailure):
+    """Another try may succeed."""
+
+
+class PermanentFailure(TransferFailure):
+    """Every other try would fail, too."""
+
+    may_pass = False
+
+
+class TransferStopped(Exception):
+    """The agent has no more time for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The longest times of a child, each with the line for the case that it takes longer.
+
+    They are limits here, and not only in the child, since a library may forget its own limits.
+    """
+
+    total_s: float
+    total_line: str
+    silent_s: float
+    silent_line: str
+
+
+def run(
+    request: object, limits: Limits, *, stop: threading.Event, clock: Clock, program: Sequence[str] = PROGRAM
+) -> Generator[bytes]:
+    """Run the child for a request, and yield what it writes. Raises `TransferFailure` or `TransferStopped`."""
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
+    try:
+        with suppress(BrokenPipeError), cast("IO[bytes]", child.stdin) as stdin:
+            stdin.write(pickle.dumps(request))
+        yield from _output(child, limits, stop, clock)
+        _check_end(child)
+    except TransferFailure:
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(ENDS_WITHIN_S)
+        raise
+    finally:
+        child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(ENDS_WITHIN_S)
+        for stream in (child.stdout, child.stderr):
+            cast("IO[bytes]", stream).close()
+
+
+def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Event, clock: Clock) -> Generator[bytes]:
+    incoming = cast("IO[bytes]", child.stdout)
+    began_s = heard_s = clock.monotonic_s()
+    while True:
+        if stop.is_set():
+            raise TransferStopped
+        is_ready = select.select([incoming], [], [], LOOK_EVERY_S)[0]
+        now_s = clock.monotonic_s()
+        if now_s - began_s > limits.total_s:
+            raise TemporaryFailure(limits.total_line)
+        if is_ready:
+            heard_s = now_s
+            chunk = os.read(incoming.fileno(), CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+        elif now_s - heard_s > limits.silent_s + LOOK_EVERY_S:
+            raise TemporaryFailure(limits.silent_line)
+
+
+def _check_end(child: "subprocess.Popen[bytes]") -> None:
+    """Raise `TransferFailure` unless the child, whose output has ended, reports that it has done all."""
+    text = " ".join(cast("IO[bytes]", child.stderr).read(LONGEST_LINE).decode(errors="replace").split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in text)  # it may have a name from a job
+    try:
+        status = child.wait(ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        status = -1
+    if status == PERMANENT:
+        raise PermanentFailure(line)
+    if status:
+        raise TemporaryFailure(line or f"the process that moves files was killed or broke ({status})")

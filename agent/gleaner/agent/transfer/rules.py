@@ -1,0 +1,150 @@
+"""The rules by which the child reaches servers: the addresses, the credential, and what a server's refusal means."""
+
+import os
+import socket
+from base64 import b64encode
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Any, cast
+
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.transfer.credentials import Credential, CredentialKind, kind
+from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure
+
+_BROKEN_OFF = ("ClientPayloadError", "ServerDisconnectedError", "IncompleteReadError", "ResponseStreamingError")
+"""Errors of aiohttp and botocore, which are slow to load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules of the site for one URL, and the group's credential for it."""
+
+    allowed: Sequence[str]
+    control_host: str
+    """The host of control's address. The child connects to none of its addresses."""
+    silent_s: float
+    """A server that sends or takes nothing for so long hangs."""
+    credential: Credential | None = None
+    own: Sequence[str] = ()
+    """Gleaner's own folders: a listed folder inside or above one of them is refused."""
+
+
+class RemoteServer:
+    """A server, and the rules by which it is reached. A library may resolve names and follow redirects by itself."""
+
+    def __init__(self, url: str, access: Access) -> None:
+        self.url, self.access, self.where = url, access, allowed_urls.location(url)
+        self._named, self._of_control = allowed_urls.named_addresses(access.allowed), _addresses(access.control_host)
+        self.resolved = set[str]()
+        self._refusal = ""
+
+    def check_address(self, host: str, address: str) -> None:
+        """Raise `PermanentFailure` if an agent does not connect to this address of the host."""
+        self._refuse(allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control))
+
+    def connector_options(self, loop: Any) -> dict[str, Any]:
+        """Return the options by which aiohttp connects to checked addresses of listed hosts only."""
+        import aiohttp  # slow to load, and not needed for a file
+
+        server = self
+
+        class Resolver(aiohttp.ThreadedResolver):
+            async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> Any:
+                if not server.is_listed(host, port):
+                    server.refuse_host(host, port)
+                found = await super().resolve(host, port, family)
+                for each in found:
+                    server.check_address(host, each["host"])
+                    server.resolved.add(each["host"])
+                return found
+
+        return {"resolver": Resolver(loop=loop), "socket_factory": self._make_socket}
+
+    def _make_socket(self, address: Any) -> socket.socket:
+        """Return a socket for aiohttp. A host that is an address itself was not resolved, so the list must name it."""
+        family, kind_of_socket, protocol, _, place = address
+        host = str(ip_address(place[0].partition("%")[0]))
+        self.check_address(host, host)
+        if place[0] not in self.resolved and host not in self._named:
+            self.refuse_host(host, place[1])
+        return socket.socket(family, kind_of_socket, protocol)
+
+    def is_listed(self, host: str, port: int) -> bool:
+        """Return True if an entry has this host and port, or is for Amazon's S3, whose servers have many names."""
+        one = replace(self.where, host=host, port=port, folders=())
+        entries = [replace(allowed_urls.location(entry), folders=()) for entry in self.access.allowed]
+        at_amazon = self.where.host == allowed_urls.AMAZON and host.endswith(".amazonaws.com")
+        return at_amazon or any(one.is_within(entry) for entry in entries)
+
+    def refuse_host(self, host: str, port: int) -> None:
+        """Raise `PermanentFailure` for a host to which a redirect leads."""
+        self._refuse(f"the server leads to {host}:{port}, which is not below a URL that this site allows")
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = self._refusal or reason  # a library may raise another error for it
+        if reason:
+            raise PermanentFailure(reason)
+
+    @contextmanager
+    def translating(self, missing: type[TransferFailure] = PermanentFailure) -> Generator[None]:
+        """Raise a `TransferFailure` for what a library raises, in one line; `missing` for a file that is not there."""
+        try:
+            yield
+        except TransferFailure:
+            raise
+        except Exception as error:
+            shown, text = allowed_urls.shown(self.url), " ".join(str(error).split())[:300] or type(error).__name__
+            if type(error).__name__ in _BROKEN_OFF:
+                text = "the server broke off before the end of the file"
+            if self._refusal:
+                raise PermanentFailure(self._refusal) from None
+            if isinstance(error, TimeoutError):
+                line = f"{shown}: the server sent or took nothing for {self.access.silent_s:.0f} s"
+                raise TemporaryFailure(line) from None
+            if isinstance(error, PermissionError):
+                line = f"{shown}: the server refuses it ({text}){self.advice(self.url)}"
+                raise PermanentFailure(line) from None
+            if isinstance(error, FileNotFoundError):
+                raise missing(f"{shown}: there is no such file ({text})") from None
+            is_url = isinstance(error, ValueError) and not isinstance(error, OSError)
+            raise (PermanentFailure if is_url else TemporaryFailure)(f"{shown}: {text}") from None
+
+    def sign_in(self, url: str) -> dict[str, str]:
+        """Return the header with the credential. After a redirect to another place the server gets none."""
+        credential = self.access.credential
+        if credential is None or not credential.is_for(url):
+            return {}
+        if kind(credential.url, credential.value) is CredentialKind.TOKEN:
+            return {"Authorization": f"Bearer {credential.value}"}
+        return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
+
+    def advice(self, url: str) -> str:
+        """Return what the group can do about a server that does not let it in, after a colon."""
+        credential = self.access.credential
+        if credential is None:
+            return ": the group has no secret for it (`glean secret set`)"
+        if not credential.is_for(url):
+            return f": the group's secret is only for what is below {credential.url}"
+        return f": it does not take the group's secret for {credential.url}"
+
+
+def _addresses(host: str) -> frozenset[str]:
+    try:
+        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None)) if host else frozenset()
+    except OSError:
+        return frozenset()  # the agent does not reach it either
+
+
+def load_fsspec() -> Any:
+    """Return fsspec's module of loops. It uses none of this account's settings, which could add a credential."""
+    for name in [name for name in os.environ if name.startswith(("FSSPEC_", "AWS_"))]:
+        del os.environ[name]
+    devnull = ("FSSPEC_CONFIG_DIR", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
+    os.environ |= dict.fromkeys(devnull, os.devnull) | {"AWS_EC2_METADATA_DISABLED": "true"}
+    from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
+    from fsspec.config import conf  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    cast("dict[str, Any]", conf).clear()
+    return asyn

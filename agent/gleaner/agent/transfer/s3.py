@@ -1,0 +1,98 @@
+"""Objects of S3, with the group's keys and no others, at checked addresses, each call once.
+
+An object is there when all of it is: its parts become an object at the last call. What breaks off before leaves no
+object, and its parts are removed by that try, or by the next one.
+"""
+
+import shutil
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+from gleaner.agent.common import allowed_urls
+from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure
+from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
+from gleaner.agent.transfer.stage import Names, StagedFile
+
+PART_BYTES = 2**24
+"""The size of a part. Parts are larger where there would be too many."""
+MOST_PARTS = 10_000
+
+
+class S3(RemoteServer):
+    """A URL of a server of S3, as s3fs reaches it."""
+
+    def __init__(self, url: str, access: Access) -> None:
+        super().__init__(url, access)
+        self._loops, credential = load_fsspec(), access.credential
+        from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
+
+        mine = credential if credential is not None and credential.is_for(url) else None
+        access_key, _, secret_key = mine.value.partition(":") if mine else (None, "", None)
+        config = {
+            "connector_args": self.connector_options(self._loops.get_loop()),
+            "connect_timeout": access.silent_s,
+            "read_timeout": access.silent_s,
+            "proxies": {},
+            "retries": {"total_max_attempts": 1},
+            "s3": {"addressing_style": "path"},
+            "request_checksum_calculation": "when_required",  # older servers know no newer checksums
+        }
+        # Amazon's servers differ by region, and its library knows them.
+        endpoint = None if self.where.host == allowed_urls.AMAZON else f"https://{self.where.host}:{self.where.port}"
+        self._server: Any = S3FileSystem(
+            anon=mine is None,
+            key=access_key,
+            secret=secret_key,
+            endpoint_url=endpoint,
+            client_kwargs={"region_name": "us-east-1", "verify": ssl.get_default_verify_paths().cafile or True},
+            config_kwargs=config,
+            skip_instance_cache=True,
+        )
+        self._server.retries = 1
+        self._bucket, self._above = "".join(self.where.folders[:1]), self.where.folders[1:]
+
+    def read(self, *, has_digest: bool) -> Iterator[bytes]:
+        """Yield the content of an object, in one request: it is the same object from the first byte to the last."""
+        del has_digest  # a length is always expected
+        shown, size_bytes, loop = allowed_urls.shown(self.url), 0, self._loops.get_loop()
+        if not self._above or "?" in unquote(self.url):
+            raise PermanentFailure(f"{shown}: name a bucket and a key, without a ?")
+        with self.translating():
+            file = self._loops.sync(loop, self._server.open_async, f"{self._bucket}/{'/'.join(self._above)}")
+            try:
+                while chunk := self._loops.sync(loop, file.read, CHUNK_BYTES):
+                    size_bytes += len(chunk)
+                    yield chunk
+            except KeyError:  # the header with the length
+                raise PermanentFailure(f"{shown}: the server does not say where the object ends") from None
+            if size_bytes != file.size:
+                raise TemporaryFailure(f"{shown}: the server has sent {size_bytes} bytes of {file.size}")
+
+    def put(self, names: Names, file: StagedFile) -> None:
+        """Send a file. It becomes an object when all of it is there."""
+        key, of_part_bytes = "/".join((*self._above, *names)), max(PART_BYTES, -(-file.size_bytes // MOST_PARTS))
+        if not key.isprintable():
+            raise PermanentFailure(f"{key!r} has letters that Gleaner gives to no key of S3: rename the file")
+        with self.translating(TemporaryFailure):  # an upload that is not there was removed by another try
+            self._remove_left(key)
+            upload = self._server.open(f"{self._bucket}/{key}", "wb", block_size=of_part_bytes, autocommit=False)
+            try:
+                shutil.copyfileobj(file, upload, CHUNK_BYTES)
+                upload.close()
+                with file.progress.while_working(file.size_bytes):  # a server may put the parts together for long
+                    upload.commit()
+            except BaseException:
+                with suppress(Exception):
+                    upload.discard()
+                raise
+
+    def _remove_left(self, key: str) -> None:
+        """Remove the parts that tries before have left of an object. Keys that may not list uploads leave them."""
+        with suppress(OSError):
+            page = self._server.call_s3("list_multipart_uploads", Bucket=self._bucket, Prefix=key)
+            for upload in page.get("Uploads", ()):
+                if upload["Key"] == key:
+                    self._server.abort_mpu(self._bucket, key, upload["UploadId"])

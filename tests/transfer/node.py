@@ -1,0 +1,84 @@
+"""A node from which results are delivered: its storage, its disk, and the agent's program for deliveries."""
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gleaner.agent.checkpoints import workdir_tar
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.transfer.credentials import Credential
+from gleaner.agent.transfer.deliver import Deliver
+
+
+class MovedClock(SystemClock):
+    """The system's clock, ahead by what a test says."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
+
+    def go_ahead_after(self, event: threading.Event) -> None:
+        """Be an hour ahead when the event has come."""
+
+        def waiting() -> None:
+            assert event.wait(120)
+            self.ahead_s = 3600.0
+
+        threading.Thread(target=waiting).start()
+
+
+@dataclass
+class Node:
+    """A node with the job 7, whose attempt 2 has a result."""
+
+    place: Path
+    clock: MovedClock = field(default_factory=MovedClock)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Write the files into the job's folder."""
+        for name, content in files.items():
+            (self.place / "job" / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.place / "job" / name).write_bytes(content)
+
+    def store(self, files: Mapping[str, bytes] | None = None) -> str:
+        """Store the job's folder as the result, with these files."""
+        self.write(files or {})
+        FolderStorage(self.place / "storage").prepare()
+        with FolderStorage(self.place / "storage").draft(output_key(7, 2)) as draft:
+            draft.add(FOLDER_PART, workdir_tar.pack(self.place / "job"))
+            return draft.publish({}).digest
+
+    def deliver(
+        self, digest: str, to: str, *allowed: str, secret: Credential | None = None, reserve_bytes: int = 0, **more: Any
+    ) -> DeliveryReport:
+        """Deliver to an URL; by default it is allowed. The report is one line, and nothing stays on the node."""
+        report = self.try_to_deliver(digest, to, *allowed, secret=secret, reserve_bytes=reserve_bytes, **more)
+        assert report is not None
+        assert "\n" not in report.failed
+        assert secret is None or secret.value.rpartition(":")[2] not in report.failed
+        return report
+
+    def try_to_deliver(
+        self, digest: str, to: str, *allowed: str, secret: Credential | None = None, reserve_bytes: int = 0, **more: Any
+    ) -> DeliveryReport | None:
+        """Return None if the agent was stopped."""
+        usual = {"job": 7, "attempt": 2, "number": 1, "total_s": 600, "silent_s": 300}
+        offer = Delivery.model_validate(usual | {"digest": digest, "to": to, "allowed": allowed or (to,)} | more)
+        agent = Deliver(self.place / "storage", self.place / "work", reserve_bytes, "control.example", self.clock)
+        report = agent(offer, self.stop, secret)
+        assert list((self.place / "work").glob(".gleaner-7-*")) == []
+        return report
+
+
+def with_list(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return what is at a target when all is there."""
+    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())]
+    return {**files, "job-7.sha256": "".join(lines).encode()}
