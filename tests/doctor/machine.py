@@ -25,7 +25,6 @@ from gleaner.agent import privileged
 from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID, storage_number
 from gleaner.agent.system.ipc import Handshake
 from gleaner.control.cli.config import load_settings
-from gleaner.control.doctor import machine_checks
 from gleaner.control.doctor.doctor import examine
 from gleaner.control.doctor.finding import Finding, MachineRole
 from gleaner.control.doctor.look import Look
@@ -169,7 +168,7 @@ def in_order(root: Path, role: MachineRole, patch: pytest.MonkeyPatch, made: Pat
     with _control(answers) as url, _listening(root / "helper.sock", _help):
         one = Machine(root, role, url)
         answers.append(one)
-        patch.setattr(machine_checks, "_LITTLE_BYTES", 0)  # the disk here has what it has
+        patch.setattr("gleaner.control.doctor.machine_checks._LITTLE_BYTES", 0)  # the disk here has what it has
         patch.setenv("PATH", f"{root}/bin:{os.environ['PATH']}")
         patch.setenv("GLEANER_SETTINGS", f"{root}/etc/gleaner/gleaner.toml")
         patch.setenv("GLEANER_AGENT_SETTINGS", f"{root}/etc/gleaner/agent.toml")
