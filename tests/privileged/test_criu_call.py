@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -68,11 +69,16 @@ def test_a_call_that_is_no_save_goes_to_criu_and_needs_nothing_of_ours(tmp_path:
     assert (said.returncode, said.stdout) == (0, "criu --version\n")
 
 
-def alive(pid: int) -> bool:
+def ends(pid: int) -> bool:
+    """Return True once the process has ended, which a signal only begins."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([ended], [], [], 30)[0])
+    finally:
+        os.close(ended)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in a notification"])
@@ -104,7 +110,7 @@ except (criu.NotUnderstood, OSError) as error:
         env={**os.environ, "GLEANER_CONTAINER": str(tmp_path)},
     )  # fmt: skip
     assert said.stdout == "gone\n", said.stderr
-    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    assert all(ends(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
 CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
@@ -239,7 +245,7 @@ notified('post-restore', pid)
 os.kill(os.getpid(), 9)
 """
     assert hear(tmp_path, fake, "criu.processes.kill_descendants = lambda pid: None") == "-9"
-    assert not alive(int((tmp_path / "pid").read_text()))
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.slow
@@ -291,7 +297,7 @@ def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> Non
     back = "open('pid.new', 'w').write(str(os.getpid())), os.rename('pid.new', 'pid'), time.sleep(60)"
     fake = f"{SIBLING}\nsibling(lambda: ({back}))\nwhile not os.path.exists('pid'): pass\nos.kill(os.getpid(), 9)"
     assert hear(tmp_path, fake) == "-9"
-    assert not alive(int((tmp_path / "pid").read_text()))
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 @contextlib.contextmanager
@@ -367,7 +373,7 @@ if sys.argv[1] == "restore":
 """
     with called(tmp_path, fake) as (hearing, _):
         assert hearing.wait(30) == 1
-    assert not alive(int((tmp_path / "pid").read_text()))
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:

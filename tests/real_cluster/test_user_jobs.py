@@ -91,10 +91,15 @@ def left() -> list[str]:
 
 
 def cancel(*jobs: str) -> None:
-    """End these jobs, and wait until they have."""
-    if jobs:
-        cluster.run("head", "scancel", *jobs)
-        cluster.until("the jobs to end", lambda: not set(jobs) & set(left()), timeout_s=40)
+    """End these jobs, and wait until they have. One that requeues itself just then is cancelled once more."""
+
+    def have_ended() -> bool:
+        here = set(jobs) & set(left())
+        if here:
+            cluster.run("head", "scancel", *here)
+        return not here
+
+    cluster.until("the jobs to end", have_ended, timeout_s=40)
 
 
 def submit(*options: str, script: str, user: str = "alice") -> str:

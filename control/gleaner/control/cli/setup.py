@@ -85,7 +85,7 @@ def control(
     remove: Remove = False,
     purge: Purge = False,
 ) -> Answer:
-    """Set up control's machine, where Slurm's programs work, and print the lines for slurm.conf."""
+    """Set up control's machine, and print the lines for slurm.conf."""
     if (certificate is None) != (key is None):
         raise BadInput("--certificate and --key go together")
     given = {
