@@ -188,7 +188,7 @@ class ControlState:
     @contextmanager
     def writing(self) -> Generator[Connection]:
         """Yield one transaction of the leader. Nobody else begins to lead before it has ended. Raises `NotLeading`."""
-        term = self._term()
+        term = self.current_term()
         with transaction(self.engine) as db:
             self._look_up(db, term, locks=True)
             yield db
@@ -198,12 +198,13 @@ class ControlState:
 
         Raises `NotLeading`.
         """
-        term = self._term()
+        term = self.current_term()
         if term is not None:
             with snapshot(self.engine) as db:
                 self._look_up(db, term, locks=False)
 
-    def _term(self) -> Term | None:
+    def current_term(self) -> Term | None:
+        """Return the term while this program leads, by its own clock. Raises `NotLeading` afterwards."""
         term = self.term
         if not self.is_leader:
             with snapshot(self.engine) as db:

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import DRAFTS
 from gleaner.control.control_state import ControlState
+from gleaner.control.queue import queries
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.tables import AGENT
 from gleaner.control.settings import DAY_S
 
 AFTER_START_S = 3600.0
@@ -28,7 +28,8 @@ def may_remove_by_age(state: ControlState, now_s: float) -> bool:
     if state.steady_clock() < state.began_s + AFTER_START_S:
         return False
     with snapshot(state.engine) as db:
-        lease_until_s, of_database_s = db.execute(select(func.max(AGENT.c.lease_until_s), state.database_clock())).one()
+        of_database_s = db.execute(select(state.database_clock())).scalar_one()
+        lease_until_s = queries.last_lease_s(db)
     heartbeat_s = now_s if lease_until_s is None else lease_until_s - state.settings.queue.lease_s
     times_s = {"database": of_database_s, "storage": _storage_now_s(state), "heartbeat": heartbeat_s}
     wrong = {name: round(at_s - now_s) for name, at_s in times_s.items() if abs(at_s - now_s) > DAY_S}

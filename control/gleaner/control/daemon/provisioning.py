@@ -169,10 +169,9 @@ class Provisioning:
             seen = self._reconcile(view)
             actions = self._plan(now_s, rules, view, seen, is_stopped=bool(stopped))
             self._withdraw(actions.withdraw, seen.useless, view)
+            self._submit_all(actions, now_s)
             if stopped:
                 self._vacate(seen.staying, now_s)
-            else:
-                self._submit_all(actions, now_s)
             causes = (stopped, view.gaps, kill_switch(view, partition), *(pause.cause for pause in self._pauses))
             self._report("; ".join(filter(None, causes)))
         except NotLeading:  # no problem of this loop
@@ -290,8 +289,6 @@ class Provisioning:
         needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
         if delivers and not seen.running:
             needed.append(TO_DELIVER)
-        if is_stopped:
-            needed = []
         return plan(
             ProvisioningView(
                 now_s=now_s,
@@ -304,7 +301,7 @@ class Provisioning:
                 running=tuple(
                     replace(agent, free=NOTHING) if agent.node in suspect else agent for agent in seen.running
                 ),
-                waiting=tuple(needed),
+                waiting=() if is_stopped else tuple(needed),
             )
         )
 

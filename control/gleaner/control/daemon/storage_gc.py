@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
@@ -41,10 +41,8 @@ from gleaner.control.daemon.provisioning import remove_token
 from gleaner.control.models.uploads import KEEP_UPLOADS_S, UPLOADS
 from gleaner.control.queue import images, inputs, queries, tokens
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.queries import Kept
 from gleaner.control.queue.retention import REMOVED
-from gleaner.control.queue.tables import JOB
 from gleaner.control.settings import DAY_S
 
 DRAFT_AGE_S = 24 * 3600.0
@@ -138,16 +136,10 @@ def remove_archives(state: ControlState) -> list[str]:
             kept = kept_by_job.get(job)
             for archive in by_job[job]:
                 if kept is not None and is_garbage(archive, kept):
-                    _delete(state, archive.key)
+                    state.current_term()  # raises once the term is over
+                    state.storage.delete(archive.key)
                     deleted.append(archive.key)
     return deleted
-
-
-def _delete(state: ControlState, key: str) -> None:
-    """Delete an archive. Raises `NotLeading`, without asking the database, once this program's term is over."""
-    if not state.is_leader:
-        raise NotLeading("this control program leads no more, and removes nothing")
-    state.storage.delete(key)
 
 
 def forget_inputs(state: ControlState, now_s: float) -> int:
@@ -175,7 +167,7 @@ def remove_orphans(state: ControlState) -> int:
         with snapshot(state.engine) as db:
             known = {image_key(image_id) for image_id in images.stored_ids(db)}
             known |= {input_key(group, content) for group, content in inputs.stored(db)}
-            has_jobs = db.execute(select(JOB.c.id).limit(1)).first() is not None
+            has_jobs = queries.has_jobs(db)
         since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
         old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
         if old and (_has_jobs_of_others(state) or not (has_jobs or known)):
@@ -183,7 +175,8 @@ def remove_orphans(state: ControlState) -> int:
         if old:
             state.check_leads()
         for key in old:
-            _delete(state, key)
+            state.current_term()  # raises once the term is over
+            state.storage.delete(key)
             del since_s[key]
         state.orphans_since_s = since_s
     return len(old)

@@ -16,13 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from sqlalchemy import Connection, Engine, inspect, select
+from sqlalchemy import Connection, Engine, inspect
 
 from gleaner.agent.system import atomic
-from gleaner.control.queue import leader
+from gleaner.control.queue import leader, queries
 from gleaner.control.queue.database import UNFINISHED, connect, snapshot
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.queue.tables import JOB, METADATA
+from gleaner.control.queue.tables import METADATA
 
 LONGEST_S = 3600.0
 """The longest time for a copy, and for one program of PostgreSQL's."""
@@ -124,7 +124,7 @@ def _check_free(engine: Engine, *, replace: bool) -> None:
         if "leader" in there and (who := leader.leader(db, now=leader.NOW)) is not None:
             raise BackupFailed(f"control runs ({who}): stop all control programs, and try again")
         is_ours = UNFINISHED in there  # what a restore has left that was broken off
-        if "job" in there and not replace and not is_ours and db.execute(select(JOB.c.id).limit(1)).first() is not None:
+        if "job" in there and not replace and not is_ours and queries.has_jobs(db):
             raise BackupFailed("the database has jobs, which would be lost: back it up, and give --replace")
 
 

@@ -465,6 +465,17 @@ def agents_here(db: Connection) -> tuple[AgentHere, ...]:
     return tuple(here)
 
 
+def last_lease_s(db: Connection) -> float | None:
+    """Return the latest end of a lease that any agent was given; None before the first one."""
+    lease_s: float | None = db.execute(select(func.max(AGENT.c.lease_until_s))).scalar_one()
+    return lease_s
+
+
+def has_jobs(db: Connection) -> bool:
+    """Return True if the queue knows any job."""
+    return db.execute(select(JOB.c.id).limit(1)).first() is not None
+
+
 def ended_agents(db: Connection, names: Collection[str]) -> frozenset[str]:
     """Return those of these agents that the queue knows and has closed."""
     if not names:
