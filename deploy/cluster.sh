@@ -145,7 +145,7 @@ load_images_on() {
     done
 }
 # For user jobs. The helper takes one plain file.
-give_to_helper='grep -qs "\"$1\": \"$(docker image inspect --format {{.Id}} "$1")\"" /var/lib/gleaner-root/images/names.json && exit
+give_to_helper='grep -qs "/$1\": \"$(docker image inspect --format {{.Id}} "$1")\"" /var/lib/gleaner-root/images/names.json && exit
     file=$(mktemp -p /var/lib/docker) && docker save -o "$file" "$1" && gleaner-helper import "$1" "$file" >/dev/null; done=$?
     rm -f "$file"; exit $done'
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.images import refusal
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.system.image_archive import full_name
+from gleaner.agent.system.image_names import full_name, refusal
 
 ID = "sha256:" + "0123456789abcdef" * 4
 

@@ -156,7 +156,7 @@ def target_fault(url: str) -> str:
     >>> target_fault("file:///data/{campaign}/{index}/"), target_fault("file:///data/{run}/")
     ('', 'has {run}: only {campaign}, {index} and {job} are filled in')
     >>> target_fault("file:///data/a?b"), target_fault("root://host/a")
-    ('names a folder, and a folder has no ?', 'must begin with https:// or s3:// or file://')
+    ('names a folder, and a folder has no ?', '')
     """
     for word in _BRACES.findall(url):
         if word not in PLACES:

@@ -115,7 +115,7 @@ class NodeImages(Message):
     names: Annotated[tuple[Text, ...], Field(max_length=MOST_IMAGES)] = ()
     """Those that are there."""
     brings: Annotated[tuple[Text, ...], Field(max_length=256)] = ("*",)
-    """Patterns of the names of those that the node can bring when a job needs one (`runtime.images.matches`)."""
+    """Patterns of the names of those that the node can bring when a job needs one (`system.image_names.matches`)."""
 
 
 class Registration(VersionedMessage):

@@ -11,7 +11,7 @@ from gleaner.agent.job.inputs import InputBroken, NotStaged
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
 from gleaner.agent.privileged.common import mount_folders
-from gleaner.agent.runtime import images
+from gleaner.agent.runtime.images import ensure_image
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
     LABEL_AGENT,
@@ -29,6 +29,7 @@ from gleaner.agent.runtime.interface import (
     Runtime,
     RuntimeFault,
 )
+from gleaner.agent.system import image_names
 from gleaner.agent.system.listed_folders import FolderRefused
 
 _WHY_LACKING = {
@@ -108,7 +109,7 @@ def launch_job(
 def refusal(context: AgentContext, assignment: Assignment) -> str:
     """Return one line that says why the job's image may not run here; "" if it may."""
     if assignment.image_digest is None:
-        return images.refusal(assignment.image, context.images_allowed)
+        return image_names.refusal(assignment.image, context.images_allowed)
     if context.images_pushed:
         return ""
     name = assignment.spec.image
@@ -133,7 +134,7 @@ def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.No
         return None
     lock = context.work / "pushed-images.lock"
     try:
-        images.ensure_image(
+        ensure_image(
             context.runtime,
             context.storage,
             assignment.image,

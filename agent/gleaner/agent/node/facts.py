@@ -16,8 +16,8 @@ from gleaner.agent.messages import MOST_IMAGES, NodeFacts, NodeImages
 from gleaner.agent.node.compatibility import version
 from gleaner.agent.privileged.common import mount_folders
 from gleaner.agent.privileged.shim.head_room import HEAD_ROOM_MIB
-from gleaner.agent.runtime.images import matches
 from gleaner.agent.runtime.interface import RuntimeFacts
+from gleaner.agent.system.image_names import matches
 from gleaner.agent.system.listed_folders import FolderRefused
 
 log = structlog.get_logger()

@@ -38,7 +38,7 @@ from gleaner.agent.runtime.docker_http import (
     translate_errors,
 )
 from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerShim, data_folder, find_shim
-from gleaner.agent.runtime.images import PulledImages, is_id
+from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
     INPUTS_IN_CONTAINER,
@@ -63,7 +63,7 @@ from gleaner.agent.runtime.interface import (
     Usage,
 )
 from gleaner.agent.runtime.log_frames import messages
-from gleaner.agent.system.image_archive import full_name
+from gleaner.agent.system.image_names import full_name, is_id
 
 log = structlog.get_logger()
 

@@ -18,13 +18,11 @@ import fcntl
 import json
 import math
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -34,65 +32,18 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, NoRoom, Runtime, RuntimeFault
 from gleaner.agent.system import atomic, openat, tar_pack
-from gleaner.agent.system.image_archive import full_name, name_parts
 from gleaner.agent.system.tar_policy import Hostile, Policy, SizeLimit
 from gleaner.agent.system.untrusted import json_of
 
 log = structlog.get_logger()
 
-EVERYTHING = "*"
 IMAGE_PART = "image.tar"
 """The part of a stored image's archive: what `docker load` reads."""
 FRESH_S = 600.0
 """An image that was used more recently always stays: perhaps a job is about to begin with it."""
-_ID = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 _PATIENCE_S = 1800.0
 _LOOK_EVERY_S = 0.2
 _NOTE_EVERY_S = 60.0
-
-
-def is_id(image: str) -> bool:
-    """Return True if the text is an image's id, which names its content and no registry.
-
-    >>> is_id("sha256:" + "0" * 64), is_id("0" * 64), is_id("0123456789ab")
-    (True, True, False)
-    """
-    return bool(_ID.match(image))
-
-
-def refusal(image: str, allowed: Sequence[str]) -> str:
-    """Return one line that says why the image may not run; "" if it may.
-
-    >>> refusal("registry.site/physics/pythia:8", ["registry.site/physics/*"]), refusal("pi", ["*"])
-    ('', '')
-    >>> refusal("r.site/physics/../other", ["r.site/physics/*"])
-    "the image 'r.site/physics/../other' may not run here: that is no image's name"
-    """
-    if not image.isprintable() or not {"", ".", ".."}.isdisjoint(image.split("/")):
-        return f"the image {image!r} may not run here: that is no image's name"
-    if any(matches(image, pattern) for pattern in allowed):
-        return ""
-    patterns = ", ".join(allowed) or "nothing"
-    rule = f"images_allowed in the settings of the agents has {patterns}"
-    return f"the image {image} may not run here: {rule}; push it with `glean image push`, and submit again"
-
-
-def matches(image: str, pattern: str) -> bool:
-    """Return True if the pattern covers the image, however the image's name is spelt.
-
-    >>> matches("docker.io/gleaner/pi:1", "gleaner/*"), matches("other.site/gleaner/pi", "gleaner/*")
-    (True, False)
-    """
-    if pattern == EVERYTHING:
-        return True
-    if is_id(image):
-        return False  # an id may come from any registry
-    pattern_registry, pattern_path = name_parts(pattern)
-    registry, path = name_parts(full_name(image))
-    is_bare = "@" not in pattern_path and ":" not in pattern_path and not pattern_path.endswith("*")
-    return fnmatchcase(registry, pattern_registry) and (
-        fnmatchcase(path, pattern_path) or (is_bare and fnmatchcase(re.split("[:@]", path)[0], pattern_path))
-    )
 
 
 def file_name(image: str) -> str:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from . import openat, tar_pack, tar_unpack
+from .image_names import full_name
 from .tar_policy import MALFORMED, Hostile, Policy, ShortMember, SizeLimit, steps
 from .untrusted import json_of
 
@@ -125,26 +126,6 @@ def _chosen(manifests: Sequence[_Manifest], architecture: str, name: str) -> _Ma
     if len(fitting) > 1:
         raise Hostile(f"it holds {len(fitting)} images for linux/{architecture}, and one is wanted: {names}")
     return fitting[0]
-
-
-def full_name(image: str) -> str:
-    """Return registry, path, and tag or digest: one spelling for all names of the same image, as Docker reads them.
-
-    >>> full_name("pi"), full_name("gleaner/pi:demo"), full_name("localhost/x"), full_name("r.site:5000/a/b@sha256:1")
-    ('docker.io/library/pi:latest', 'docker.io/gleaner/pi:demo', 'localhost/x:latest', 'r.site:5000/a/b@sha256:1')
-    """
-    registry, path = name_parts(image)
-    if "@" not in path and ":" not in path:
-        path += ":latest"
-    return f"{registry}/{path}"
-
-
-def name_parts(image: str) -> tuple[str, str]:
-    """Return the registry and the rest of the name."""
-    first, slash, rest = image.partition("/")
-    if slash and (first == "localhost" or re.search("[.:*]", first)):
-        return (first, f"library/{rest}") if first == "docker.io" and "/" not in rest else (first, rest)
-    return "docker.io", image if slash else f"library/{image}"
 
 
 class _Archive:

@@ -74,7 +74,7 @@ class Fetch:
         request, shown = FetchRequest(url, access, has_digest=sha256 is not None), allowed_urls.shown(url)
         limits = Limits(
             rules.total_s, f"{shown} was not fetched within {in_words(rules.total_s)} ([inputs] fetch_s)",
-            rules.silent_s, f"{shown}: the server sent nothing for {rules.silent_s:.0f} s",
+            rules.silent_s, f"{shown}: the server sent or took nothing for {rules.silent_s:.0f} s",
         )  # fmt: skip
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file, closing(process.run(request, limits, stop=stop, clock=self.clock)) as chunks:

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from gleaner.agent.job_spec import Digest, Name, Shape
-from gleaner.agent.runtime.images import matches
+from gleaner.agent.system.image_names import matches
 from gleaner.control.models.base import Reply
 from gleaner.control.models.uploads import UploadBytes
 

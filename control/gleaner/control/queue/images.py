@@ -14,8 +14,7 @@ from sqlalchemy import Connection, and_, delete, exists, func, insert, or_, sele
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import NodeImages
-from gleaner.agent.runtime.images import is_id, matches
-from gleaner.agent.system.image_archive import full_name
+from gleaner.agent.system.image_names import full_name, is_id, matches
 from gleaner.control.models.images import EVERYBODY, ImageRow, SiteImage, SiteImages, dockers_word, tagged
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ...system import atomic, image_archive, openat, tar_unpack
-from ...system.image_archive import full_name
+from ...system.image_names import full_name
 from ...system.tar_policy import MOST_STEPS, Hostile, Policy, SizeLimit
 from ..common import bundle, config, confined, linux, mounts
 from ..common.request import is_image_id
