@@ -56,9 +56,18 @@ class Control:
 
     @property
     def address(self) -> str:
-        """The address at which it listens; empty until it does. It takes a free port itself: nobody can be quicker."""
-        port = re.search(r"listening +address=\('127\.0\.0\.1', (\d+)\)", self.said)
-        return f"http://127.0.0.1:{port[1]}" if port else ""
+        """The address of the people's door; empty until it is open."""
+        return self.door("people")
+
+    @property
+    def agents_address(self) -> str:
+        """The address of the agents' door; empty until it is open."""
+        return self.door("agents")
+
+    def door(self, name: str) -> str:
+        """The address of the door that was opened last. It takes a free port itself: nobody can be quicker."""
+        ports = re.findall(rf"listening +address=\('127\.0\.0\.1', (\d+)\) door={name}", self.said)
+        return f"http://127.0.0.1:{ports[-1]}" if ports else ""
 
     def start(self, **changes: str) -> "Control":
         """Start it; `changes` go to the environment."""
@@ -80,7 +89,7 @@ class Control:
             f'[queue]\nurl = "{self.url}"\nlease_s = 20\nheartbeat_s = 4\n'
             f"[rounds]\nlength_s = 1000000\nshortest_slice_s = 5\npoll_s = 1\n"
             f'[cluster]\nbackend = "local"\nlocal_agents = 2\nagent_command = {IDLE_AGENT}\n'
-            f'[api]\nport = 0\n[storage]\nfolder = "{self.folder / "storage"}"\n'
+            f'[api]\nport = 0\nagents_port = 0\n[storage]\nfolder = "{self.folder / "storage"}"\n'
         )
 
     def refused(self, **changes: str) -> str:
@@ -204,7 +213,7 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_p
     assert str(gone) in said
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = control.refused(GLEANER_API__PORT=str(port))
+        said = control.refused(GLEANER_API__AGENTS_PORT=str(port))
     assert said == f"glean: [api] 127.0.0.1 port {port}: Address already in use"
     missing = str(tmp_path / "cert.pem")
     said = control.refused(GLEANER_API__CERTIFICATE=missing, GLEANER_API__KEY=missing)

@@ -66,23 +66,24 @@ class LoopFaults:
     worked_s: dict[str, float] = field(default_factory=dict[str, float])
     every_s: dict[str, float] = field(default_factory=dict[str, float])
     """The pause between two rounds of each loop in `worked_s`."""
-    _last: dict[str, str] = field(default_factory=dict[str, str])
+    failing: dict[str, str] = field(default_factory=dict[str, str])
+    """The reason of the last round of each loop whose last round failed."""
 
     @property
     def now(self) -> tuple[str, ...]:
         """The names of the loops whose last round failed."""
-        return tuple(sorted(self._last.copy()))
+        return tuple(sorted(self.failing.copy()))
 
     def note(self, step: str, reason: str) -> bool:
         """Record that a round has failed. Return True unless the round before failed for the same reason."""
         self.rounds[step] += 1
-        is_news = self._last.get(step) != reason
-        self._last[step] = reason
+        is_news = self.failing.get(step) != reason
+        self.failing[step] = reason
         return is_news
 
     def forget(self, step: str) -> bool:
         """Record that a round was good. Return True if the one before had failed."""
-        return self._last.pop(step, None) is not None
+        return self.failing.pop(step, None) is not None
 
 
 @dataclass(slots=True)
@@ -92,6 +93,9 @@ class ControlState:
     settings: Settings
     engine: Engine
     storage: FolderStorage
+    follows: bool = False
+    """True in the people's door. It has no loops, knows what the leader's view shows (`control_view`), and writes while
+    any program leads."""
     leads_until_s: float = 0.0
     """The instant, on `steady_clock`, until which this program may write to the queue and talk to the scheduler. Any
     loop that finds in the database that another program leads sets this field to 0, too."""
@@ -187,7 +191,10 @@ class ControlState:
 
     @contextmanager
     def writing(self) -> Generator[Connection]:
-        """Yield one transaction of the leader. Nobody else begins to lead before it has ended. Raises `NotLeading`."""
+        """Yield one transaction under the leader's term. Nobody else begins to lead before it has ended.
+
+        Raises `NotLeading`.
+        """
         term = self.current_term()
         with transaction(self.engine) as db:
             self._look_up(db, term, locks=True)
@@ -199,20 +206,25 @@ class ControlState:
         Raises `NotLeading`.
         """
         term = self.current_term()
-        if term is not None:
+        if term is not None or self.follows:
             with snapshot(self.engine) as db:
                 self._look_up(db, term, locks=False)
 
     def current_term(self) -> Term | None:
         """Return the term while this program leads, by its own clock. Raises `NotLeading` afterwards."""
         term = self.term
-        if not self.is_leader:
+        if not (self.is_leader or self.follows):
             with snapshot(self.engine) as db:
                 raise self._refusal(db)
         return term
 
     def _look_up(self, db: Connection, term: Term | None, *, locks: bool) -> None:
-        if term is None or leader.holds(db, term, now=self.database_clock(), locks=locks):
+        now = self.database_clock()
+        if self.follows:
+            may_write = leader.leader(db, now=now, locks=locks) is not None
+        else:
+            may_write = term is None or leader.holds(db, term, now=now, locks=locks)
+        if may_write:
             return
         if self.term == term:  # otherwise the leader's loop has asked again since
             self.leads_until_s = 0.0
@@ -220,5 +232,5 @@ class ControlState:
 
     def _refusal(self, db: Connection) -> NotLeading:
         holder = leader.leader(db, now=self.database_clock())
-        who = f"{holder} leads" if holder else "none leads yet"
-        return NotLeading(f"this control program only serves reads: {who}")
+        who = f"{holder} leads" if holder else "no control program leads now"
+        return NotLeading(f"only reads are served here: {who}")

@@ -315,12 +315,14 @@ class ClusterSettings(_Table):
 
 
 class ApiSettings(_Table):
-    """`[api]`: the address at which control listens, and the limits on connections."""
+    """`[api]`: the addresses at which control listens, and the limits on connections."""
 
     host: str = "127.0.0.1"
     """The address at which control listens. Any but this machine's own needs TLS."""
     port: int = Field(default=8642, ge=0, le=65535)
-    """The port at which control listens."""
+    """The people's door: the port for users, admins and the page."""
+    agents_port: int = Field(default=8643, ge=0, le=65535)
+    """The agents' door: the port for agents, in a process that people cannot slow down."""
     certificate: Path | None = None
     """The certificate for TLS, with the chain to its authority (PEM)."""
     key: Path | None = None

@@ -85,10 +85,11 @@ class Caller:
 class Gate:
     """The gate that lets a request pass if it proves who asks. The routes find the `Caller` in the request's state."""
 
-    def __init__(self, app: ASGIApp, *, state: ControlState, meters: Instruments) -> None:
+    def __init__(self, app: ASGIApp, *, state: ControlState, meters: Instruments, takes_munge: bool) -> None:
         self._app = app
         self._state = state
         self._meters = meters
+        self._takes_munge = takes_munge
         self._lookups = TokenLookup(state, strangers())
         self._munged = MungeLogin(state.settings.munge, strangers())  # own threads: new agents are heard if munge hangs
 
@@ -101,7 +102,7 @@ class Gate:
                 if _is_too_large(headers.get("content-length")):
                     raise _too_large()
                 receive = _bounded(receive)
-                if is_munge(headers):
+                if self._takes_munge and is_munge(headers):
                     receive = await self._munged.with_its_body(headers, receive)
             except Exception as error:
                 await answer_to(error)(scope, receive, send)
@@ -112,7 +113,7 @@ class Gate:
     async def _identity(self, scope: Scope, headers: Headers) -> Identity:
         """Return the caller. Raises 401, or 503 if too many unknown callers wait."""
         host = str((scope.get("client") or ("", 0))[0])
-        if is_munge(headers):
+        if self._takes_munge and is_munge(headers):
             return await self._munged.identity(scope, headers, host=host)
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         secret = secret.strip()

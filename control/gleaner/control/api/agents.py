@@ -20,12 +20,11 @@ from gleaner.agent.messages import (
     Welcome,
 )
 from gleaner.control.api import examples
-from gleaner.control.api.access import OwnAgent, User
+from gleaner.control.api.access import OwnAgent
 from gleaner.control.api.problems import documented
-from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
-from gleaner.control.queue import agents, claims, deliveries, node_rates, queries, secrets
+from gleaner.control.queue import agents, claims, deliveries, node_rates, secrets
 from gleaner.control.queue.errors import KeyFault
 
 LATE_REPORT_S = 60.0
@@ -43,13 +42,6 @@ def _with_fetch_rules(assignments: Assignments, rules: FetchRules) -> Assignment
     if not any(isinstance(one, UrlInput) for job in assignments.jobs for one in job.inputs):
         return assignments
     return Assignments(jobs=tuple(job.model_copy(update={"fetch_rules": rules}) for job in assignments.jobs))
-
-
-@router.get("", responses=documented())
-def list_agents(caller: User) -> list[AgentRow]:
-    """Return all agents that control knows, the newest first."""
-    with caller.reading() as db:
-        return list(queries.agent_rows(db, now_s=caller.now_s))
 
 
 @router.post("/{name}/register", responses=documented(404, 409, 413, 422))

@@ -1,5 +1,7 @@
-"""The HTTP API: one app for one `ControlState`. It holds no SQL; the queue and the policies decide."""
+"""The HTTP API of one `ControlState`, behind two doors. It holds no SQL; the queue and the policies decide."""
 
+from collections.abc import Collection
+from enum import StrEnum
 from typing import Any
 
 from fastapi import FastAPI
@@ -31,18 +33,40 @@ from gleaner.control.api.instruments import Instruments, Stopwatch
 from gleaner.control.api.request_ids import RequestIds
 from gleaner.control.control_state import ControlState
 
-_NOUNS = (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens, uploads)
-_ROUTERS = (
-    *(noun.router for noun in (*_NOUNS, secrets, web_codes, health, metrics)),
-    images.site,
+
+class Door(StrEnum):
+    """A port with routes of its own, in a process of its own."""
+
+    AGENTS = "agents"
+    PEOPLE = "people"
+
+
+_PEOPLES = (
+    jobs,
+    campaigns,
+    decisions,
+    drains,
+    nodes,
+    owners,
+    images,
+    inputs,
+    report,
+    tokens,
+    uploads,
+    secrets,
+    web_codes,
 )
-_ROUTES = tuple(route for router in _ROUTERS for route in router.routes)
-"""All of the API's routes. They are the same for every app: to include the routers costs each app a tenth of a second
+_ROUTERS = {
+    Door.PEOPLE: (*(noun.router for noun in _PEOPLES), images.site, health.router, metrics.router),
+    Door.AGENTS: (agents.router, attempts.router, health.router, metrics.agents_router),
+}
+_ROUTES = {door: tuple(route for router in routers for route in router.routes) for door, routers in _ROUTERS.items()}
+"""The routes of each door. They are the same for every app: to include the routers costs each app a tenth of a second
 at its first request."""
 
 
-def create_app(state: ControlState) -> FastAPI:
-    """Return the app of this program. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
+def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> FastAPI:
+    """Return the app of these doors. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
     app = FastAPI(
         title="Gleaner",
         summary="Harvests the idle node time of a cluster",
@@ -51,7 +75,7 @@ def create_app(state: ControlState) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        routes=[*_ROUTES],
+        routes=[route for door in doors for route in _ROUTES[door]],
     )
     meters = Instruments()
     app.state.control_state = state
@@ -59,7 +83,7 @@ def create_app(state: ControlState) -> FastAPI:
     app.state.storers = storers()
     app.state.pulse = health.Pulse(state)
     # The middleware that is added last is the outermost.
-    app.add_middleware(Gate, state=state, meters=meters)
+    app.add_middleware(Gate, state=state, meters=meters, takes_munge=Door.PEOPLE in doors)
     app.state.audit_file = AuditFile(state.settings.audit)
     app.add_middleware(Audit, state=state, file=app.state.audit_file)
     app.add_middleware(Stopwatch, meters=meters)

@@ -87,7 +87,7 @@ async def health(request: Request, response: Response) -> Health:
     failing = state.faults.now
     return Health(
         status="ok" if queue == "ok" and not failing else "failing",
-        leader=state.is_leader,
+        leader=state.is_leader or (state.follows and pulse.has_leader),
         has_leader=state.is_leader or pulse.has_leader,
         version=installed_version(),
         queue=queue,

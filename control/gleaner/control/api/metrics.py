@@ -17,15 +17,24 @@ from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, share
 from gleaner.control.queue import node_health, node_rates, node_time, queries, regular_delays
 
 router = APIRouter(tags=["metrics"])
+agents_router = APIRouter(tags=["metrics"])
+_DOCUMENTED = documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
-@router.get(
-    "/metrics",
-    response_class=Response,  # without a media type of its own, which would also be taken for that of the errors
-    responses=documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-)
+# response_class: without a media type of its own, which would also be taken for that of the errors
+@agents_router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
+def agents_metrics(caller: Metrics) -> Response:
+    """Return what is counted at the agents' door, in Prometheus' text format."""
+    unrecorded = "Claims between groups since control started of which no decision was recorded, to bound what is kept"
+    now = CollectorRegistry()
+    now.register(Gauges({"gleaner_decisions_unrecorded": (unrecorded, "", {"": caller.state.usage_cache.unrecorded})}))
+    text = generate_latest(caller.meters.registry) + generate_latest(now)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def metrics(caller: Metrics) -> Response:
-    """Return all that is counted, in Prometheus' text format."""
+    """Return what is counted at the people's door, and the state of all, in Prometheus' text format."""
     now = CollectorRegistry()
     now.register(_gauges(caller))
     text = generate_latest(caller.meters.registry) + generate_latest(now)
@@ -78,13 +87,8 @@ def _gauges(caller: Caller) -> Gauges:
             "",
             {"": len(state.wrong_clocks)},
         ),
-        "gleaner_leader": ("1 if this control program leads", "", {"": int(state.is_leader)}),
+        "gleaner_leader": ("1 if this control program leads", "", {"": int(state.is_leader or state.follows)}),
         "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
-        "gleaner_decisions_unrecorded": (
-            "Claims between groups since control started of which no decision was recorded, to bound what is kept",
-            "",
-            {"": state.usage_cache.unrecorded},
-        ),
         "gleaner_step_failures": (
             "Rounds of control's background steps that failed by a bug since control started",
             "step",

@@ -1,4 +1,4 @@
-"""The cluster at control's last look."""
+"""The cluster at control's last look, and the agents there."""
 
 from typing import Annotated
 
@@ -7,17 +7,18 @@ from fastapi import APIRouter, Path
 from gleaner.control.api.access import Admin, User
 from gleaner.control.api.problems import documented
 from gleaner.control.control_state import ControlState
+from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.policy.node_clocks import wrong_clock
 from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
-from gleaner.control.queue import drains, node_health
+from gleaner.control.queue import drains, node_health, queries
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.slurm.agents_view import agent_phase, regular_nodes, waits_for
 from gleaner.control.slurm.snapshot import JobPhase, SlurmNode, Snapshot
 
-router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+router = APIRouter(prefix="/v1", tags=["nodes"])
 
 NodePath = Annotated[str, Path(max_length=63, description="The node's name", examples=["node1"])]
 
@@ -44,7 +45,14 @@ def _drained(drain: DrainRow) -> str:
     return f"by {drain.by}" + (f", {left} left there" if left and not drain.is_over else "")
 
 
-@router.get("", responses=documented())
+@router.get("/agents", responses=documented())
+def list_agents(caller: User) -> list[AgentRow]:
+    """Return all agents that control knows, the newest first, with the jobs that the caller may see."""
+    with caller.reading() as db:
+        return list(queries.agent_rows(db, now_s=caller.now_s, group=caller.group))
+
+
+@router.get("/nodes", responses=documented())
 def cluster(caller: User) -> ClusterStatus:
     """Return every node: the scheduler's word on it, its users, and whether Gleaner leaves the node alone."""
     state, now_s = caller.state, caller.now_s
@@ -88,7 +96,7 @@ def cluster(caller: User) -> ClusterStatus:
     )
 
 
-@router.post("/{node}/trust", responses=documented(404, 409, 422))
+@router.post("/nodes/{node}/trust", responses=documented(404, 409, 422))
 def trust(caller: Admin, node: NodePath) -> ClusterStatus:
     """Use the node again at once, whatever has failed there: somebody has repaired it. Return the cluster now."""
     with caller.writing() as db:

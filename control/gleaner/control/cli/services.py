@@ -26,13 +26,29 @@ control_app = typer.Typer(no_args_is_help=True, help="Run the control program, a
 
 
 @control_app.command()
-def run() -> Answer:
-    """Run the control program until SIGTERM."""
+def run(
+    *,
+    web: Annotated[bool, typer.Option(help="Open the door for people, too: `glean control web` as a child.")] = True,
+) -> Answer:
+    """Run the control program until SIGTERM: its loops, and the door for agents."""
     settings = load_settings()
     with server_parts():
         from gleaner.control.daemon.main import run as serve
 
-        serve(settings)
+        serve(settings, with_web=web)
+    return Answer(None)
+
+
+@control_app.command()
+def web(
+    *, with_parent: Annotated[bool, typer.Option(help="End when the process ends that has started it.")] = False
+) -> Answer:
+    """Run the door for people until SIGTERM: the API for users and admins, and the page."""
+    settings = load_settings()
+    with server_parts():
+        from gleaner.control.daemon.web_process import run as serve
+
+        serve(settings, with_parent=with_parent)
     return Answer(None)
 
 

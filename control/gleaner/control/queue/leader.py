@@ -115,9 +115,10 @@ def _holding(now: ColumnElement[float], locks: bool) -> Select[tuple[int]]:
     return wanted.with_for_update(read=True, key_share=True) if locks else wanted
 
 
-def leader(db: Connection, *, now: ColumnElement[float]) -> str | None:
-    """Return the program that leads now; None if none does."""
-    row = db.execute(select(LEADER.c.holder).where(LEADER.c.until_s > now)).one_or_none()
+def leader(db: Connection, *, now: ColumnElement[float], locks: bool = False) -> str | None:
+    """Return the program that leads now; None if none does. `locks` as in `holds`."""
+    wanted = select(LEADER.c.holder).where(LEADER.c.until_s > now)
+    row = db.execute(wanted.with_for_update(read=True, key_share=True) if locks else wanted).one_or_none()
     return None if row is None else str(row.holder)
 
 

@@ -310,10 +310,13 @@ def status(db: Connection, *, campaign: int | None = None, group: str | None = N
     )
 
 
-def agent_rows(db: Connection, *, now_s: float, ended_at_most: int = 1000) -> tuple[AgentRow, ...]:
-    """Return the agents, the latest first; of those that have ended, the last ones only."""
+def agent_rows(
+    db: Connection, *, now_s: float, group: str | None = None, ended_at_most: int = 1000
+) -> tuple[AgentRow, ...]:
+    """Return the agents, the latest first; of the ended ones the last only. `group`: with its jobs only."""
     jobs: dict[str, list[int]] = {}
-    for agent, job in db.execute(select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)):
+    running = select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)
+    for agent, job in db.execute(running if group is None else running.where(JOB.c.group == group)):
         jobs.setdefault(agent, []).append(job)
     here = select(AGENT).where(AGENT.c.phase != Phase.ENDED)
     ended = select(AGENT).where(AGENT.c.phase == Phase.ENDED).order_by(AGENT.c.submitted_s.desc()).limit(ended_at_most)

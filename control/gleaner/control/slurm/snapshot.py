@@ -8,7 +8,6 @@ since the process with rights imports it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 """The states in which a job has no node."""
@@ -186,8 +185,8 @@ class Snapshot:
     """
 
     read_s: float
-    nodes: Mapping[str, SlurmNode] = field(default_factory=lambda: MappingProxyType({}))
+    nodes: Mapping[str, SlurmNode] = field(default_factory=dict[str, SlurmNode])
     jobs: tuple[SlurmJob, ...] = ()
     gaps: str = ""
-    closed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    closed: Mapping[str, str] = field(default_factory=dict[str, str])
     """By partition, the state of those that are not up: `down`, `drain` or `inact`."""

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from gleaner.control.api import agents, drains, nodes
+from gleaner.control.api import drains, nodes
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
@@ -40,7 +40,7 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
     row = next((each for each in nodes.cluster(caller).nodes if each.name == node), None)
     if row is None:
         raise Unknown(f"the scheduler has no node {node}")
-    mine = [agent for agent in agents.list_agents(caller) if agent.node == node]
+    mine = [agent for agent in nodes.list_agents(caller) if agent.node == node]
     lost: list[LostSlice] = []
     if row.lost_in_day:
         since_s = caller.now_s - DAY_S
@@ -61,7 +61,7 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
 @router.get("/agents")
 def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
     """Return the agents that control knows."""
-    found = listing(agents.list_agents(caller), wanted)
+    found = listing(nodes.list_agents(caller), wanted)
     return page(request, "agents.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
 
 

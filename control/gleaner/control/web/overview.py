@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.agent.common.quantities import in_words
-from gleaner.control.api import agents, campaigns, nodes
+from gleaner.control.api import campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.policy.node_losses import SliceCounts, conspicuous
@@ -69,7 +69,7 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
     """Return the first page."""
     cluster, status = nodes.cluster(caller), campaigns.status(caller)
     phases: dict[str, int] = {}
-    for agent in agents.list_agents(caller):
+    for agent in nodes.list_agents(caller):
         phases[agent.phase] = phases.get(agent.phase, 0) + 1
     return page(
         request,

@@ -41,7 +41,13 @@ from gleaner.control.queue.tables.nodes import (
     NodeUseRecord,
     RegularDelayRecord,
 )
-from gleaner.control.queue.tables.tokens import LeaderRecord, StopRecord, TokenRecord, WebSessionRecord
+from gleaner.control.queue.tables.tokens import (
+    ControlViewRecord,
+    LeaderRecord,
+    StopRecord,
+    TokenRecord,
+    WebSessionRecord,
+)
 
 METADATA = SQLModel.metadata
 """All tables."""
@@ -89,3 +95,4 @@ TOKEN = _table(TokenRecord)
 WEB_SESSION = _table(WebSessionRecord)
 LEADER = _table(LeaderRecord)
 STOP = _table(StopRecord)
+CONTROL_VIEW = _table(ControlViewRecord)

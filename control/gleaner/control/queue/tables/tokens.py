@@ -1,4 +1,4 @@
-"""Tokens, browsers that are signed in, and the program that leads."""
+"""Tokens, browsers that are signed in, and the program that leads, with what it shows people."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
@@ -55,3 +55,13 @@ class LeaderRecord(QueueRecord, table=True):
     holder: str
     until_s: float  # By the database's clock.
     epoch: int = Field(sa_type=BigInteger)  # Higher than that of every earlier leader; see `leader`.
+
+
+class ControlViewRecord(QueueRecord, table=True):
+    """What the leader's loops know and people ask for: at most one row."""
+
+    __tablename__ = "control_view"
+    __table_args__ = (CheckConstraint("id = 1", "only_one"),)
+    id: int = Field(default=1, primary_key=True)
+    written_s: float
+    packed: bytes

@@ -1,0 +1,93 @@
+"""What the loops know and people ask for, handed from the program with the loops to the people's door.
+
+The two are processes of their own, so that nothing that people do can keep agents from being heard. The leader writes
+its view into a row of the queue every while; `follow` puts it where the routes look for it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import zstandard
+from pydantic import TypeAdapter
+
+from gleaner.agent.checkpoints.storage_root import StorageNumber
+from gleaner.control.control_state import ControlState, LoopFaults
+from gleaner.control.policy.entitlements_view import EntitlementsStatus
+from gleaner.control.queue import control_views
+from gleaner.control.queue.database import snapshot
+from gleaner.control.slurm.snapshot import Snapshot
+
+WRITE_EVERY_S = 2.0
+READ_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControlView:
+    """The fields of `ControlState` that loops write, as they were at `written_s`."""
+
+    written_s: float
+    started_s: float
+    cluster: Snapshot | None
+    problem: str
+    entitlements: EntitlementsStatus
+    slurm_shares: Mapping[str, float] | None
+    wrong_clocks: Mapping[str, float]
+    storage_number: StorageNumber
+    failing: tuple[str, ...]
+    failed_rounds: Mapping[str, int]
+    loop_ages_s: Mapping[str, float]
+    loops_every_s: Mapping[str, float]
+
+
+_VIEWS = TypeAdapter(ControlView)
+
+
+def write_view(state: ControlState, now_s: float) -> None:
+    """Write the view of this program, which leads. Raises `QueueError`."""
+    view = ControlView(
+        written_s=now_s,
+        started_s=state.started_s,
+        cluster=state.cluster,
+        problem=state.problem,
+        entitlements=state.entitlements,
+        slurm_shares=state.slurm_shares,
+        wrong_clocks=state.wrong_clocks,
+        storage_number=state.storage_number,
+        failing=state.faults.now,
+        failed_rounds=state.faults.rounds,
+        loop_ages_s=state.loop_ages_s,
+        loops_every_s=state.faults.every_s.copy(),
+    )
+    packed = zstandard.ZstdCompressor().compress(_VIEWS.dump_json(view))
+    with state.writing() as db:
+        control_views.put(db, packed, written_s=now_s)
+
+
+class Follower:
+    """The reader of the view, for a program without loops of its own."""
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        self._written_s: float | None = None
+
+    def follow(self, now_s: float) -> None:
+        """Take over the view if there is a new one. Raises `QueueError`."""
+        state = self._state
+        with snapshot(state.engine) as db:
+            packed = control_views.find(db, unlike_s=self._written_s)
+        if packed is None:
+            return
+        view = _VIEWS.validate_json(zstandard.ZstdDecompressor().decompress(packed))
+        self._written_s = view.written_s
+        written_s = state.steady_clock() - max(0.0, now_s - view.written_s)
+        state.started_s = view.started_s
+        state.cluster, state.problem = view.cluster, view.problem
+        state.entitlements, state.slurm_shares = view.entitlements, view.slurm_shares
+        state.wrong_clocks, state.storage_number = view.wrong_clocks, view.storage_number
+        state.faults = LoopFaults(
+            rounds=Counter(view.failed_rounds),
+            worked_s={name: written_s - age_s for name, age_s in view.loop_ages_s.items()},
+            every_s=dict(view.loops_every_s),
+            failing=dict.fromkeys(view.failing, ""),
+        )

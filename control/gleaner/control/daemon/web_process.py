@@ -1,0 +1,55 @@
+"""The people's door: a process of its own, which people may fill, block or kill without any agent's noticing."""
+
+import subprocess
+import sys
+
+from gleaner.agent.privileged.common.linux import gain_no_rights
+from gleaner.control.api.app import Door
+from gleaner.control.daemon.control_view import READ_EVERY_S, Follower
+from gleaner.control.daemon.loops import JOIN_S, Loop
+from gleaner.control.daemon.serving import Server, door_app, ready_state, serve
+from gleaner.control.queue.errors import QueueError
+from gleaner.control.settings import Settings
+
+COMMAND = (sys.executable, "-m", "gleaner.control.cli", "control", "web", "--with-parent")
+
+
+def run(settings: Settings, *, with_parent: bool = False) -> None:
+    """Serve people until SIGTERM or SIGINT, or until the parent process ends. Raises `QueueError`."""
+    if with_parent:
+        gain_no_rights()
+    state = ready_state(settings, follows=True)
+    server = Server(door_app(state, Door.PEOPLE), settings.api, settings.api.port)
+    try:
+        serve(state, [Loop("view", READ_EVERY_S, Follower(state).follow, leader_only=False)], server, Door.PEOPLE)
+    finally:
+        state.engine.dispose()
+
+
+class PeoplesDoorEnded(QueueError):
+    """The process of the people's door has ended by itself."""
+
+
+class WebProcess:
+    """The people's door as a child of the control program, for the demo and small sites."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep(self, _now_s: float) -> None:
+        """Start it, unless it runs. Raises `PeoplesDoorEnded` if it ran before."""
+        status = None if self._process is None else self._process.poll()
+        if self._process is None or status is not None:
+            self._process = subprocess.Popen(COMMAND)
+        if status is not None:
+            raise PeoplesDoorEnded(f"its process has ended, with status {status}")
+
+    def end(self) -> None:
+        """End it, and wait a little for what it still answers."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(JOIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
