@@ -158,7 +158,7 @@ class Control:
             slurm_job=None,
             settings=told,
             client=ControlClient(
-                url=told.control_url,
+                urls=told.control_url,
                 name=name,
                 token=token,
                 ca_file=None,

@@ -50,7 +50,7 @@ def live() -> None:
     """Arguments: the control program's address, the folder, the agent's token and its end."""
     url, folder, token, end_s = sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     settings = AgentSettings(
-        control_url=url,
+        control_url=(url,),
         storage=folder / "storage",
         work=folder / "work",
         margin_s=4,
@@ -64,7 +64,7 @@ def live() -> None:
         end_s=end_s,
         slurm_job=None,
         settings=settings,
-        client=ControlClient(url=url, name="a1", token=token, ca_file=None, timeout_s=settings.request_timeout_s),
+        client=ControlClient(urls=[url], name="a1", token=token, ca_file=None, timeout_s=settings.request_timeout_s),
         runtime=runtime,
         storage=FolderStorage(folder / "disk") if "frozen" in sys.argv else HangingStorage(folder / "storage"),
         facts=node_facts(runtime.facts(), cpus=4, memory_mib=1000),

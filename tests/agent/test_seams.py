@@ -74,7 +74,7 @@ def an_agent(
         slurm_job=None,
         settings=AgentSettings(storage=place / "storage", work=place / "work", idle_s=60, **settings),
         client=ControlClient(
-            url="http://control",
+            urls=["http://control"],
             name="a1",
             token="secret",
             ca_file=None,

@@ -32,9 +32,9 @@ def test_a_message_of_another_version_is_refused_in_one_line_and_not_read(
 
 def test_an_agent_says_in_one_line_that_control_is_of_another_version() -> None:
     answer = Orders().model_dump() | {"version": VERSION + 1}
-    client = ControlClient(url="http://control", name="a", token="t", ca_file=None, timeout_s=1)
+    client = ControlClient(urls=["http://control"], name="a", token="t", ca_file=None, timeout_s=1)
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))
-    client._http = httpx.Client(base_url="http://control/v1", transport=transport)
+    client._http = httpx.Client(transport=transport)
     with pytest.raises(ControlSilent, match="install the same Gleaner everywhere") as silent:
         client.claim(ClaimRequest(cpus=1, memory_mib=1))
     assert "\n" not in str(silent.value)

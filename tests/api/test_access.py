@@ -215,7 +215,7 @@ def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(harness:
     agent = harness.agent()
     harness.state.leads_until_s = 0.0
     assert harness.user.get(f"/v1/jobs/{job}").status_code == 200
-    assert detail(harness.user.post(f"/v1/jobs/{job}/hold"), 503).endswith("none leads yet")
+    assert detail(harness.user.post(f"/v1/jobs/{job}/hold"), 503).endswith("no control program leads now")
     assert leads(harness) == (False, False)
     with transaction(harness.state.engine) as db:
         leader.try_lead(db, "head2:8642", now=leader.NOW, term_s=60)
@@ -232,3 +232,25 @@ def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(harness:
     harness.client.app.state.pulse = Pulse(harness.state)  # type: ignore[attr-defined] # the last look is still valid
     assert leads(harness) == (False, True)
     assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"
+
+
+def test_the_peoples_door_reads_always_and_writes_while_any_program_leads(harness: ApiHarness) -> None:
+    harness.state.follows = True
+    harness.state.leads_until_s = 0.0
+    assert harness.user.get("/v1/jobs").status_code == 200
+    assert detail(harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}), 503)
+    with transaction(harness.state.engine) as db:
+        leader.try_lead(db, "head2:8643", now=leader.NOW, term_s=60)
+    harness.user.submit()
+    with transaction(harness.state.engine) as db:
+        leader.resign(db, "head2:8643")
+    assert detail(harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}), 503)
+
+
+def test_a_user_sees_which_agents_there_are_and_of_their_jobs_the_own_groups(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    other = harness.caller("user", "bob", "cms").submit()
+    agent = harness.agent()
+    assert [assignment["job"] for assignment in agent.claim(cpus=2)] == [job, other]
+    assert harness.user.get("/v1/agents").json()[0]["jobs"] == [job]
+    assert harness.admin.get("/v1/agents").json()[0]["jobs"] == [job, other]

@@ -103,7 +103,7 @@ def test_a_leader_that_was_stopped_is_refused_in_one_line_and_stops_to_lead(queu
     assert new.tick()
     new.write("by the new one")
     assert old.state.is_leader, "it was stopped, and knows nothing"
-    with pytest.raises(NotLeading, match=r"^this control program only serves reads: new:1:1:elsewhere leads$"):
+    with pytest.raises(NotLeading, match=r"^only reads are served here: new:1:1:elsewhere leads$"):
         old.write("too late")
     assert not old.state.is_leader
     assert noted(queue_engine) == {"before", "by the new one"}

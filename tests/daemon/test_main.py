@@ -107,7 +107,8 @@ class Control:
         return told.getvalue().strip()
 
     def health(self) -> dict[str, Any]:
-        address = self.address
+        """The health at the agents' door."""
+        address = self.agents_address
         if not address:
             return {}
         try:
@@ -119,9 +120,10 @@ class Control:
         return bool(self.health().get("leader"))
 
     def ask(self, method: str, path: str, token: str, body: object = None) -> httpx.Response:
+        """Ask at the people's door, once it is open."""
         return httpx.request(
             method,
-            f"{self.address}/v1{path}",
+            f"{until(lambda: self.address)}/v1{path}",
             json=body,
             headers={"Authorization": f"Bearer {token}"},
         )
@@ -184,22 +186,48 @@ def test_killed_and_started_again_it_leads_at_once_and_finds_its_agent(control: 
     assert control.ask("GET", "/jobs/1", admin).json()["job"]["state"] == "New"
 
 
-def test_a_second_program_says_who_leads_serves_reads_and_takes_over(control: Control, admin: str) -> None:
+def test_people_use_the_door_of_either_program_and_the_second_takes_over(control: Control, admin: str) -> None:
     control.start()
     until(control.leads)
     second = Control(control.folder, control.url, name="two").start()
     try:
         until(second.health)
-        refused = second.ask("POST", "/jobs", admin, JOB)
-        assert refused.status_code == 503
-        assert "only serves reads" in refused.json()["detail"]
-        assert second.ask("GET", "/jobs", admin).json() == {"jobs": [], "total": 0}
+        assert second.ask("POST", "/jobs", admin, JOB).status_code == 201
+        assert control.ask("GET", "/jobs", admin).json()["total"] == 1
         assert control.end(signal.SIGTERM)[0] == 0
         until(second.leads)
         assert second.ask("POST", "/jobs", admin, JOB).status_code == 201
     finally:
         _, said = second.end(signal.SIGTERM)
     assert "leads; this program only serves reads" in said
+
+
+def test_the_peoples_door_may_hang_or_end_without_the_agents_door_and_ends_with_its_parent(
+    control: Control, admin: str
+) -> None:
+    control.start()
+    until(control.leads)
+    until(lambda: control.ask("GET", "/nodes", admin).json()["read_s"])  # what the loops know
+    address = control.address
+    door = peoples_door(control)
+    os.kill(door, signal.SIGSTOP)
+    assert control.leads()
+    of_people = httpx.get(f"{control.agents_address}/v1/jobs", headers={"Authorization": f"Bearer {admin}"})
+    assert of_people.status_code == 404
+    os.kill(door, signal.SIGKILL)
+    until(lambda: control.address != address)
+    assert peoples_door(control) != door
+    door = peoples_door(control)
+    control.end(signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{door}").exists())
+
+
+def peoples_door(control: Control) -> int:
+    """Return the process of the people's door."""
+    assert control.process is not None
+    children = Path(f"/proc/{control.process.pid}/task").glob("*/children")
+    found = [int(each) for file in children for each in file.read_text().split()]
+    return next(each for each in found if b"--with-parent" in Path(f"/proc/{each}/cmdline").read_bytes())
 
 
 def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Node:
             clock=SystemClock(),
             hard_stop_s=lambda: time.time() + 100,
             inputs=Inputs(place, storage, reserve_bytes=0, clock=SystemClock()),
-            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch("", 0, SystemClock()), _refuse, no_secret),
+            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch((), 0, SystemClock()), _refuse, no_secret),
         )
         self.folder = place / "job"
 

@@ -262,7 +262,7 @@ def answering(status: int, **headers: str) -> Iterator[ControlClient]:
     with http.server.HTTPServer(("127.0.0.1", 0), Proxy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        yield ControlClient(url=url, name="a", token="t", ca_file=None, timeout_s=5)
+        yield ControlClient(urls=[url], name="a", token="t", ca_file=None, timeout_s=5)
         server.shutdown()
 
 
@@ -431,6 +431,8 @@ def test_no_answer_raises_anything_but_silence_or_a_refusal(
     call: str, body: bytes, status: int, headers: dict[str, str]
 ) -> None:
     transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=body, headers=headers))
-    client = ControlClient(url="http://control", name="a", token="t", ca_file=None, timeout_s=60, transport=transport)
+    client = ControlClient(
+        urls=["http://control"], name="a", token="t", ca_file=None, timeout_s=60, transport=transport
+    )
     with suppress(ControlSilent, ControlRefused):
         CALLS[call](client)

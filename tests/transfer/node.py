@@ -72,7 +72,7 @@ class Node:
         """Return None if the agent was stopped."""
         usual = {"job": 7, "attempt": 2, "number": 1, "total_s": 600, "silent_s": 300}
         offer = Delivery.model_validate(usual | {"digest": digest, "to": to, "allowed": allowed or (to,)} | more)
-        agent = Deliver(self.place / "storage", self.place / "work", reserve_bytes, "control.example", self.clock)
+        agent = Deliver(self.place / "storage", self.place / "work", reserve_bytes, ("control.example",), self.clock)
         report = agent(offer, self.stop, secret)
         assert list((self.place / "work").glob(".gleaner-7-*")) == []
         return report

@@ -169,7 +169,7 @@ def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_compl
     """Each piece that was copied is reported, so the child is killed after the first, the second, and so on."""
     digest, to, below = usual(place), f"file://{place}/data/7", f"file://{place}/data/"
     offer = Delivery(job=7, attempt=2, number=1, digest=digest, to=to, allowed=(below,), total_s=600, silent_s=300)
-    request = DeliverRequest(offer, Access((below,), "", 300), place / "storage", place, 0)
+    request = DeliverRequest(offer, Access((below,), (), 300), place / "storage", place, 0)
     for steps in itertools.count(1):
         with subprocess.Popen(process.PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdin is not None

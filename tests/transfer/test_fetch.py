@@ -32,7 +32,7 @@ SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 def request(server: BadServer, path: str, *, host: str = "127.0.0.1", **more: Any) -> FetchRequest:
     has_digest = more.pop("has_digest", False)
-    access = Access((server.url("", host),), control_host="", silent_s=300)
+    access = Access((server.url("", host),), control_hosts=(), silent_s=300)
     return FetchRequest(server.url(path, host), dataclasses.replace(access, **more), has_digest)
 
 
@@ -95,7 +95,7 @@ def test_what_may_pass_is_one_line_too(server: BadServer) -> None:
     assert fetched(request(server, "chunked")) == CONTENT
     for path in ("silent", "stuck"):
         assert "nothing for 0 s" in failure(TemporaryFailure, request(server, path, silent_s=0.3))
-    access = Access(("https://127.0.0.1:1/",), "", 300)
+    access = Access(("https://127.0.0.1:1/",), (), 300)
     gone = FetchRequest("https://127.0.0.1:1/a", access, has_digest=False)
     assert failure(TemporaryFailure, gone).startswith("https://127.0.0.1:1/a: ")
 
@@ -131,11 +131,11 @@ def test_a_name_is_checked_after_it_is_resolved(server: BadServer) -> None:
 
 def test_controls_own_addresses_are_refused(server: BadServer) -> None:
     listed = ("https://*.example.org/",)
-    server_of_control = RemoteServer("https://a.example.org/", Access(listed, "192.0.2.1", 300))
+    server_of_control = RemoteServer("https://a.example.org/", Access(listed, ("192.0.2.1",), 300))
     with pytest.raises(PermanentFailure, match="control's"):
         server_of_control.check_address("data.example.org", "192.0.2.1")
     # The list names it.
-    RemoteServer("https://192.0.2.1/", Access(("https://192.0.2.1/",), "192.0.2.1", 300)).check_address(
+    RemoteServer("https://192.0.2.1/", Access(("https://192.0.2.1/",), ("192.0.2.1",), 300)).check_address(
         "data.example.org", "192.0.2.1"
     )
 
@@ -184,7 +184,7 @@ def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: s
     os.mkfifo(public / "pipe", 0o644)
 
     def of(name: str) -> FetchRequest:
-        return FetchRequest(f"file://{public}/{name}", Access((f"file://{public}/",), "", 300), has_digest=False)
+        return FetchRequest(f"file://{public}/{name}", Access((f"file://{public}/",), (), 300), has_digest=False)
 
     assert fetched(of("a")) == CONTENT
     assert fetched(of("latest")) == CONTENT
@@ -201,7 +201,7 @@ def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: s
 
 @pytest.fixture
 def fetch() -> Fetch:
-    return Fetch(control_host="", reserve_bytes=0, clock=SystemClock())
+    return Fetch(control_hosts=(), reserve_bytes=0, clock=SystemClock())
 
 
 def call(fetch: Fetch, url: str, into: Path, **more: Any) -> Any:

@@ -46,7 +46,7 @@ def test_a_child_shows_a_credential_to_nobody_writes_no_core_file_and_may_be_kil
     server: BadServer, is_killed: bool
 ) -> None:
     stop, before, seen, cores = threading.Event(), children(), list[bytes](), list[str]()
-    access = Access((server.url(""),), "", 300, Credential(server.url(""), "t0ken"))
+    access = Access((server.url(""),), (), 300, Credential(server.url(""), "t0ken"))
 
     def looking() -> None:
         assert server.hangs.wait(120)

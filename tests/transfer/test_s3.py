@@ -82,7 +82,7 @@ def fetched(url: str, into: Path, allowed: str = "", *, keys: str = KEYS, sha256
     below = allowed or url.rpartition("/")[0] + "/"
     rules = FetchRules(allowed=(below,), largest_bytes=2**30, total_s=600, silent_s=120)
     credential = Credential(below, keys) if keys else None
-    fetch = Fetch(control_host="", reserve_bytes=0, clock=SystemClock())
+    fetch = Fetch(control_hosts=(), reserve_bytes=0, clock=SystemClock())
     return fetch(url, into, rules=rules, sha256=sha256, stop=threading.Event(), credential=credential)
 
 

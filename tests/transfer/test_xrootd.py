@@ -101,7 +101,7 @@ def fetched(
 ) -> Fetched:
     rules = FetchRules(allowed=allowed, largest_bytes=2**30, total_s=600, silent_s=silent_s)
     credential = Credential(allowed[0], token) if token else None
-    fetch = Fetch(control_host="", reserve_bytes=0, clock=clock or SystemClock())
+    fetch = Fetch(control_hosts=(), reserve_bytes=0, clock=clock or SystemClock())
     return fetch(url, into, rules=rules, sha256=None, stop=threading.Event(), credential=credential)
 
 

@@ -168,8 +168,8 @@ class Agent:
             clock=self.clock,
         )
         place, reserve_bytes = settings.work / self.name, limits.reserve_mib * 2**20
-        control_host = urlsplit(settings.control_url).hostname or ""
-        deliver = Deliver(settings.storage, place, reserve_bytes, control_host, self.clock)
+        control_hosts = tuple(urlsplit(url).hostname or "" for url in settings.control_url)
+        deliver = Deliver(settings.storage, place, reserve_bytes, control_hosts, self.clock)
         self.deliveries = Deliveries(self.client, deliver, self.clock)
         self._context = AgentContext(
             agent=self.name,
@@ -197,7 +197,7 @@ class Agent:
                 place,
                 self.storage,
                 self.clock,
-                Fetch(control_host, reserve_bytes, self.clock, (str(settings.storage), str(settings.work))),
+                Fetch(control_hosts, reserve_bytes, self.clock, (str(settings.storage), str(settings.work))),
                 self.client.fix_input,
                 self.client.ask_credential,
             ),

@@ -136,7 +136,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         slurm_job=job,
         settings=settings,
         client=ControlClient(
-            url=settings.control_url,
+            urls=settings.control_url,
             name=name,
             token=_token(token_file),
             ca_file=settings.ca_file,

@@ -1,14 +1,22 @@
 """The agent's settings: a TOML file on the node, then the environment (`GLEANER_AGENT_...`) on top."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from gleaner.agent.common.settings_sources import FileSettings
 from gleaner.agent.privileged.common.disk_usage import MOST_INODES
 from gleaner.agent.runtime.factory import Kind
+
+
+def _several(value: object) -> object:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_several), Field(min_length=1)]
+"""A list, or one text with a comma between two."""
 
 
 class AgentSettings(FileSettings):
@@ -19,8 +27,9 @@ class AgentSettings(FileSettings):
     file_variable: ClassVar[str] = "GLEANER_AGENT_SETTINGS"
     default_file: ClassVar[Path] = Path("/etc/gleaner/agent.toml")
 
-    control_url: str = "http://127.0.0.1:8642"
-    """Control's address, with the name that stands in its certificate."""
+    control_url: Addresses = ("http://127.0.0.1:8643",)
+    """The agents' door of each control program, with the name that stands in its certificate. The first that answers
+    and leads is used."""
     ca_file: Path | None = None
     """The certificate authority of control's certificate, if it is not one that the system trusts."""
     storage: Path = Path("/var/lib/gleaner/storage")

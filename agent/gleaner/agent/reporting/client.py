@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -87,19 +87,20 @@ class ControlClient:
     def __init__(
         self,
         *,
-        url: str,
+        urls: Sequence[str],
         name: str,
         token: str,
         ca_file: Path | None,
         timeout_s: float,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        self._urls = [url.rstrip("/") for url in urls]
+        """The addresses of the agents' door, the one that answered last first."""
         self._name, self.token_hash = name, hash_of(token)
         # trust_env=False: a proxy for the outside world must not see the token, and does not reach control.
         self._http = httpx.Client(
-            base_url=url.rstrip("/") + "/v1",
             headers={"Authorization": f"Bearer {token}"},
-            verify=trusted_authorities(url, ca_file),
+            verify=trusted_authorities(self._urls[0], ca_file),
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
@@ -140,9 +141,17 @@ class ControlClient:
             raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
 
     def _post(self, path: str, body: str) -> httpx.Response:
-        """Send one message. Raises `ControlSilent` or `ControlRefused`."""
+        """Send one message, to one control program after the other. Raises `ControlSilent` or `ControlRefused`."""
+        for url in self._urls[1:]:
+            try:
+                return self._post_to(self._urls[0], path, body)
+            except ControlSilent:
+                self._urls = [url, *(other for other in self._urls if other != url)]
+        return self._post_to(self._urls[0], path, body)
+
+    def _post_to(self, url: str, path: str, body: str) -> httpx.Response:
         try:
-            answer = self._http.post(path, content=body, headers={"Content-Type": "application/json"})
+            answer = self._http.post(f"{url}/v1{path}", content=body, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise ControlSilent(str(error) or type(error).__name__) from error
         if answer.is_success:

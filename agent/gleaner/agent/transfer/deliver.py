@@ -145,7 +145,7 @@ class Deliver:
     """A folder on the node's disk."""
     reserve_bytes: int
     """So much of that disk stays free."""
-    control_host: str
+    control_hosts: tuple[str, ...]
     clock: Clock
 
     def __call__(
@@ -163,7 +163,7 @@ class Deliver:
 
     def _deliver(self, delivery: Delivery, stop: threading.Event, credential: Credential | None) -> tuple[int, int]:
         own = (str(self.storage), str(self.spool))
-        access = Access(delivery.allowed, self.control_host, delivery.silent_s, credential, own)
+        access = Access(delivery.allowed, self.control_hosts, delivery.silent_s, credential, own)
         request = DeliverRequest(delivery, access, self.storage, self.spool, self.reserve_bytes)
         shown, limit = allowed_urls.shown(delivery.to), f"{in_words(delivery.total_s)} ([outputs] deliver_s)"
         limits = Limits(

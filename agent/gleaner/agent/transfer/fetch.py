@@ -52,7 +52,7 @@ class FetchRequest:
 class Fetch:
     """Fetches URLs for one agent. Safe for threads."""
 
-    control_host: str
+    control_hosts: tuple[str, ...]
     reserve_bytes: int
     """So much of the node's disk stays free."""
     clock: Clock
@@ -70,7 +70,7 @@ class Fetch:
         credential: Credential | None = None,
     ) -> Fetched:
         """Fetch the URL into a new file. Raises `TransferFailure`, `TransferStopped`, `NodeFull`, `OSError`. Blocks."""
-        access = Access(rules.allowed, self.control_host, rules.silent_s, credential, self.own)
+        access = Access(rules.allowed, self.control_hosts, rules.silent_s, credential, self.own)
         request, shown = FetchRequest(url, access, has_digest=sha256 is not None), allowed_urls.shown(url)
         limits = Limits(
             rules.total_s, f"{shown} was not fetched within {in_words(rules.total_s)} ([inputs] fetch_s)",

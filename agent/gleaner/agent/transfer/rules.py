@@ -3,8 +3,8 @@
 import os
 import socket
 from base64 import b64encode
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, cast
@@ -22,7 +22,7 @@ class Access:
     """The rules of the site for one URL, and the group's credential for it."""
 
     allowed: Sequence[str]
-    control_host: str
+    control_hosts: tuple[str, ...]
     """The host of control's address. The child connects to none of its addresses."""
     silent_s: float
     """A server that sends or takes nothing for so long hangs."""
@@ -36,7 +36,7 @@ class RemoteServer:
 
     def __init__(self, url: str, access: Access) -> None:
         self.url, self.access, self.where = url, access, allowed_urls.location(url)
-        self._named, self._of_control = allowed_urls.named_addresses(access.allowed), _addresses(access.control_host)
+        self._named, self._of_control = allowed_urls.named_addresses(access.allowed), _addresses(access.control_hosts)
         self.resolved = set[str]()
         self._refusal = ""
 
@@ -130,11 +130,12 @@ class RemoteServer:
         return f": it does not take the group's secret for {credential.url}"
 
 
-def _addresses(host: str) -> frozenset[str]:
-    try:
-        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None)) if host else frozenset()
-    except OSError:
-        return frozenset()  # the agent does not reach it either
+def _addresses(hosts: Iterable[str]) -> frozenset[str]:
+    found = set[str]()
+    for host in hosts:
+        with suppress(OSError):  # the agent does not reach it either
+            found.update(str(address[4][0]) for address in socket.getaddrinfo(host, None))
+    return frozenset(found)
 
 
 def load_fsspec() -> Any:

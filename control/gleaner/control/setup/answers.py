@@ -22,7 +22,9 @@ FilePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._@+-]+)+$", description=
 AccountName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="the name of an account")]
 AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # not root's
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9:])?$"), AfterValidator(_host)]
-Url = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+$", description="an address like https://HOST:8642")]
+Url = Annotated[
+    str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+:[0-9]{1,5}$", description="an address like https://HOST:8642")
+]
 Authority = Annotated[str, Field(pattern=r"^$|-----BEGIN CERTIFICATE-----", description="a certificate in PEM")]
 
 
@@ -51,6 +53,12 @@ class NodeAnswers(JoinFile, frozen=True):
 
     runtime: Literal["helper", "docker"] = "helper"
     images: tuple[str, ...] = ("gleaner/*",)
+
+    @property
+    def agents_url(self) -> str:
+        """The agents' door: the port after the people's."""
+        address, port = self.url.rsplit(":", 1)
+        return f"{address}:{int(port) + 1}"
 
 
 class ControlAnswers(SiteAnswers, frozen=True):

@@ -49,7 +49,8 @@ def _shipped(path: str, mode: int = 0o644, kind: str = "file", **values: object)
 
 def control_settings(answers: ControlAnswers, prefix: str = "/opt/gleaner") -> OwnFile:
     """Return control's settings. `prefix` is the folder of the installed program."""
-    own = {"listens_at": answers.listens_at, "prefix": prefix, "certificate": answers.certificate or CERTIFICATE,
+    own = {"listens_at": answers.listens_at, "agents_port": answers.port + 1, "prefix": prefix,
+           "certificate": answers.certificate or CERTIFICATE,
            "key": answers.key or KEY}  # fmt: skip
     text = shipped.content(SETTINGS, **(answers.model_dump() | own))
     ca = answers.ca if answers.certificate else CA_FILE
@@ -143,7 +144,7 @@ def node(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
     """Return what a compute node needs. Raises `SetupRefused`."""
     owner, is_docker = (answers.uid, answers.gid), answers.runtime == "docker"
     settings = shipped.content(
-        "/etc/gleaner/agent.toml", url=answers.url, storage=answers.storage,
+        "/etc/gleaner/agent.toml", url=answers.agents_url, storage=answers.storage,
         runtime="docker" if is_docker else "criu", images=json.dumps(answers.images),
     )  # fmt: skip
     files = (
