@@ -251,6 +251,6 @@ def test_a_user_sees_which_agents_there_are_and_of_their_jobs_the_own_groups(har
     job = harness.user.submit()
     other = harness.caller("user", "bob", "cms").submit()
     agent = harness.agent()
-    assert [assignment["job"] for assignment in agent.claim(cpus=2)] == [job, other]
+    assert [assignment["job"] for assignment in agent.claim(most=2)] == [job, other]
     assert harness.user.get("/v1/agents").json()[0]["jobs"] == [job]
     assert harness.admin.get("/v1/agents").json()[0]["jobs"] == [job, other]

@@ -143,7 +143,7 @@ def test_a_leader_that_waits_for_its_turn_past_its_own_term_writes_nothing(sqlit
     refused = threading.Event()
 
     def write() -> None:
-        with pytest.raises(NotLeading, match="none leads yet"):
+        with pytest.raises(NotLeading, match="no control program leads now"):
             old.write("too late")
         refused.set()
 
