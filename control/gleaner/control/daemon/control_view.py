@@ -1,4 +1,4 @@
-"""What the loops know and people ask for, handed from the program with the loops to the people's door.
+"""The facts that loops know and people ask for, handed from the program with the loops to the people's door.
 
 The two are processes of their own, so that nothing that people do can keep agents from being heard. The leader writes
 its view into a row of the queue every while; `follow` puts it where the routes look for it.

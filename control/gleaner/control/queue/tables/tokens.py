@@ -58,7 +58,7 @@ class LeaderRecord(QueueRecord, table=True):
 
 
 class ControlViewRecord(QueueRecord, table=True):
-    """What the leader's loops know and people ask for: at most one row."""
+    """The facts that the leader's loops know and people ask for: at most one row."""
 
     __tablename__ = "control_view"
     __table_args__ = (CheckConstraint("id = 1", "only_one"),)
