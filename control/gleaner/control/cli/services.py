@@ -28,9 +28,9 @@ control_app = typer.Typer(no_args_is_help=True, help="Run the control program, a
 @control_app.command()
 def run(
     *,
-    web: Annotated[bool, typer.Option(help="Open the door for people, too: `glean control web` as a child.")] = True,
+    web: Annotated[bool, typer.Option(help="Run `glean control web` beside it.")] = True,
 ) -> Answer:
-    """Run the control program until SIGTERM: its loops, and the door for agents."""
+    """Run the control program until SIGTERM, with both doors."""
     settings = load_settings()
     with server_parts():
         from gleaner.control.daemon.main import run as serve
@@ -43,7 +43,7 @@ def run(
 def web(
     *, with_parent: Annotated[bool, typer.Option(help="End when the process ends that has started it.")] = False
 ) -> Answer:
-    """Run the door for people until SIGTERM: the API for users and admins, and the page."""
+    """Run the door for people until SIGTERM: API and page."""
     settings = load_settings()
     with server_parts():
         from gleaner.control.daemon.web_process import run as serve
