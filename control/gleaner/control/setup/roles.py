@@ -23,6 +23,7 @@ from gleaner.control.setup.slurm_lines import QOS
 
 SETTINGS = "/etc/gleaner/gleaner.toml"
 STATE = "/var/lib/gleaner"
+WEB_UNIT = "/etc/systemd/system/gleaner-web.service"
 _ADMIN_TOKEN = f"{STATE}/admin.token"
 
 
@@ -78,6 +79,7 @@ def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wan
         OwnFile(f"{home}/.config/gleaner", mode=0o700, kind="folder"),
         control_settings(answers, prefix),
         OwnFile(JOIN_FILE, join.model_dump_json(indent=2).encode()),
+        _shipped(WEB_UNIT, account=name, storage=answers.storage, prefix=prefix),
     )
     return joined(
         _account(machine, answers),
@@ -87,7 +89,7 @@ def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wan
         _live(machine, Command("storage", ((*glean, "control", "prepare"), (*glean, "control", "migrate")),
                                after=(SETTINGS,)), *as_account, "test", "-s", f"{answers.storage}/.storage-id"),
         _live(machine, Command("token", make_token, (("rm", "-f", token),)), "test", "-s", token),
-        _service(machine, "gleaner-control", SETTINGS, "certificate", account=name, storage=answers.storage,
+        _service(machine, "gleaner-control", SETTINGS, WEB_UNIT, "certificate", account=name, storage=answers.storage,
                  prefix=prefix),
     )  # fmt: skip
 
