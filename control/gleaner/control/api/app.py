@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from gleaner.agent.common.installed_version import installed_version
 from gleaner.control.api import (
     agents,
     attempts,
@@ -46,7 +47,7 @@ def create_app(state: ControlState) -> FastAPI:
     app = FastAPI(
         title="Gleaner",
         summary="Harvests the idle node time of a cluster",
-        version=health.installed_version(),
+        version=installed_version(),
         openapi_url=None,  # FastAPI's own route would be outside the routers; ours follows below
         docs_url=None,
         redoc_url=None,

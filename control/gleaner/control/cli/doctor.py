@@ -29,10 +29,11 @@ def doctor(
 
     Nothing is changed. As root it sees most. The exit code is 0 if there is no fault.
     """
+    from gleaner.agent.common.installed_version import installed_version
     from gleaner.control.doctor import bundle as bundles
     from gleaner.control.doctor.doctor import age_of_this_program_s, examine, find_role
-    from gleaner.control.doctor.finding import CheckState, MachineRole, fold, has_fault, summary
-    from gleaner.control.doctor.look import Look, installed_version
+    from gleaner.control.doctor.finding import CheckState, MachineRole, fold, summary
+    from gleaner.control.doctor.look import Look
     from gleaner.control.simulation.metrics.tables import Table
 
     if bundle is not None and bundle.exists():
@@ -47,7 +48,7 @@ def doctor(
             bundles.pack(bundle, look, found)
         except OSError as error:
             raise Failure(one_line(f"{bundle}: {error.strerror}")) from error
-    exit_code = int(has_fault(found))
+    exit_code = int(any(finding.state is CheckState.FAULT for finding in found))
     if as_json:
         return Answer({"role": machine, "version": installed_version(), "findings": found}, as_json, remarks, exit_code)
     rows = sorted(fold(found), key=lambda finding: list(CheckState).index(finding.state))
