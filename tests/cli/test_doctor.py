@@ -89,7 +89,7 @@ def test_a_bundle_is_written_once_and_without_the_token(harness: CliHarness, tmp
         file = archive.extractfile("glean-doctor/gleaner.toml.txt")
         assert file is not None
         assert file.read().decode() == "length_s = 90\n"
-    assert "is there already" in harness.refused("doctor", "client", "--bundle", str(path), code=2)
+    assert "File exists" in harness.refused("doctor", "client", "--bundle", str(path), code=1)
     assert "No such file" in harness.refused("doctor", "client", "--bundle", str(tmp_path / "no" / "b"), code=1)
 
 

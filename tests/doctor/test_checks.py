@@ -194,7 +194,6 @@ OF_CONTROL: tuple[tuple[str, str, Plant], ...] = (
 )  # fmt: skip
 OF_NODE: tuple[tuple[str, str, Plant], ...] = (
     ("agents' settings", "fault", agent(margin=5)),
-    ("agents' settings", "fault", agent(memory_mib=10**9)),
     ("agents' settings", "fault", agent(margin_s=4000)),
     ("agents' settings", "warning", agent(images_allowed=["gleaner/*"])),
     ("control", "fault", agent(control_url="http://127.0.0.1:1")),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import one_line
 
@@ -36,8 +36,6 @@ def doctor(
     from gleaner.control.doctor.look import Look
     from gleaner.control.simulation.metrics.tables import Table
 
-    if bundle is not None and bundle.exists():
-        raise BadInput(one_line(f"{bundle} is there already: name another file"))
     machine = find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
     # On a busy machine this program's own start takes seconds; half of the time is left for the look in any case.
     look = Look(machine, load_settings, within_s=patience - min(age_of_this_program_s(), patience / 2))

@@ -28,7 +28,7 @@ _CURES = (
     ("certificate", "ca_file must be the authority of control's certificate: copy it from control's machine again"),
     ("ca_file", "set ca_file to the authority of control's certificate, and let all users read it"),
     ("SSL", "no https is spoken there: is its address right, and has control a certificate?"),
-    ("", "is its address right, is control running, and its port not blocked by a firewall?"),
+    ("", "is its address right, does control run and not hang, and does no firewall block its port?"),
 )
 """Words of a connection's error, and what to do."""
 

@@ -87,14 +87,15 @@ def first(otherwise: str, *cases: Case) -> Finding:
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings, with one line for the checks that saw the same, such as settings that are missing.
 
-    >>> [found.name for found in fold([not_checked("no settings"), not_checked("no settings"), ok("fine")])]
-    [', ', '']
+    >>> [found.seen for found in fold([not_checked("no settings"), not_checked("no settings"), ok("fine")])]
+    ['no settings', 'fine']
     """
-    folded: dict[tuple[str, str], Finding] = {}
+    alike: dict[tuple[str, str], list[Finding]] = {}
     for found in findings:
-        key = found.state, found.seen
-        folded[key] = replace(found, name=f"{folded[key].name}, {found.name}") if key in folded else found
-    return tuple(folded.values())
+        alike.setdefault((found.state, found.seen), []).append(found)
+    return tuple(
+        replace(one, name=f"{one.name} and {len(more)} more") if more else one for one, *more in alike.values()
+    )
 
 
 def summary(findings: Sequence[Finding]) -> str:

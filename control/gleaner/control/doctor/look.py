@@ -253,7 +253,8 @@ class Look:
     def ask(self, path: str, *, token: str = "") -> connection.HttpAnswer:
         """Ask control a question."""
         ca_file = self.agent.ca_file if self.role is MachineRole.NODE else self.settings.client.ca_file
-        return connection.ask(self.url, path, ca_file, within_s=self.left_s, token=token)
+        # Time is left to tell of a server that hangs.
+        return connection.ask(self.url, path, ca_file, within_s=0.7 * self.left_s, token=token)
 
     @property
     def health(self) -> connection.HttpAnswer:

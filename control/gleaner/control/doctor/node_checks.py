@@ -30,14 +30,13 @@ _INSTALL = "run `glean setup node`"
 
 @check("agents' settings", (NODE,))
 def agents_settings(look: Look) -> Finding:
-    """The agents' settings: they parse, the account can read them, and they fit control's rounds and the machine."""
+    """The agents' settings: they parse, the account can read them, and they fit control's rounds."""
     path = agent_file()
     try:
         found = look.agent
     except Unread as error:
         to_do = f"chmod 644 {path}" if error.is_denied else f"{_INSTALL}, or mend it: docs/admin/agent-settings.md"
         return fault(error.why, to_do)
-    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MIB
     round_s, wait_s = float("inf"), found.kill_wait_s
     with suppress(Unread):
         round_s = look.health.values.get("round_length_s") or round_s
@@ -47,8 +46,6 @@ def agents_settings(look: Look) -> Finding:
         f"{path} is in order",
         (look.place(path).mode & 0o022, fault, f"others may write to {path}", f"chmod 644 {path}"),
         (look.is_refused(path, "r"), fault, f"{look.account_name} cannot read {path}", f"chmod 644 {path}"),
-        ((found.memory_mib or 0) > memory_mib, fault, f"jobs may use {found.memory_mib} MiB of {memory_mib}",
-         f"lower memory_mib in {path}, or leave it out"),
         (needed_s >= round_s, fault, f"agents begin no job: they need {needed_s:g} s of a round of {round_s:g} s",
          f"lower margin_s or shortest_slice_s in {path}, or make control's rounds longer"),
         (found.images_allowed == ("gleaner/*",), warning, "only the demo's images may run", "images_allowed"),
@@ -151,8 +148,8 @@ def privileged_programs(look: Look) -> Finding:
         return fault(str(error), f"chown root {found.user_jobs_key}; chmod 600; or copy the one of other nodes")
     return first(
         f"{len(ours)} files, of this version",
-        (foreign, fault, f"others than root may change {foreign[:1]}", "chown root; chmod go-w"),
-        (other, fault, f"{len(other)} files are not this version's, as {other[:1]}", f"{_INSTALL} again"),
+        (foreign, fault, f"others than root may change {', '.join(map(str, foreign[:1]))}", "chown root; chmod go-w"),
+        (other, fault, f"not this version's: {', '.join(map(str, other[:3]))}", f"{_INSTALL} again"),
     )
 
 

@@ -217,7 +217,9 @@ def trial(look: Look) -> Finding:
         return not_checked(f"Slurm has no node or no answer: {complaint(ended)}", "other lines show why; scontrol ping")
     if "job submit limit" in lines.lower() and _queued_agents(look):
         return ok("a limit allows no more agents than run now")
-    return fault(f"Slurm refuses agents: {complaint(ended)}", "look at plug-ins; slurmctld's log has more")
+    return fault(
+        f"Slurm refuses agents: {complaint(ended)}", "look at limits (sacctmgr show qos) and plug-ins; slurmctld's log"
+    )
 
 
 @check("SchedulerParameters", (CONTROL,))
