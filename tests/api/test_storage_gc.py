@@ -20,7 +20,7 @@ from tests.made_images import MadeImage
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, output_key
-from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
@@ -218,13 +218,11 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
     now_s, folder = time.time(), harness.state.settings.storage.folder
     live = harness.agent("n1").name
     token, old, young = (folder / "agents" / name for name in ("gone/token", "old.log", "young.log"))
-    note = folder / "agents" / f"n1{KEY_NOTE}"
     of_the_living = folder / "agents" / live / "token"
-    for file in (token, of_the_living, old, young, note):
+    for file in (token, of_the_living, old, young):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("secret")
-    for file in (old, note):
-        os.utime(file, (now_s, now_s - LOG_AGE_S - 60))
+    os.utime(old, (now_s, now_s - LOG_AGE_S - 60))
     draft = harness.storage.draft("jobs/1/attempt-1/output")
     draft.__enter__().add("memory", [b"x"])
     with capture_logs() as said:
@@ -236,8 +234,8 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
     draft.__exit__(None, None, None)
     counts = dict.fromkeys(("archives", "inputs", "orphans", "uploads", "drafts", "hashes", "tokens", "logs"), 0)
     nothing = {"event": "garbage collected", "log_level": "info", **counts}
-    assert said == [nothing | {"tokens": 1, "logs": 2}, nothing | {"drafts": 1}]
-    assert [file.exists() for file in (token, of_the_living, old, young, note)] == [False, True, False, True, False]
+    assert said == [nothing | {"tokens": 1, "logs": 1}, nothing | {"drafts": 1}]
+    assert [file.exists() for file in (token, of_the_living, old, young)] == [False, True, False, True]
 
 
 def test_what_else_is_among_the_agents_files_keeps_no_old_file_there(harness: ApiHarness) -> None:

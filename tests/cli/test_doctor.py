@@ -50,9 +50,8 @@ def test_control_and_its_folder_in_order_have_no_fault(admin: CliHarness, tmp_pa
     admin.state.cluster = Snapshot(read_s=admin.state.clock())
     found = states(admin, "control", code=int(os.geteuid() == 0))
     # Whoever runs the tests as root has a folder of root's.
-    assert named(found, "fault") == ({"service account", "storage's owner"} if os.geteuid() == 0 else set())
+    assert named(found, "fault") == ({"service account"} if os.geteuid() == 0 else set())
     assert named(found, "ok") >= {"database", "storage", "steps of control"}
-    assert found["storage's writes"] in {"ok", "warning"}  # by the room and the speed of this disk
     assert found["slurm.conf"] == "not checked"
 
 
@@ -90,7 +89,7 @@ def test_a_bundle_is_written_once_and_without_the_token(harness: CliHarness, tmp
         file = archive.extractfile("glean-doctor/gleaner.toml.txt")
         assert file is not None
         assert file.read().decode() == "length_s = 90\n"
-    assert "is there already" in harness.refused("doctor", "client", "--bundle", str(path), code=2)
+    assert "File exists" in harness.refused("doctor", "client", "--bundle", str(path), code=1)
     assert "No such file" in harness.refused("doctor", "client", "--bundle", str(tmp_path / "no" / "b"), code=1)
 
 

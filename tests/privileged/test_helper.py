@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.node.user_jobs_key import note_key
 from gleaner.agent.privileged.common import bundle, config
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config, Misconfigured
@@ -54,38 +53,6 @@ def test_nobody_but_the_service_account_is_let_in(tmp_path: Path) -> None:
     other = served(tmp_path, os.getuid() + 1)
     with pytest.raises(HandshakeFailed):
         ask(other, do="list")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="the key has to be root's")
-def test_a_nodes_key_is_known_by_its_fingerprint_which_its_agents_note(tmp_path: Path) -> None:
-    version, key = tmp_path / "version", tmp_path / "key"
-    version.write_text("#!/bin/sh\necho runc version 1.1.15\n")
-    version.chmod(0o755)
-    found = served(tmp_path, os.getuid(), runc=str(version), criu="/bin/true", user_jobs_key=str(key))
-    assert ask(found, do="facts")["user_jobs_key"] == ""
-    key.write_bytes(b"k" * 64)
-    key.chmod(0o600)
-    fingerprint = ask(found, do="facts")["user_jobs_key"]
-    assert (len(fingerprint), fingerprint) == (16, config.key_fingerprint(found))
-    key.write_bytes(b"l" * 64)
-    assert ask(found, do="facts")["user_jobs_key"] not in {fingerprint, ""}
-    note = tmp_path / "agents" / "n1.user-jobs-key"
-    note_key(found, tmp_path, "n1", now_s=0.0)  # there is no such folder: no fault
-    note.parent.mkdir()
-    note_key(found._replace(user_jobs_key=""), tmp_path, "n1", now_s=0.0)
-    note_key(found._replace(helper_socket=str(tmp_path / "none")), tmp_path, "n1", now_s=0.0)
-    assert not note.exists()
-    note_key(found, tmp_path, "n1", now_s=0.0)
-    first = (note.read_text(), note.stat().st_ino)
-    note_key(found, tmp_path, "n1", now_s=note.stat().st_mtime)
-    assert (note.read_text(), note.stat().st_ino) == first == (config.key_fingerprint(found), first[1])
-    key.write_bytes(b"k" * 64)
-    note_key(found, tmp_path, "n1", now_s=note.stat().st_mtime)
-    assert note.read_text() == fingerprint
-    inode = note.stat().st_ino
-    with note.open() as held:  # so that its inode is not used again
-        note_key(found, tmp_path, "n1", now_s=note.stat().st_mtime + 86_400)
-        assert (note.read_text(), note.stat().st_ino != inode) == (held.read(), True)
 
 
 def test_the_service_account_is_let_in(helper: Config) -> None:

@@ -1,13 +1,14 @@
 """The entry point of `glean-agent`. If a package that the agent needs is missing, one line says so."""
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
+
+from gleaner.agent.common.installed_version import installed_version
 
 
 def main() -> None:
     """Run the agent program. `--version` loads nothing: `glean doctor` sees by it that the program can be started."""
     if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(f"glean-agent {_version()}\n")
+        sys.stdout.write(f"glean-agent {installed_version()}\n")
         return
     try:
         from gleaner.agent import main as program
@@ -18,13 +19,6 @@ def main() -> None:
         sys.stderr.write(f"glean-agent: {missing} is not installed here: pip install 'gleaner-hpc[agent]'\n")
         sys.exit(2)
     program.main()
-
-
-def _version() -> str:
-    try:
-        return version("gleaner-hpc")
-    except PackageNotFoundError:  # it runs from files that were never installed
-        return "unknown"
 
 
 if __name__ == "__main__":

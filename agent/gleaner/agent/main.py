@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,7 +17,6 @@ from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts, node_images
-from gleaner.agent.node.user_jobs_key import note_key
 from gleaner.agent.privileged.common import config, slurm_job
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import choose_runtime
@@ -68,15 +66,8 @@ def run(
 def run_to_end(agent: Agent) -> NoReturn:
     """Run the agent, and end this process, at the latest at the agent's exit."""
     threading.Thread(target=_exit_in_time, args=(agent,), daemon=True).start()
-    threading.Thread(target=_note_key, args=(agent,), daemon=True).start()
     asyncio.run(_live_and_exit(agent))
     raise AssertionError("an agent that has lived does not come back")
-
-
-def _note_key(agent: Agent) -> None:
-    """Note this node's key of user jobs. A helper or a storage that hangs does not delay the agent."""
-    with suppress(config.Misconfigured):  # then there are no user jobs
-        note_key(config.load(), agent.settings.storage, agent.facts.node, now_s=agent.clock.now_s())
 
 
 async def _live_and_exit(agent: Agent) -> None:

@@ -14,9 +14,6 @@ from gleaner.agent.system.openat import closing_fd, entries
 DRAFTS = ".drafts"
 STORAGE_ID = ".storage-id"
 """A file with a number of the folder's own: a machine that has it sees this folder, and no other of that name."""
-KEY_NOTE = ".user-jobs-key"
-"""The end of the name of a node's file in `agents` with the fingerprint of its key for user jobs."""
-
 _LONGEST_ID = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from gleaner.agent.common.installed_version import installed_version
 from gleaner.control.api import (
     agents,
     attempts,
@@ -69,7 +70,7 @@ def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> Fa
     app = FastAPI(
         title="Gleaner",
         summary="Harvests the idle node time of a cluster",
-        version=health.installed_version(),
+        version=installed_version(),
         openapi_url=None,  # FastAPI's own route would be outside the routers; ours follows below
         docs_url=None,
         redoc_url=None,

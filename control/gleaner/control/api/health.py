@@ -5,13 +5,13 @@ its own.
 """
 
 import asyncio
-from importlib.metadata import PackageNotFoundError, version
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
+from gleaner.agent.common.installed_version import installed_version
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.health import Health
 from gleaner.control.queue import leader
@@ -24,16 +24,6 @@ PATIENCE_S = 2.0
 """The longest time that a caller waits for an observation of the database."""
 
 router = APIRouter(tags=["health"])
-
-_DISTRIBUTION = "gleaner-hpc"
-
-
-def installed_version() -> str:
-    """Return the installed distribution's version; `unknown` when run from files that were never installed."""
-    try:
-        return version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Pulse:

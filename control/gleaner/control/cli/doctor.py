@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import one_line
 
@@ -29,14 +29,13 @@ def doctor(
 
     Nothing is changed. As root it sees most. The exit code is 0 if there is no fault.
     """
+    from gleaner.agent.common.installed_version import installed_version
     from gleaner.control.doctor import bundle as bundles
     from gleaner.control.doctor.doctor import age_of_this_program_s, examine, find_role
-    from gleaner.control.doctor.finding import CheckState, MachineRole, fold, has_fault, summary
-    from gleaner.control.doctor.look import Look, installed_version
+    from gleaner.control.doctor.finding import CheckState, MachineRole, fold, summary
+    from gleaner.control.doctor.look import Look
     from gleaner.control.simulation.metrics.tables import Table
 
-    if bundle is not None and bundle.exists():
-        raise BadInput(one_line(f"{bundle} is there already: name another file"))
     machine = find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
     # On a busy machine this program's own start takes seconds; half of the time is left for the look in any case.
     look = Look(machine, load_settings, within_s=patience - min(age_of_this_program_s(), patience / 2))
@@ -47,7 +46,7 @@ def doctor(
             bundles.pack(bundle, look, found)
         except OSError as error:
             raise Failure(one_line(f"{bundle}: {error.strerror}")) from error
-    exit_code = int(has_fault(found))
+    exit_code = int(any(finding.state is CheckState.FAULT for finding in found))
     if as_json:
         return Answer({"role": machine, "version": installed_version(), "findings": found}, as_json, remarks, exit_code)
     rows = sorted(fold(found), key=lambda finding: list(CheckState).index(finding.state))

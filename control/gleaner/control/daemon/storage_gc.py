@@ -31,7 +31,7 @@ import structlog
 from sqlalchemy import Engine
 
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.checkpoints.storage_root import KEY_NOTE, storage_number
+from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.agent.job.inputs import input_key
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD
@@ -234,12 +234,11 @@ def _agents(folder: Path) -> list[str]:
 
 
 def remove_logs(folder: Path, *, before_s: float) -> int:
-    """Remove the agents' log files, and nodes' notes of their keys, that nobody has written to since then.
+    """Remove the agents' log files that nobody has written to since then.
 
     Return their number. Raises `OSError`.
     """
-    found = [*folder.glob("*.log"), *folder.glob(f"*{KEY_NOTE}*")] if folder.is_dir() else []
-    logs = [log for log in found if _kind(log) == stat.S_IFREG]
+    logs = [log for log in folder.glob("*.log") if _kind(log) == stat.S_IFREG]
     old = [log for log in logs if log.stat().st_mtime < before_s]
     for log in old:
         log.unlink()

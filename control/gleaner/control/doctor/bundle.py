@@ -15,9 +15,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from gleaner.agent.common.installed_version import installed_version
 from gleaner.agent.privileged.common import config
 from gleaner.control.doctor.finding import Finding, Unread
-from gleaner.control.doctor.look import Look, agent_file, installed_version
+from gleaner.control.doctor.look import Look, agent_file
 from gleaner.control.settings import Settings
 
 NUMBERS = re.compile(

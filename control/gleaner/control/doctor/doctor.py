@@ -1,4 +1,4 @@
-"""`glean doctor`: all checks, loaded in the order in which people read them, and what a machine seems to be."""
+"""`glean doctor`: all checks, and what a machine seems to be."""
 
 import os
 import time
@@ -10,16 +10,9 @@ from gleaner.control.doctor import control_checks, machine_checks, node_checks, 
 from gleaner.control.doctor.check import CHECKS, examine
 from gleaner.control.doctor.finding import MachineRole
 
-__all__ = [
-    "CHECKS",
-    "age_of_this_program_s",
-    "control_checks",
-    "examine",
-    "find_role",
-    "machine_checks",
-    "node_checks",
-    "slurm_checks",
-]
+__all__ = ("CHECKS", "MODULES", "age_of_this_program_s", "examine", "find_role")
+MODULES = (control_checks, machine_checks, node_checks, slurm_checks)
+"""The modules of checks. To load them fills `check.CHECKS`, in the order in which people read them."""
 _OF_CONTROL = ("/etc/systemd/system/gleaner-control.service", "/var/lib/gleaner/queue.db", "/etc/gleaner/tls/key.pem")
 
 

@@ -4,11 +4,8 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-
-_MANY = 3
-"""So many checks that wait for one thing are one line."""
 
 
 class MachineRole(StrEnum):
@@ -87,28 +84,18 @@ def first(otherwise: str, *cases: Case) -> Finding:
     return next((judge(seen, to_do) for holds, judge, seen, to_do in cases if holds), ok(otherwise))
 
 
-def has_fault(findings: Sequence[Finding]) -> bool:
-    """Return True if something has to be repaired."""
-    return any(finding.state is CheckState.FAULT for finding in findings)
-
-
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings, with one line instead of many checks that wait for the same thing.
+    """Return the findings, with one line for the checks that saw the same, such as settings that are missing.
 
-    >>> waits = [Finding(name, CheckState.NOT_CHECKED, "no settings", "as root") for name in "abc"]
-    >>> [(found.name, found.seen) for found in fold([*waits, Finding("d", CheckState.OK, "no settings")])]
-    [('3 checks', 'wait for this: no settings'), ('d', 'no settings')]
+    >>> [found.seen for found in fold([not_checked("no settings"), not_checked("no settings"), ok("fine")])]
+    ['no settings', 'fine']
     """
-    causes = Counter(found.seen for found in findings if found.state is CheckState.NOT_CHECKED)
-    folded: dict[tuple[str, str], Finding] = {}
+    alike: dict[tuple[str, str], list[Finding]] = {}
     for found in findings:
-        many = causes[found.seen] if found.state is CheckState.NOT_CHECKED else 1
-        if many >= _MANY:
-            line = Finding(f"{many} checks", found.state, f"wait for this: {found.seen}", found.to_do)
-            folded[line.name, line.seen] = line
-        else:
-            folded[found.name, found.seen] = found
-    return tuple(folded.values())
+        alike.setdefault((found.state, found.seen), []).append(found)
+    return tuple(
+        replace(one, name=f"{one.name} and {len(more)} more") if more else one for one, *more in alike.values()
+    )
 
 
 def summary(findings: Sequence[Finding]) -> str:

@@ -3,7 +3,6 @@
 No way waits longer than the look lasts, and what cannot be read is `Unread`, with one line why.
 """
 
-import grp
 import json
 import os
 import pwd
@@ -17,7 +16,6 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -183,13 +181,10 @@ class Look:
         return Place(facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_mtime)
 
     def text(self, path: str | Path) -> str:
-        """Return a plain file's text, a mebibyte at most. A pipe or a device is not waited for."""
+        """Return a file's text, a mebibyte at most."""
         place = self.place(path)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise Unread(f"{path} is no plain file")
+            with Path(path).open("rb") as file:
                 return untrusted.text_of(file.read(_LARGEST_FILE))
         except OSError as error:
             raise Unread(f"{path} ({place}) cannot be read: {error.strerror}") from error
@@ -241,13 +236,6 @@ class Look:
             return _USUAL_ACCOUNT
 
     @property
-    def groups(self) -> frozenset[str]:
-        """The names of the service account's groups; a group without a name is left out."""
-        names = {group.gr_gid: group.gr_name for group in grp.getgrall()}
-        numbers = os.getgrouplist(self.account.pw_name, self.account.pw_gid)
-        return frozenset(names[number] for number in numbers if number in names)
-
-    @property
     def storage_folder(self) -> Path:
         """The storage folder that this machine's settings name."""
         return self.agent.storage if self.role is MachineRole.NODE else self.settings.storage.folder
@@ -265,7 +253,8 @@ class Look:
     def ask(self, path: str, *, token: str = "") -> connection.HttpAnswer:
         """Ask control a question."""
         ca_file = self.agent.ca_file if self.role is MachineRole.NODE else self.settings.client.ca_file
-        return connection.ask(self.url, path, ca_file, within_s=self.left_s, token=token)
+        # Time is left to tell of a server that hangs.
+        return connection.ask(self.url, path, ca_file, within_s=0.7 * self.left_s, token=token)
 
     @property
     def health(self) -> connection.HttpAnswer:
@@ -302,25 +291,15 @@ def _agent_settings() -> "AgentSettings":
         from gleaner.agent.settings import AgentSettings
     except ModuleNotFoundError as error:
         raise Unread(f"{error.name}, which agents need, is not installed here", is_missing=True) from error
+    file = None
     try:
         file = read_toml(agent_file(), missing="no such file")
-    except InputError as error:
-        raise Unread(str(error)) from error
-    try:
         return AgentSettings()
     except ValidationError as error:
-        place = file.place([str(part) for part in error.errors()[0]["loc"]])
+        place = file.place([str(part) for part in error.errors()[0]["loc"]]) if file else ""
         raise Unread(table_complaint(AgentSettings, error.errors()[0], place=place)) from error
-    except (OSError, ValueError) as error:
-        raise Unread(one_line(f"{agent_file()}: {error}")) from error
-
-
-def installed_version() -> str:
-    """Return the installed version of Gleaner."""
-    try:
-        return version("gleaner-hpc")
-    except PackageNotFoundError:
-        return "unknown"
+    except (InputError, OSError, ValueError) as error:
+        raise Unread(one_line(str(error))) from error
 
 
 def agent_file() -> Path:

@@ -18,8 +18,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-_NOTES_S = 0.5
-_LONGEST_NOTE = 64
 _LOCKED_S = 2.0
 """A lock that is held for longer keeps control from its work."""
 
@@ -27,7 +25,7 @@ _LOCKED_S = 2.0
 def storage(folder: str) -> dict[str, Any]:
     """Return the facts of the storage folder; `trouble` is the step of a save that fails, and why."""
     from gleaner.agent.checkpoints.interface import StorageError
-    from gleaner.agent.checkpoints.storage_root import DRAFTS, KEY_NOTE, StorageNumber, storage_number
+    from gleaner.agent.checkpoints.storage_root import DRAFTS, StorageNumber, storage_number
 
     root = Path(folder)
     facts, space = os.stat(f"{root}/."), os.statvfs(root)  # noqa: PTH116 - the dot fails for whoever may not enter
@@ -42,27 +40,13 @@ def storage(folder: str) -> dict[str, Any]:
         "free_files": space.f_favail if space.f_files else sys.maxsize,
         "foreign": [path.name for name in (DRAFTS, "agents", "jobs", "images", "inputs")
                     if (path := root / name).exists() and path.lstat().st_uid != facts.st_uid],
-        "key_notes": _key_notes(root / "agents", KEY_NOTE), "trouble": "", "wrote_s": 0.0,
+        "trouble": "", "wrote_s": 0.0,
     }  # fmt: skip
     if found["is_set_up"]:
         began_s = time.monotonic()
         found["trouble"] = _try_writes(root / DRAFTS)
         found["wrote_s"] = time.monotonic() - began_s
     return found
-
-
-def _key_notes(folder: Path, end: str) -> dict[str, tuple[str, float]]:
-    """Return by node the fingerprint of its key of user jobs, and the time of its note; as many as a moment allows."""
-    notes: dict[str, tuple[str, float]] = {}
-    ends_s = time.monotonic() + _NOTES_S
-    for path in folder.glob(f"*{end}"):
-        if time.monotonic() > ends_s:
-            break
-        with suppress(OSError):
-            if not path.is_symlink() and path.is_file():
-                text = path.read_text("ascii", "replace")[:_LONGEST_NOTE]
-                notes[path.name.removesuffix(end)] = text, path.stat().st_mtime
-    return notes
 
 
 def _try_writes(drafts: Path) -> str:

@@ -1,10 +1,9 @@
 """The answers that setup needs, a model for each role, and the file that carries some of them to other machines."""
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 CA_FILE = "/etc/gleaner/tls/ca.pem"
 JOIN_FILE = "/etc/gleaner/join.json"
@@ -14,16 +13,12 @@ class SetupRefused(Exception):
     """Setup cannot continue. One line that tells why, and the cure."""
 
 
-def _host(host: str) -> str:
-    return str(address_in(host) or host)
-
-
 FilePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._@+-]+)+$", description="an absolute path")]
 AccountName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="the name of an account")]
 AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # not root's
-Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9:])?$"), AfterValidator(_host)]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$")]
 Url = Annotated[
-    str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+:[0-9]{1,5}$", description="an address like https://HOST:8642")
+    str, Field(pattern=r"^https?://[A-Za-z0-9.-]+:[0-9]{1,5}$", description="an address like https://HOST:8642")
 ]
 Authority = Annotated[str, Field(pattern=r"^$|-----BEGIN CERTIFICATE-----", description="a certificate in PEM")]
 
@@ -75,13 +70,7 @@ class ControlAnswers(SiteAnswers, frozen=True):
     @property
     def url(self) -> str:
         """Control's address."""
-        host = self.hosts[0]
-        return f"https://{f'[{host}]' if ':' in host else host}:{self.port}"
-
-    @property
-    def listens_at(self) -> str:
-        """The address at which control listens: all of IPv4; with an address of IPv6, `::`, which is both."""
-        return "::" if any(":" in host for host in self.hosts) else "0.0.0.0"  # noqa: S104 - with TLS
+        return f"https://{self.hosts[0]}:{self.port}"
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -107,14 +96,4 @@ def read_join(name: str, text: str) -> JoinFile:
     try:
         return JoinFile.model_validate_json(text)
     except ValidationError as error:
-        raise SetupRefused(
-            f"{name} is no file of glean setup control: copy {JOIN_FILE} from control's machine"
-        ) from error
-
-
-def address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a host is named by; None for a name. One of a single link (`fe80::1%eth0`) is none."""
-    try:
-        return None if "%" in host else ipaddress.ip_address(host)
-    except ValueError:
-        return None
+        raise SetupRefused(f"{name} is no join file: copy {JOIN_FILE} from control's machine") from error

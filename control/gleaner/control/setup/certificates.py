@@ -5,7 +5,7 @@ The authority's key stays on control's machine, for root alone: so a new certifi
 
 import time
 
-from gleaner.control.setup.answers import CA_FILE, ControlAnswers, SetupRefused, address_in
+from gleaner.control.setup.answers import CA_FILE, ControlAnswers, SetupRefused
 from gleaner.control.setup.own_files import Command, OwnFile, TargetMachine, Wanted, read
 
 TLS = "/etc/gleaner/tls"
@@ -25,9 +25,9 @@ def certificates(machine: TargetMachine, answers: ControlAnswers) -> Wanted:
         if machine.find(path) and _ISSUER not in (issuer or ""):
             raise SetupRefused(f"{path} is foreign: move it and its key away, or name it with --certificate and --key")
     names = (*answers.hosts, "localhost", "127.0.0.1")
-    listed = ",".join(f"IP:{name}" if address_in(name) else f"DNS:{name}" for name in names)
+    listed = ",".join(f"IP:{name}" if _is_address(name) else f"DNS:{name}" for name in names)
     ends = ("openssl", "verify", "-attime", str(int(time.time() + _RENEW_S)), "-CAfile", ca)
-    hosts = [("-verify_ip" if address_in(name) else "-verify_hostname", name) for name in answers.hosts]
+    hosts = [("-verify_ip" if _is_address(name) else "-verify_hostname", name) for name in answers.hosts]
     has_authority = read(*ends, ca) is not None
     is_done = (
         has_authority
@@ -52,3 +52,7 @@ def certificates(machine: TargetMachine, answers: ControlAnswers) -> Wanted:
             Command("certificate", (make, own, show), (("rm", "-f", key, certificate),), is_done),
         ),
     )
+
+
+def _is_address(host: str) -> bool:
+    return set(host) <= set("0123456789.")

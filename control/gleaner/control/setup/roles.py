@@ -50,8 +50,7 @@ def _shipped(path: str, mode: int = 0o644, kind: str = "file", **values: object)
 
 def control_settings(answers: ControlAnswers, prefix: str = "/opt/gleaner") -> OwnFile:
     """Return control's settings. `prefix` is the folder of the installed program."""
-    own = {"listens_at": answers.listens_at, "agents_port": answers.port + 1, "prefix": prefix,
-           "certificate": answers.certificate or CERTIFICATE,
+    own = {"agents_port": answers.port + 1, "prefix": prefix, "certificate": answers.certificate or CERTIFICATE,
            "key": answers.key or KEY}  # fmt: skip
     text = shipped.content(SETTINGS, **(answers.model_dump() | own))
     ca = answers.ca if answers.certificate else CA_FILE

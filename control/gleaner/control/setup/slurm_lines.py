@@ -29,13 +29,30 @@ class SlurmLines:
 
 def read_config(text: str) -> Settings:
     """Return the settings that `scontrol show config` prints; those that are not set are left out."""
-    found = re.findall(r"^([\w\[\]]+)\s*=\s*(.*?)\s*$", text, re.MULTILINE)
-    return {key.partition("[")[0]: value for key, value in found if value.lower() not in _UNSET}
+    found: dict[str, str] = {}
+    for key, value in re.findall(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
+        if value.lower() not in _UNSET:
+            found[key] = f"{found[key]},{value}" if key in found else value  # Epilog[0] and Epilog[1]
+    return found
+
+
+def read_records(text: str) -> Iterator[dict[str, str]]:
+    """Yield the records of `scontrol --oneliner`. The first value of a key counts: a comment may hold anything."""
+    for line in text.splitlines():
+        if found := dict(reversed(re.findall(r"(\w+)=(\S*)", line))):
+            yield found
 
 
 def read_partitions(text: str) -> tuple[Settings, ...]:
     """Return the partitions that `scontrol --oneliner show partition` prints."""
-    return tuple(dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if "PartitionName=" in line)
+    return tuple(one for one in read_records(text) if "PartitionName" in one)
+
+
+def missing_lines(
+    config: Settings, regular: Sequence[Settings], account: str, *, has_partition: bool
+) -> list[tuple[str, str]]:
+    """Return the lines for slurm.conf that are missing, each after what it does to regular jobs."""
+    return [*_others(config), *_preemption(config, regular, account, has_partition=has_partition)]
 
 
 def slurm_lines(config: Settings, partitions: Sequence[Settings], account: str) -> SlurmLines:

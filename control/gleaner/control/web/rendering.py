@@ -17,9 +17,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from gleaner.agent.common.installed_version import installed_version
 from gleaner.agent.common.quantities import in_words, size
 from gleaner.control.api.access import Caller
-from gleaner.control.api.health import installed_version
 from gleaner.control.api.problems import answer_to
 from gleaner.control.input_errors import visible
 from gleaner.control.web.session import form_token, session_of

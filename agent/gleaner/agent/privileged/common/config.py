@@ -6,7 +6,6 @@
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import hmac
 import os
 import re
 from typing import Any, NamedTuple
@@ -17,8 +16,6 @@ from . import mount_folders
 CONFIG_FILE = "/etc/gleaner/privileged.json"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
 _LEAST_KEY_BYTES = 32
-_FINGERPRINT_OF = b"the fingerprint of the key of user jobs"
-_FINGERPRINT_DIGITS = 16
 
 
 class Misconfigured(Exception):
@@ -130,16 +127,6 @@ def key(settings: Config) -> bytes:
     if len(content) < _LEAST_KEY_BYTES:
         raise Misconfigured(f"{path} is too short for a key: at least {_LEAST_KEY_BYTES} random bytes are wanted")
     return content
-
-
-def key_fingerprint(settings: Config) -> str:
-    """Return a short number by which two nodes know if they have the same key; empty if there is no key to use."""
-    if not settings.user_jobs_key:
-        return ""
-    try:
-        return hmac.new(key(settings), _FINGERPRINT_OF, "sha256").hexdigest()[:_FINGERPRINT_DIGITS]
-    except Misconfigured:
-        return ""
 
 
 def _read_root_file(path: str, forbidden: int, rule: str) -> bytes:

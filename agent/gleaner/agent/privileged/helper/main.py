@@ -119,11 +119,7 @@ class Helper:
             owner(uid)  # any request is refused unless the uid is an ordinary user's
         if do == "facts":
             request.check_fields(message)
-            known = {
-                "user_jobs_key": config.key_fingerprint(settings),
-                "images": sorted(image_store.named_images(settings)),
-            }
-            return {**containers.facts(settings), **known}, None
+            return {**containers.facts(settings), "images": sorted(image_store.named_images(settings))}, None
         if do == "admit":
             number = request.check_fields(message, slurm_job=is_number)["slurm_job"]
             return self._users(do).admit(owner(uid), number), None

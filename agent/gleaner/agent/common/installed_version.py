@@ -1,0 +1,11 @@
+"""The version of Gleaner that is installed."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def installed_version() -> str:
+    """Return the installed distribution's version; `unknown` when run from files that were never installed."""
+    try:
+        return version("gleaner-hpc")
+    except PackageNotFoundError:
+        return "unknown"
