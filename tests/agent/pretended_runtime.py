@@ -26,7 +26,6 @@ from gleaner.agent.runtime.interface import (
     ImageRefused,
     RuntimeFacts,
     RuntimeFault,
-    Usage,
 )
 
 STEP_S = 0.01
@@ -134,7 +133,7 @@ class PretendedRuntime:
         """The reason why its processes cannot be saved; empty if they can."""
         self.unsavable_after_s = 0.0
         """The time that a save takes to find that reason."""
-        self.memory_bytes = 1_000_000
+        self.used_bytes = 1_000_000
         self.first_lines = ["start"]
         self.lines_in_two_parts = False
         """Each line's end is written only together with the next line."""
@@ -307,8 +306,8 @@ class PretendedRuntime:
         self._clock.pause(self.remove_takes_s)
         self.left_over.pop(container, None)
 
-    def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
-        return {c: Usage(self.memory_bytes, 0.0) for c in containers if self._processes[c].catch_up().exited is None}
+    def memory_bytes(self, container: ContainerId) -> int | None:
+        return self.used_bytes if self._processes[container].catch_up().exited is None else None
 
     def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
         return dict(self.left_over)

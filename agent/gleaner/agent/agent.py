@@ -53,7 +53,7 @@ from gleaner.agent.node.leftovers import remove_agents_sockets, remove_container
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.reporting.spooled_report import REPORTS
-from gleaner.agent.runtime.interface import Runtime, RuntimeFault
+from gleaner.agent.runtime.interface import Runtime
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
@@ -547,13 +547,8 @@ class Agent:
     async def _measure_memory(self) -> None:
         """Measure the memory in use: it decides when saving begins, and how often a job is saved."""
         while True:
-            here = {job.container: job for job in self._jobs if job.container is not None}
-            try:
-                usages = await asyncio.to_thread(self.runtime.usage, list(here))
-                for container, usage in usages.items():
-                    here[container].memory_bytes = usage.memory_bytes
-            except RuntimeFault as error:
-                log.warning("cannot read the memory in use", reason=str(error))
+            for job in list(self._jobs):
+                await asyncio.to_thread(job.measure_memory)
             await self.clock.sleep(USAGE_EVERY_S)
 
     async def _watch_disk(self) -> None:

@@ -345,8 +345,7 @@ class Executor:
         if (container := self.container) is None:
             return
         with suppress(RuntimeFault):
-            usages = self.context.runtime.usage([container])
-            self.memory_bytes = usages[container].memory_bytes if container in usages else self.memory_bytes
+            self.memory_bytes = self.context.runtime.memory_bytes(container) or self.memory_bytes
 
     def pause_early(self) -> None:
         """Pause the job if its save has not begun. If that fails, its save will say why. Blocks."""

@@ -10,7 +10,7 @@ import structlog
 
 from gleaner.agent.checkpoints.storage_root import KEY_NOTE
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal
+from gleaner.agent.runtime.helper_client import HelperClient
 from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.system import atomic
 
@@ -28,7 +28,7 @@ def note_key(settings: Config, storage: Path, node: str, *, now_s: float) -> Non
         fingerprint = HelperClient(settings.helper_socket).ask("facts").fields.get("user_jobs_key")
         if isinstance(fingerprint, str) and fingerprint:  # an older helper tells none
             _write(storage / "agents" / f"{node}{KEY_NOTE}", fingerprint, now_s)
-    except (RuntimeFault, HelperRefusal, OSError) as error:
+    except (RuntimeFault, OSError) as error:
         log.info("the key of user jobs is not noted", reason=str(error))
 
 
