@@ -6,7 +6,7 @@ The real runtimes have tests of their own (tests/runtime); here it is the agent'
 import itertools
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gleaner.agent.checkpoints.archive import FolderArchive
@@ -281,12 +281,10 @@ class PretendedRuntime:
             (process.spec.folder / "state").write_text(str(process.count))
             process.end(85)
 
-    def writes(self, containers: Collection[ContainerId]) -> Mapping[ContainerId, int]:
-        """Return what each has written: it grows with the count, up to `silent_from`."""
-        processes = {container: self._processes[container].catch_up() for container in containers}
-        if self.writes_when_paused:
-            return {container: process.pauses for container, process in processes.items()}
-        return {container: min(process.count, self.silent_from) for container, process in processes.items()}
+    def written_bytes(self, container: ContainerId) -> int | None:
+        """Return what it has written: it grows with the count, up to `silent_from`."""
+        process = self._processes[container].catch_up()
+        return process.pauses if self.writes_when_paused else min(process.count, self.silent_from)
 
     def kill(self, container: ContainerId) -> None:
         if container in self._processes:

@@ -20,7 +20,8 @@ from gleaner.agent.privileged.common.config import Config, Misconfigured
 from gleaner.agent.privileged.helper import monitor
 from gleaner.agent.privileged.helper.main import Helper
 from gleaner.agent.privileged.helper.watchdog import is_overdue
-from gleaner.agent.runtime.log_frames import Lines, messages
+from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system import ipc
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
 

@@ -33,6 +33,7 @@ from gleaner.agent.privileged.shim import (
     written_layer,
 )
 from gleaner.agent.privileged.shim.criu_messages import field
+from gleaner.agent.reporting import output_lines
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.images import PulledImages
@@ -263,7 +264,7 @@ def packed_folder(modified: str) -> bytes:
 
 
 def container_output(content: bytes, _folder: Path) -> None:
-    lines = log_frames.Lines()
+    lines = output_lines.Lines()
     for line in [*lines.of(log_frames.messages([content])), *lines.rest()]:
         assert line == untrusted.storable(line)
 

@@ -31,10 +31,10 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.reporting.output_lines import Lines
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
-from gleaner.agent.runtime.log_frames import Lines
 
 NAMES = os.environ.get("GLEANER_TEST_NODES", " ".join(node_containers.NAMES)).split()
 IMAGE = "gleaner/runtime-test:demo"

@@ -541,12 +541,12 @@ for what in ("more", "stop"):
 
 COUNTS = """
 import os, sys
-from gleaner.agent.node.container_processes import written_bytes
+from gleaner.agent.runtime.container_processes import written_bytes
 container, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 os.setgroups([])
 os.setresgid(group, group, group)
 os.setresuid(user, user, user)
-print(written_bytes([container])[container])
+print(written_bytes(container))
 """
 
 

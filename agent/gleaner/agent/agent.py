@@ -34,7 +34,6 @@ from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.last_saves import LastSaves
 from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit, end_silent_jobs
-from gleaner.agent.job.silence import CountWrites
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import (
     AttemptRef,
@@ -47,7 +46,6 @@ from gleaner.agent.messages import (
     Registration,
     Way,
 )
-from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
 from gleaner.agent.node.leftovers import remove_agents_sockets, remove_containers, remove_folders
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
@@ -115,7 +113,6 @@ class Agent:
     """The time between the agent's planned exit and its end, in seconds."""
     clock: Clock = field(default_factory=SystemClock)
     randomness: Randomness = field(default_factory=Randomness)
-    count_writes: CountWrites = written_bytes
     exit_by_s: float = field(init=False)
     """The planned exit, seconds since the epoch; only ever lowered."""
     _shutdown_grace_s: float = field(init=False)
@@ -186,7 +183,6 @@ class Agent:
             can_save=self.can_save,
             end_s=lambda: self.end_s,
             clock=self.clock,
-            count_writes=self.count_writes,
             hard_stop_s=lambda: self._last_exit_s - self._shutdown_grace_s,
             images_allowed=settings.images_allowed,
             images_pushed=settings.images_pushed,
@@ -561,7 +557,7 @@ class Agent:
         self._has_measured_disk.set()
         while True:
             await guard.look(self._jobs)
-            await end_silent_jobs(self._jobs, self.count_writes)
+            await end_silent_jobs(self._jobs)
             await self.clock.sleep(DISK_EVERY_S)
 
     def _vacate(self, why: str) -> None:

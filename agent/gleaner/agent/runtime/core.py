@@ -4,9 +4,8 @@ An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_
 passes between root's shim and the agent in the same way, whoever started the container (`criu_streams`).
 """
 
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import NamedTuple
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
-from gleaner.agent.privileged.common.processes import cgroup_counters
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
+from gleaner.agent.runtime import container_processes
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.criu_streams import (
     DESCRIPTORS_PART,
@@ -44,7 +43,6 @@ from gleaner.agent.system.ipc import HandshakeFailed
 
 _END = 0
 """The stream number of the last frame of the helper's logs."""
-_CGROUP = re.compile(r"^\d+:(.*?):(.*/(?:docker-)?([^/\n]+?)(?:\.scope)?)$", re.MULTILINE)
 
 
 class End(NamedTuple):
@@ -190,23 +188,10 @@ class ContainerRuntime(Runtime):
         self.signal(container, "SIGKILL")
 
     def memory_bytes(self, container: ContainerId) -> int | None:
-        """Return the memory that a checkpoint would have to write, by its cgroup: without file cache."""
-        for process in Path("/proc").glob("[0-9]*/cgroup"):
-            with suppress(OSError):
-                lines = _CGROUP.findall(process.read_text(errors="replace"))
-                paths = {one: path for names, path, last in lines if last == container for one in names.split(",")}
-                if paths:
-                    return _memory_bytes(paths)
-        return None
+        return container_processes.memory_bytes(container)
 
-
-def _memory_bytes(paths: Mapping[str, str]) -> int:
-    """Return the memory in use in a cgroup; `paths` are its paths by controller, "" for version 2 (cgroups(7))."""
-    if "memory" in paths:
-        counters = cgroup_counters(f"/sys/fs/cgroup/memory{paths['memory']}", "memory.stat")
-        return counters.get("total_rss", 0) + counters.get("total_shmem", 0)
-    counters = cgroup_counters(f"/sys/fs/cgroup{paths['']}", "memory.stat")
-    return counters.get("anon", 0) + counters.get("shmem", 0)
+    def written_bytes(self, container: ContainerId) -> int | None:
+        return container_processes.written_bytes(container)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ errors (`docker_runtime.translate_errors`).
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import docker.errors
@@ -54,45 +54,11 @@ def count_changes(api: Any, container: str, *, most: int) -> int:
     return count
 
 
-class AttachedOutput:
-    """A container's output from now on, as Docker's frames, as soon as it is written.
+def attach(api: Any, container: str, *, connect_s: float) -> Iterator[bytes]:
+    """Return a container's output from now on, as Docker's frames, as soon as it is written.
 
-    When a mebibyte of it is unread, the engine lets the container wait. The connection is closed at the end, even when
-    nobody has read any of it.
-
-    This is no generator: a generator that was never begun runs no `finally`. urllib3's answer must be closed before
-    the connection that it reads from, or urllib3 complains in the agent's log ("Exception ignored in: <HTTPResponse
-    ...>").
+    When a mebibyte of it is unread, the engine lets the container wait. To drop the iterator closes the connection.
     """
-
-    def __init__(self, api: Any, container: str) -> None:
-        self._connection = api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
-        api._disable_socket_timeout(self._connection)  # a workload may be silent for hours
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._connection is None:
-            raise StopIteration
-        try:
-            chunk: bytes = self._connection.read(CHUNK_BYTES)
-        except BaseException:
-            self.close()
-            raise
-        if not chunk:
-            self.close()
-            raise StopIteration
-        return chunk
-
-    def close(self) -> None:
-        """End the connection; a second call is no error."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(OSError, ValueError):
-                connection._response.close()
-            with suppress(OSError, ValueError):
-                connection.close()
-
-    def __del__(self) -> None:
-        self.close()
+    params = {"stdout": 1, "stderr": 1, "stream": 1}  # without an upgrade the frames are the answer's body
+    answer = request(api, "POST", container, "attach", params=params, stream=True, timeout=(connect_s, None))
+    return iter(partial(answer.raw.read1, CHUNK_BYTES), b"")

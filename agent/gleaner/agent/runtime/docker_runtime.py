@@ -29,7 +29,7 @@ from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim import unsavable
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
 from gleaner.agent.runtime.core import ContainerRuntime, End, start_error
-from gleaner.agent.runtime.docker_raw import AttachedOutput, count_changes, follow, request
+from gleaner.agent.runtime.docker_raw import attach, count_changes, follow, request
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
@@ -301,7 +301,7 @@ class DockerRuntime(ContainerRuntime):
 
     def _attach(self, container: ContainerId) -> None:
         with translate_errors(f"cannot attach to {container[:12]}"):
-            self._attached_outputs[container] = AttachedOutput(self._api, container)
+            self._attached_outputs[container] = attach(self._api, container, connect_s=PATIENCE_S)
 
     def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
         """Start it. A restore takes as long as its memory is read."""

@@ -242,6 +242,10 @@ class Runtime(Protocol):
         run."""
         ...
 
+    def written_bytes(self, container: ContainerId) -> int | None:
+        """Return how much the container's processes have written, anywhere; None if that is not known."""
+        ...
+
     def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
         """Return the labels of every container on this node that carries `LABEL_AGENT`, ended ones too."""
         ...

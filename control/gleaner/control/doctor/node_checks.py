@@ -271,7 +271,7 @@ def disks(look: Look) -> Finding:
     with suppress(Unread):
         if agent.runtime != "criu":
             places[str(_engine(look)["DockerRootDir"])] = agent.disk_reserve_mib
-    places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - containerd copies the memory of restored jobs there
+    places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - root's programs and images on their way in need some
     for path, least_mib in places.items():
         with suppress(FileNotFoundError):
             room = os.statvfs(path)
