@@ -173,7 +173,6 @@ class Control:
             kill_wait_s=kill_wait_s,
             clock=self.clock,
             randomness=Randomness(random.Random(name)),
-            count_writes=self.runtime.writes,
         )
 
     def brief(self, name: str, *, computes_s: float = 1.0, **given: Any) -> Agent:

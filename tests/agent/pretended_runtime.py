@@ -6,7 +6,7 @@ The real runtimes have tests of their own (tests/runtime); here it is the agent'
 import itertools
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gleaner.agent.checkpoints.archive import FolderArchive
@@ -26,7 +26,6 @@ from gleaner.agent.runtime.interface import (
     ImageRefused,
     RuntimeFacts,
     RuntimeFault,
-    Usage,
 )
 
 STEP_S = 0.01
@@ -134,7 +133,7 @@ class PretendedRuntime:
         """The reason why its processes cannot be saved; empty if they can."""
         self.unsavable_after_s = 0.0
         """The time that a save takes to find that reason."""
-        self.memory_bytes = 1_000_000
+        self.used_bytes = 1_000_000
         self.first_lines = ["start"]
         self.lines_in_two_parts = False
         """Each line's end is written only together with the next line."""
@@ -282,12 +281,10 @@ class PretendedRuntime:
             (process.spec.folder / "state").write_text(str(process.count))
             process.end(85)
 
-    def writes(self, containers: Collection[ContainerId]) -> Mapping[ContainerId, int]:
-        """Return what each has written: it grows with the count, up to `silent_from`."""
-        processes = {container: self._processes[container].catch_up() for container in containers}
-        if self.writes_when_paused:
-            return {container: process.pauses for container, process in processes.items()}
-        return {container: min(process.count, self.silent_from) for container, process in processes.items()}
+    def written_bytes(self, container: ContainerId) -> int | None:
+        """Return what it has written: it grows with the count, up to `silent_from`."""
+        process = self._processes[container].catch_up()
+        return process.pauses if self.writes_when_paused else min(process.count, self.silent_from)
 
     def kill(self, container: ContainerId) -> None:
         if container in self._processes:
@@ -307,8 +304,8 @@ class PretendedRuntime:
         self._clock.pause(self.remove_takes_s)
         self.left_over.pop(container, None)
 
-    def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
-        return {c: Usage(self.memory_bytes, 0.0) for c in containers if self._processes[c].catch_up().exited is None}
+    def memory_bytes(self, container: ContainerId) -> int | None:
+        return self.used_bytes if self._processes[container].catch_up().exited is None else None
 
     def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
         return dict(self.left_over)

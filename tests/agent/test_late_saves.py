@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.messages import Message, NodeRates, Saved, Way
-from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, RuntimeFault, Usage
+from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, RuntimeFault
 from gleaner.agent.timing import save_cost
 from gleaner.agent.timing.save_cost import MIB, Load, SaveEstimates
 from gleaner.control.queue import jobs, node_rates, queries
@@ -288,7 +288,7 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
         "save_bandwidth_mib_s": 10_000,
     }
     agent = control.agent("a1", lives_s=FAR_S, **given)
-    pause, usage = control.runtime.pause, control.runtime.usage
+    pause, memory_bytes = control.runtime.pause, control.runtime.memory_bytes
 
     def cannot_pause(container: ContainerId) -> None:
         if container in {job.container for job in agent._jobs if job.assignment.job == bad}:
@@ -296,16 +296,16 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
             raise RuntimeFault("unable to freeze")
         pause(container)
 
-    def take_a_while(containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
+    def take_a_while(container: ContainerId) -> int | None:
         control.clock.pause(0.1)  # so the save comes second
-        return usage(containers)
+        return memory_bytes(container)
 
     def in_order(_agent: object, jobs: Iterable[Executor], event: lifecycle.Event) -> None:
         for job in sorted(jobs, key=lambda job: job.assignment.job):
             job.feed(event)
 
     monkeypatch.setattr(control.runtime, "pause", cannot_pause)
-    monkeypatch.setattr(control.runtime, "usage", take_a_while)
+    monkeypatch.setattr(control.runtime, "memory_bytes", take_a_while)
     monkeypatch.setattr(save_cost, "COLD_FIXED_S", 0.3)
     monkeypatch.setattr(save_cost, "UNKNOWN_SAFETY", 1.5)
     monkeypatch.setattr(runner.Agent, "_feed_in_order", in_order)

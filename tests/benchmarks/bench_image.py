@@ -33,7 +33,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.job.inputs import CONTENT, INPUT_PART, input_key
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, StoredInput
-from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.images import IMAGE_PART, ensure_image, image_key
 from gleaner.agent.runtime.interface import ContainerSpec
 from gleaner.agent.system import image_archive, tar_pack

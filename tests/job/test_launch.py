@@ -97,7 +97,7 @@ class Node:
         return stored.save_memory(self.runtime, begun.container, lambda: Mark(0, {})).checkpoint
 
     def is_untouched(self) -> bool:
-        used = self.runtime.usage([ContainerId("c1")]) if self.runtime._processes else {}
+        used = self.runtime.memory_bytes(ContainerId("c1")) if self.runtime._processes else None
         return not used and not self.folder.exists() and self.runtime.restores == 0
 
 

@@ -184,7 +184,6 @@ def test_the_watchdog_asks_for_it_at_once_and_goes_on(tmp_path: Path) -> None:
     watchdog = shipped.content(shipped.WATCHDOG).decode()
     (tmp_path / "watchdog").write_text(watchdog.replace("PATH=", f"PATH={tmp_path}/bin:", 1))
     environment = {
-        "GLEANER_WATCHDOG_LEAK_DIRS": f"{tmp_path}/nowhere",
         "GLEANER_WATCHDOG_PERIOD_S": "0.05",
         "GLEANER_WATCHDOG_SWEEP_ROUNDS": "3",
     }

@@ -19,7 +19,8 @@ from gleaner.agent.privileged.common.config import Config, Misconfigured
 from gleaner.agent.privileged.helper import monitor
 from gleaner.agent.privileged.helper.main import Helper
 from gleaner.agent.privileged.helper.watchdog import is_overdue
-from gleaner.agent.runtime.log_frames import Lines, messages
+from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system import ipc
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
 
@@ -60,14 +61,14 @@ def test_the_service_account_is_let_in(helper: Config) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "", "a/b", 7, None, "x\0"])
-@pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "remove", "usage", "about", "logs", "wait"])
+@pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "remove", "about", "logs", "wait"])
 def test_a_container_is_a_plain_name(helper: Config, do: str, name: object) -> None:
     said = ask(helper, do=do, name=name)
     assert not said["ok"]
     assert "'name'" in said["why"]
 
 
-@pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "usage", "about", "logs"])
+@pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "about", "logs"])
 def test_a_container_that_is_not_there_is_gone(helper: Config, do: str) -> None:
     assert ask(helper, do=do, name="no-such")["kind"] == "gone"
 

@@ -13,8 +13,8 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.helper import image_store
 from gleaner.agent.privileged.helper import main as helper_main
 from gleaner.agent.runtime.helper_client import HelperClient
+from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import ImageRefused
-from gleaner.agent.runtime.runc import RuncRuntime
 
 LAYERS = (tar({"etc/seed": b"1"}), tar({"bin/pi": b"3.14159"}))
 

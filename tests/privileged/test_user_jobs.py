@@ -115,7 +115,7 @@ def test_nothing_beyond_the_job_and_nothing_in_anothers_name(node: Node, why: st
 
 
 @pytest.mark.parametrize("who", [ALICE, AGENT], ids=["a user", "the service account"])
-@pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "remove", "usage", "about", "logs", "wait", "signal"])
+@pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "remove", "about", "logs", "wait", "signal"])
 def test_the_containers_of_others_are_not_there(node: Node, who: Owner, do: str) -> None:
     node.made(BOBS, BOB)
     service = node.made("gleaner-7-1", AGENT)

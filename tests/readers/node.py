@@ -33,9 +33,9 @@ from gleaner.agent.privileged.shim import (
     written_layer,
 )
 from gleaner.agent.privileged.shim.criu_messages import field
+from gleaner.agent.reporting import output_lines
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
-from gleaner.agent.runtime.docker import has_project_quotas
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.system import ipc, untrusted
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, SizeLimit
@@ -81,12 +81,6 @@ ON_A_NODE = (
         (b"KillWait = 30 sec\n",),
     ),
     Reader("a Slurm job", a_slurm_job, (slurm_job.Unknown,), (SHOWN,)),
-    Reader(
-        "mountinfo",
-        lambda content, _: has_project_quotas("/var/lib", text_of(content)),
-        (),
-        (b"8 7 8:2 / /var rw - xfs d rw,prjquota",),
-    ),
     Reader("privileged.json", config_file, (config.Misconfigured,), (as_json({"agent_uid": 4200, "runc": "/runc"}),)),
     Reader(
         "runc's log",
@@ -270,7 +264,7 @@ def packed_folder(modified: str) -> bytes:
 
 
 def container_output(content: bytes, _folder: Path) -> None:
-    lines = log_frames.Lines()
+    lines = output_lines.Lines()
     for line in [*lines.of(log_frames.messages([content])), *lines.rest()]:
         assert line == untrusted.storable(line)
 
@@ -289,10 +283,10 @@ def pack_index(content: bytes, _folder: Path) -> None:
 AGENTS = (
     Reader("a container's output", container_output, (), (FRAMES,)),
     Reader(
-        "the list of pulled images",
-        lambda content, folder: PulledImages(at(folder, content)).read(),
+        "the record of pulled images",
+        lambda content, folder: PulledImages(at(folder, content).parent).read(),
         (),
-        (as_json({"a": {"image_id": "b", "used_s": 1.5}}),),
+        (b"b a",),
     ),
     Reader(
         "an archive's manifest", lambda content, _: manifest.parse_manifest("k", content), (ArchiveBroken,), (MANIFEST,)

@@ -16,7 +16,7 @@ from gleaner.agent.messages import Checkpoint, LogLines, Stream
 from gleaner.agent.reporting import job_log
 from gleaner.agent.reporting.client import LOG_BYTES_A_JOB, Outbox
 from gleaner.agent.reporting.job_log import BATCH_BYTES, BUFFER_BYTES, QUIET_S, JobLog, Mark, Rate, size_in_memory
-from gleaner.agent.runtime.log_frames import MOST_BYTES
+from gleaner.agent.reporting.output_lines import MOST_BYTES
 
 Output = list[tuple[int, bytes]]
 

@@ -12,8 +12,8 @@ from tests.runtime.nodes_harness import IMAGE, Node, Work, _SeenFromOutside
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.helper_client import HelperClient
+from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
-from gleaner.agent.runtime.runc import RuncRuntime
 
 LIBRARY = Path(Config(1).library) / "gleaner/agent/privileged"
 TARGET = "/node-dir"

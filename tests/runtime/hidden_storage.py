@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Published
-from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
 
 COUNTER = """
@@ -112,6 +112,6 @@ class Life:
 
 
 if __name__ == "__main__":
-    print("way", DockerRuntime("unix:///run/docker.sock")._shim is not None)
+    print("way", DockerRuntime("unix:///run/docker.sock")._handshakes is not None)
     Life(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]).run()
     print("uid", os.getuid())

@@ -31,12 +31,10 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.docker_http import Engine
-from gleaner.agent.runtime.docker_streaming import DockerShim
+from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
+from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
-from gleaner.agent.runtime.log_frames import Lines
-from gleaner.agent.runtime.runc import RuncRuntime
 
 NAMES = os.environ.get("GLEANER_TEST_NODES", " ".join(node_containers.NAMES)).split()
 IMAGE = "gleaner/runtime-test:demo"
@@ -133,7 +131,10 @@ class Node:
         self.engine.import_image_from_data(archive.getvalue(), repository=repository, tag=tag, changes=changes)
         if self.kind == "criu":
             self.import_image(name)
-        return Engine(self.url).image_id(name)
+        return self.image_id(name)
+
+    def image_id(self, name: str) -> str:
+        return str(self.engine.inspect_image(name)["Id"])  # type: ignore[no-untyped-call]
 
     def import_image(self, name: str) -> None:
         """Have the helper unpack an image of the engine's."""
@@ -161,7 +162,7 @@ def _runtime(kind: str, url: str, root: Path) -> Any:
 
     def shimmed() -> DockerRuntime:
         made = DockerRuntime(url)
-        vars(made)["_shim"] = DockerShim(Engine(url), settings)
+        vars(made)["_handshakes"] = Path(settings.handshakes)
         return made
 
     return AsAccount(shimmed, USER)

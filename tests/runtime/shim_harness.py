@@ -4,15 +4,17 @@ import contextlib
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import docker
 from demo import nsenter
 from tests.runtime.nodes_harness import IMAGE, Node, our_labels, wait_for
 
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.docker_http import Engine
-from gleaner.agent.runtime.docker_streaming import RUNTIME
+from gleaner.agent.runtime.docker_raw import request
+from gleaner.agent.runtime.docker_runtime import RUNTIME
 
 PYTHON = "/opt/gleaner/bin/python"
 OWN = Path("/run/gleaner-root")
@@ -27,6 +29,37 @@ while True:
     count += 1
     time.sleep(0.05)
 """
+
+
+class Engine:
+    """Docker's API, with the names that these tests use."""
+
+    def __init__(self, url: str) -> None:
+        self._api = docker.APIClient(base_url=url, version="auto", timeout=120)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def create(self, name: str, *, host: Mapping[str, Any], annotations: Any = None, **config: Any) -> str:
+        host_config = self._api.create_host_config(network_mode="none", **host)
+        host_config |= {"Annotations": annotations} if annotations else {}
+        return str(self._api.create_container(name=name, host_config=host_config, **config)["Id"])
+
+    def wait(self, container: str) -> int:
+        return int(self._api.wait(container)["StatusCode"])
+
+    def inspect(self, container: str) -> Any:
+        return self._api.inspect_container(container)
+
+    def stats(self, container: str) -> Any:
+        return self._api.stats(container, stream=False)
+
+    def remove(self, container: str) -> None:
+        self._api.remove_container(container, force=True)
+
+    def create_checkpoint(self, container: str, name: str) -> None:
+        body = {"CheckpointID": name, "CheckpointDir": "", "Exit": False}
+        request(self._api, "POST", container, "checkpoints", json=body)
 
 
 class Shimmed:

@@ -18,9 +18,9 @@ from tests.readers.changes import VALUES, changed
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.runtime import core
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
-from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.docker_streaming import RUNTIME
+from gleaner.agent.runtime.docker_runtime import RUNTIME, DockerRuntime
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
     CannotStart,
@@ -40,7 +40,7 @@ GOOD = (
     VERSION | {"Driver": "overlay2", "DockerRootDir": "/nowhere", "NCPU": 2, "Runtimes": {"runc": {}}, "SizeRw": 7},
     {"Id": "c", "Image": "sha256:1", "State": STATE, "Name": "/c", "Mounts": [{"Destination": "/job"}], "Warnings": []},
     [{"Id": "c", "Labels": {"a": "b"}, "Path": "/x", "Kind": 2}],
-    {"StatusCode": 137, "memory_stats": {"stats": {"anon": 5}}, "cpu_stats": {"cpu_usage": {"total_usage": 9}}},
+    {"StatusCode": 137, "SizeRw": 7},
 )
 SPEC = ContainerSpec("c", "a/b:1", ("true",), {}, cpus=1, memory_mib=100, folder=Path("/nowhere"), labels={})
 C = ContainerId("c")
@@ -54,7 +54,6 @@ CALLS: dict[str, Callable[[DockerRuntime], object]] = {
     "logs": lambda docker: list(docker.logs(C)),
     "wait": lambda docker: docker.wait(C),
     "was_out_of_memory": lambda docker: docker.was_out_of_memory(C),
-    "usage": lambda docker: docker.usage([C]),
     "ours": lambda docker: docker.our_containers(),
     "places": lambda docker: docker.data_folders(),
     "written": lambda docker: docker.disk_use(C, most_inodes=100),
@@ -88,7 +87,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyEngine]:
             if length is not None:
                 self.rfile.read(int(length))
             body = json.dumps(VERSION).encode() if self.path == "/version" else found.body
-            self.send_response(200 if self.path == "/version" else found.status)
+            gone = 404 if self.command == "DELETE" else found.status  # else a container is removed for ever
+            self.send_response(200 if self.path == "/version" else gone)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Connection", "close")  # a body that was not read must not be taken for a request
             self.end_headers()
@@ -147,8 +147,9 @@ def attempt(engine: AnyEngine, call: str) -> None:
         assert "\n" not in str(error)
 
 
-SAVED = {
+SAVED = GOOD[0] | {
     "Id": "c",
+    "Mounts": [{"Destination": "/job"}],
     "Name": "/c",
     "State": STATE | {"Running": True, "Paused": True},
     "HostConfig": {"Runtime": RUNTIME},
@@ -157,19 +158,16 @@ SAVED = {
 
 @pytest.mark.parametrize("bug", [KeyError("size"), TypeError("no number")])
 def test_an_error_of_our_own_in_a_save_or_a_restore_is_no_fault_of_the_engine(
-    engine: AnyEngine, bug: Exception
+    engine: AnyEngine, bug: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken for a fault of the node, it would cost nodes and be seen by nobody."""
 
-    class Broken:
-        @staticmethod
-        def save(*_: object, **__: object) -> None:
-            raise bug
+    def broken(*_: object) -> None:
+        raise bug
 
-        annotations = restore = save
-
+    monkeypatch.setattr(core, "during_handshake", broken)
     docker = DockerRuntime(engine.url, user=(1, 1))
-    vars(docker)["_shim"] = Broken
+    vars(docker)["_handshakes"] = Path("/nowhere")
     engine.body, engine.status = json.dumps(SAVED).encode(), 200
     with pytest.raises(type(bug)):
         docker.checkpoint(C, cast("FolderDraft", None))
@@ -180,4 +178,4 @@ def test_an_error_of_our_own_in_a_save_or_a_restore_is_no_fault_of_the_engine(
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing that the engine may learn a moment later."""
-    monkeypatch.setattr("gleaner.agent.runtime.docker._OOM_KNOWN_WITHIN_S", 0.0)
+    monkeypatch.setattr("gleaner.agent.runtime.docker_runtime._OOM_KNOWN_WITHIN_S", 0.0)

@@ -11,7 +11,7 @@ from tests.runtime.nodes_harness import USER, Work
 
 from gleaner.agent.runtime import factory
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
-from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 
@@ -30,9 +30,11 @@ def test_an_engine_that_is_not_there_gives_one_clear_line(tmp_path: Path) -> Non
 def without_shim(driver: str = "overlay2") -> DockerRuntime:
     """An engine that could save, and has no runtime of ours."""
     made = DockerRuntime("unix:///engine", user=USER)
-    told = {"Driver": driver, "DockerRootDir": "/var/lib/docker", "Runtimes": ["runc"]}
-    vars(made)["_engine"] = types.SimpleNamespace(
-        version=lambda: {"Version": "26.1.5", "Experimental": True}, info=lambda: told, image_names=lambda: ("pi:1",)
+    told = {"Driver": driver, "DockerRootDir": "/var/lib/docker", "Runtimes": ["runc"], "NCPU": 2}
+    vars(made)["_api"] = types.SimpleNamespace(
+        version=lambda: {"Version": "26.1.5", "Experimental": True},
+        info=lambda: told,
+        images=lambda: [{"RepoTags": ["pi:1"]}],
     )
     return made
 
@@ -85,7 +87,7 @@ def test_only_what_our_runtime_saved_is_restored_and_only_by_it(work: Work) -> N
     runtime = without_shim()
     with pytest.raises(CannotRestore, match="lacks Gleaner's runtime"):
         runtime.restore(work.spec("x"), work.storage.open(ours.key, ours.digest))
-    vars(runtime)["_shim"] = object()
+    vars(runtime)["_handshakes"] = Path("/nowhere")
     with pytest.raises(CannotRestore, match="was not saved by Gleaner's runtime"):
         runtime.restore(work.spec("x"), work.storage.open(others.key, others.digest))
 
@@ -95,16 +97,16 @@ def test_an_image_whose_load_is_broken_off_is_in_the_record_that_removes_it(
 ) -> None:
     """The engine may have it by then, and an agent that was killed says nothing more."""
     engine = mock.Mock()
-    engine.load.side_effect = KeyboardInterrupt
-    monkeypatch.setattr("gleaner.agent.runtime.docker.Engine", lambda *_, **__: engine)
-    runtime = DockerRuntime("unix:///engine", user=(1, 1), pulled_images=tmp_path / "pulled.json")
+    engine.load_image.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(DockerRuntime, "_connect", lambda *_: engine)
+    runtime = DockerRuntime("unix:///engine", user=(1, 1), pulled_images=tmp_path / "pulled")
     image_id = f"sha256:{'0' * 64}"
     with pytest.raises(KeyboardInterrupt):
         runtime.load_image(image_id, iter([b"layers"]))
-    engine.image_facts.return_value = (image_id, 7)
+    engine.inspect_image.return_value = {"Id": image_id, "Size": 7}
     assert [(image.name, image.size_bytes) for image in runtime.cached_images()] == [(image_id, 7)]
     assert runtime.drop_image(image_id)
-    engine.image_facts.side_effect = docker.errors.NotFound("gone")
+    engine.inspect_image.side_effect = docker.errors.NotFound("gone")
     assert list(runtime.cached_images()) == []
 
 
@@ -113,22 +115,22 @@ def test_a_look_at_the_images_does_not_forget_one_that_is_being_loaded(
 ) -> None:
     """The engine has it only at the end: then nothing else would ever remove it."""
     engine = mock.Mock()
-    monkeypatch.setattr("gleaner.agent.runtime.docker.Engine", lambda *_, **__: engine)
-    record = tmp_path / "pulled.json"
+    monkeypatch.setattr(DockerRuntime, "_connect", lambda *_: engine)
+    record = tmp_path / "pulled"
     runtime = DockerRuntime("unix:///engine", user=(1, 1), pulled_images=record)
     image_id = f"sha256:{'0' * 64}"
-    engine.image_facts.side_effect = docker.errors.NotFound("not yet")
+    engine.inspect_image.side_effect = docker.errors.NotFound("not yet")
 
-    def load(_: object) -> str:
+    def load(_: object) -> list[object]:
         assert list(runtime.cached_images()) == []
-        return ""
+        return []
 
-    engine.load.side_effect = load
+    engine.load_image.side_effect = load
     runtime.load_image(image_id, iter([b"layers"]))
-    engine.image_facts.side_effect = None
-    engine.image_facts.return_value = (image_id, 7)
+    engine.inspect_image.side_effect = None
+    engine.inspect_image.return_value = {"Id": image_id, "Size": 7}
     assert [image.name for image in runtime.cached_images()] == [image_id]
-    engine.image_facts.side_effect = docker.errors.NotFound("gone")
+    engine.inspect_image.side_effect = docker.errors.NotFound("gone")
     PulledImages(record).record_pull(image_id, image_id, now_s=1.0)  # long ago: an admin has removed it
     assert list(runtime.cached_images()) == []
     assert PulledImages(record).read() == {}

@@ -139,6 +139,21 @@ def test_an_engine_that_is_killed_in_a_save_leaves_the_checkpoint_before(pair: t
         vars(here).update(vars(Node(here.name, here.kind)))
 
 
+def test_an_engine_that_hangs_in_a_save_only_delays_it(node: Node, work: Work) -> None:
+    container, good = saved_once(node, work)
+
+    def hang() -> None:
+        node.run("pkill", "-STOP", "-x", "dockerd")
+        threading.Timer(5, node.run, ("pkill", "-CONT", "-x", "dockerd")).start()
+
+    assert save_interrupted(node, work, container, hang) == []
+    node.runtime.unpause(container)
+    reached = len(work.lines)
+    wait_for(lambda: len(work.lines) > reached + 20, "the job to go on")
+    work.end(node, container)
+    goes_on(node, work, good)
+
+
 def is_up(name: str) -> bool:
     """Return True if the node's engine and its helper answer."""
     try:

@@ -12,8 +12,7 @@ from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 
 from gleaner.agent.node.disk_usage import deleted_open_files
 from gleaner.agent.privileged.common.disk_usage import DiskUse
-from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.images import PulledImages, prune
 from gleaner.agent.runtime.interface import ContainerId, ImageMissing, ImageRefused
 
@@ -134,20 +133,18 @@ def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Wo
 
 
 @pytest.mark.parametrize("kind", ["shim"])
-def test_a_quota_is_asked_for_only_where_there_are_any_and_an_engine_that_has_none_still_starts_jobs(
+def test_an_engine_that_cannot_limit_what_a_container_writes_still_starts_jobs_and_is_asked_once(
     node: Node, work: Work
 ) -> None:
     """The kernel of the tests' machines has no quotas of XFS: what can be seen here is the engine's no."""
     with_limit = dataclasses.replace(work.spec("print(1)"), disk_mib=100)
     runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER)
-    assert runtime._storage_opt(with_limit) is None
-    vars(runtime)["_has_quotas"] = True
-    assert runtime._storage_opt(with_limit) == {"size": "100m"}
-    assert runtime._storage_opt(work.spec("print(1)")) is None
+    assert runtime._host_options(with_limit)["storage_opt"] == {"size": "100m"}
+    assert runtime._host_options(work.spec("print(1)"))["storage_opt"] is None
     work.folder(node)
     container = runtime.start(with_limit)
     assert runtime.wait(container) == 0
-    assert runtime._storage_opt(with_limit) is None
+    assert runtime._host_options(with_limit)["storage_opt"] is None
 
 
 @pytest.mark.parametrize("kind", ["shim"])
@@ -156,10 +153,10 @@ def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Nod
     names = [f"docker.io/gleaner/runtime-test-{name}:demo" for name in ("old", "in-use", "replaced", "fresh", "loaded")]
     old, in_use, replaced, fresh, loaded = names
     made = {name: node.image(name, f"/{number}") for number, name in enumerate(names)}
-    record = PulledImages(tmp_path / "pulled.json")
+    record = PulledImages(tmp_path / "pulled")
     for name, age_s in ((old, 3000), (in_use, 2000), (replaced, 1000), (fresh, 1)):
         record.record_pull(name, made[name] if name != replaced else made[old], now_s=time.time() - age_s)
-    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled_images=tmp_path / "pulled.json")
+    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled_images=tmp_path / "pulled")
     held = node.engine.create_container(in_use, ["x"])["Id"]
     try:
         everything = sum(image.size_bytes for image in runtime.cached_images())
@@ -167,9 +164,8 @@ def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Nod
         gone = prune(runtime, unused_for_s=600, enough=lambda _: False, now_s=time.time())
         assert [image.name for image in gone] == [old]
         assert set(record.read()) == {in_use, fresh}
-        engine = Engine(f"unix://{node.root}/run/docker.sock")
         for name in (in_use, replaced, fresh, loaded):
-            assert engine.image_id(name) == made[name]
+            assert node.image_id(name) == made[name]
     finally:
         node.engine.remove_container(held)
         for name in names[1:]:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.runtime.account_harness import acting_as
 from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
+from tests.runtime.shim_harness import Engine
 from tests.runtime.test_conformance import COUNTER
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.criu_streams import during_handshake, save
-from gleaner.agent.runtime.docker_http import Engine
 from gleaner.agent.runtime.interface import (
     LABEL_END,
     LABEL_SLURM_JOB,

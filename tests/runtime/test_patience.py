@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import requests
 
 from gleaner.agent.privileged.common import freezing
-from gleaner.agent.runtime import docker_http
-from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine
-from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
+from gleaner.agent.runtime import docker_runtime
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
+from gleaner.agent.runtime.interface import ContainerId, ContainerSpec, RuntimeFault
 
 SLOW_S = 1.5
 
@@ -73,15 +71,17 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_restore_takes_as_long_as_its_memory_is_read(url: str) -> None:
-    slow = Engine(url, patience_s=1)
-    slow.start("c", patience_s=LONG_PATIENCE_S)
-    with pytest.raises(requests.ReadTimeout):
-        slow.start("c", patience_s=1)
+def test_a_restore_takes_as_long_as_its_memory_is_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_runtime, "PATIENCE_S", 1)
+    slow = DockerRuntime(url, user=(4200, 4200))
+    spec = ContainerSpec("c", "a/b:1", ("true",), {}, cpus=1, memory_mib=100, folder=Path("/nowhere"), labels={})
+    slow._start(ContainerId("c"), spec, restored=True)
+    with pytest.raises(RuntimeFault, match="timed out"):
+        slow._start(ContainerId("c"), spec, restored=False)
 
 
 def test_a_container_that_does_not_end_was_not_killed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_http, "PATIENCE_S", 1)
+    monkeypatch.setattr(docker_runtime, "PATIENCE_S", 1)
     with pytest.raises(RuntimeFault, match="does not end"):
         DockerRuntime(url, user=(4200, 4200)).kill(ContainerId("c"))
 

@@ -16,7 +16,7 @@ from tests.runtime.pretender import STEPS
 from tests.runtime.shim_harness import HANDSHAKES, PYTHON, TICKER, Shimmed
 
 from gleaner.agent.privileged.shim.main import ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.docker_streaming import RUNTIME
+from gleaner.agent.runtime.docker_runtime import RUNTIME
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.log_frames import MOST_BYTES, Lines, messages
+from gleaner.agent.reporting.output_lines import MOST_BYTES, Lines
+from gleaner.agent.runtime.log_frames import messages
 
 
 def frame(stream: int, content: bytes) -> bytes:

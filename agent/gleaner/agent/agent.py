@@ -34,7 +34,6 @@ from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.last_saves import LastSaves
 from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit, end_silent_jobs
-from gleaner.agent.job.silence import CountWrites
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import (
     AttemptRef,
@@ -47,13 +46,12 @@ from gleaner.agent.messages import (
     Registration,
     Way,
 )
-from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
 from gleaner.agent.node.leftovers import remove_agents_sockets, remove_containers, remove_folders
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.reporting.spooled_report import REPORTS
-from gleaner.agent.runtime.interface import Runtime, RuntimeFault
+from gleaner.agent.runtime.interface import Runtime
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
@@ -115,7 +113,6 @@ class Agent:
     """The time between the agent's planned exit and its end, in seconds."""
     clock: Clock = field(default_factory=SystemClock)
     randomness: Randomness = field(default_factory=Randomness)
-    count_writes: CountWrites = written_bytes
     exit_by_s: float = field(init=False)
     """The planned exit, seconds since the epoch; only ever lowered."""
     _shutdown_grace_s: float = field(init=False)
@@ -186,7 +183,6 @@ class Agent:
             can_save=self.can_save,
             end_s=lambda: self.end_s,
             clock=self.clock,
-            count_writes=self.count_writes,
             hard_stop_s=lambda: self._last_exit_s - self._shutdown_grace_s,
             images_allowed=settings.images_allowed,
             images_pushed=settings.images_pushed,
@@ -547,13 +543,8 @@ class Agent:
     async def _measure_memory(self) -> None:
         """Measure the memory in use: it decides when saving begins, and how often a job is saved."""
         while True:
-            here = {job.container: job for job in self._jobs if job.container is not None}
-            try:
-                usages = await asyncio.to_thread(self.runtime.usage, list(here))
-                for container, usage in usages.items():
-                    here[container].memory_bytes = usage.memory_bytes
-            except RuntimeFault as error:
-                log.warning("cannot read the memory in use", reason=str(error))
+            for job in list(self._jobs):
+                await asyncio.to_thread(job.measure_memory)
             await self.clock.sleep(USAGE_EVERY_S)
 
     async def _watch_disk(self) -> None:
@@ -566,7 +557,7 @@ class Agent:
         self._has_measured_disk.set()
         while True:
             await guard.look(self._jobs)
-            await end_silent_jobs(self._jobs, self.count_writes)
+            await end_silent_jobs(self._jobs)
             await self.clock.sleep(DISK_EVERY_S)
 
     def _vacate(self, why: str) -> None:

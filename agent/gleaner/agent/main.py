@@ -93,7 +93,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings = AgentSettings()
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
-    pulled_images = settings.work / "pulled-images.json"
+    pulled_images = settings.work / "pulled-images"
     runtime = choose_runtime(
         settings.runtime,
         docker_url=settings.docker_url,

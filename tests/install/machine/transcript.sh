@@ -86,7 +86,7 @@ if [ "$stage" = 1 ]; then
     cp /etc/slurm/slurm.conf slurm.conf.before
     told sh -ec 'glean setup control --host machine --yes >lines; cat lines'
     told glean setup node --from /etc/gleaner/join.json --runtime "$way" --yes
-    [ "$way" = helper ] || told systemctl restart containerd docker
+    [ "$way" = helper ] || told systemctl restart docker
     told sh -ec 'sed -n "/^# --- slurm.conf/,/^# --- end/p" lines >>/etc/slurm/slurm.conf; ! diff slurm.conf.before /etc/slurm/slurm.conf'
     told systemctl restart slurmctld slurmd
     until_is 300 is_usable

@@ -8,10 +8,8 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job.inputs import Inputs
-from gleaner.agent.job.silence import CountWrites
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.messages import NodeFacts, Way
-from gleaner.agent.node.container_processes import written_bytes
 from gleaner.agent.node.disk_usage import DiskLimits
 from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.runtime.interface import Runtime
@@ -28,7 +26,6 @@ class JobContext:
     clock: Clock
     hard_stop_s: Callable[[], float]
     """Return the instant after which nothing is waited for: shortly before the process must exit."""
-    count_writes: CountWrites = written_bytes
     cleaner: str = "the watchdog"
     """The program that removes a container that cannot be removed from here."""
 

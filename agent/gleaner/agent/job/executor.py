@@ -345,8 +345,7 @@ class Executor:
         if (container := self.container) is None:
             return
         with suppress(RuntimeFault):
-            usages = self.context.runtime.usage([container])
-            self.memory_bytes = usages[container].memory_bytes if container in usages else self.memory_bytes
+            self.memory_bytes = self.context.runtime.memory_bytes(container) or self.memory_bytes
 
     def pause_early(self) -> None:
         """Pause the job if its save has not begun. If that fails, its save will say why. Blocks."""
@@ -440,7 +439,7 @@ class Executor:
     def _look_at_writes(self, container: ContainerId) -> None:
         """Look how much the job has written, if its silence has a limit. Before and after a save: nothing is missed."""
         if self.assignment.spec.silent_limit_s is not None:
-            written_bytes = self.context.count_writes([container]).get(container)
+            written_bytes = self.context.runtime.written_bytes(container)
             self.silence.record_look(written_bytes, self.times.slice().compute_s)
 
     def _go_on(self, container: ContainerId) -> None:

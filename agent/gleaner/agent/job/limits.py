@@ -10,7 +10,6 @@ import structlog
 from gleaner.agent.common.quantities import in_words, memory_in_words
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.executor import Executor
-from gleaner.agent.job.silence import CountWrites
 from gleaner.agent.messages import Assignment
 from gleaner.agent.node.disk_usage import DiskWatch, InTheWay, TooLarge, Verdict
 from gleaner.agent.runtime.interface import ContainerExited, ContainerId, Runtime, RuntimeFault
@@ -39,25 +38,19 @@ def end_jobs_at_limit(jobs: Sequence[Executor]) -> None:
             job.feed(event)
 
 
-async def end_silent_jobs(jobs: Sequence[Executor], count_writes: CountWrites) -> None:
+async def end_silent_jobs(jobs: Sequence[Executor]) -> None:
     """End the jobs that have computed for as long as they may without writing anything."""
-    limited = {
-        job.container: job
-        for job in jobs
-        if job.container is not None and job.is_computing and job.assignment.spec.silent_limit_s is not None
-    }
-    if not limited:
-        return
-    writes = await asyncio.to_thread(count_writes, limited)
-    for container, job in limited.items():
-        limit_s = job.assignment.spec.silent_limit_s
-        if job.container != container or not job.is_computing or limit_s is None:
+    for job in list(jobs):
+        limit_s, container = job.assignment.spec.silent_limit_s, job.container
+        if limit_s is None or container is None or not job.is_computing:
             continue
-        computed_s = job.times.slice().compute_s
-        job.silence.record_look(writes.get(container), computed_s)
-        if job.silence.length_s(computed_s) >= limit_s:
-            reason = f"silent limit {in_words(limit_s)} reached: it has printed and written nothing for so long"
-            job.feed(lifecycle.LimitPassed(reason, lifecycle.Limit.SILENCE))
+        written_bytes = await asyncio.to_thread(job.context.runtime.written_bytes, container)
+        if job.is_computing:  # a save, which writes in its name, has not begun
+            computed_s = job.times.slice().compute_s
+            job.silence.record_look(written_bytes, computed_s)
+            if job.silence.length_s(computed_s) >= limit_s:
+                reason = f"silent limit {in_words(limit_s)} reached: it has printed and written nothing for so long"
+                job.feed(lifecycle.LimitPassed(reason, lifecycle.Limit.SILENCE))
 
 
 log = structlog.get_logger()

@@ -1,13 +1,6 @@
 """The time for which a job has computed without writing anything, over its slices."""
 
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
-
-from gleaner.agent.runtime.interface import ContainerId
-
-CountWrites: TypeAlias = Callable[[Collection[ContainerId]], Mapping[ContainerId, int]]
-"""Return the bytes that the processes of each container have written. A container is left out if nobody knows."""
 
 
 @dataclass(slots=True)

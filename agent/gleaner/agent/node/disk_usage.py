@@ -18,10 +18,10 @@ import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.common.quantities import memory_in_words
-from gleaner.agent.node.container_processes import processes_of
 from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, count_disk_use
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime import images
+from gleaner.agent.runtime.container_processes import processes_of
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
 log = structlog.get_logger()

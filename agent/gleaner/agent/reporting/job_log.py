@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Checkpoint, LogLines, Stream
-from gleaner.agent.runtime.log_frames import Lines
+from gleaner.agent.reporting.output_lines import Lines
 
 BATCH = 2000
 BATCH_BYTES = 2**20

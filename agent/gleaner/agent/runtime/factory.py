@@ -6,9 +6,9 @@ from typing import Literal
 import structlog
 
 from gleaner.agent.privileged.common import config
-from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.docker_runtime import DockerRuntime
+from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
-from gleaner.agent.runtime.runc import RuncRuntime
 
 log = structlog.get_logger()
 

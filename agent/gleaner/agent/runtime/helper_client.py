@@ -1,9 +1,8 @@
 """The agent's side of the node helper (`privileged.helper.main`): one request, one connection, one answer."""
 
-import contextlib
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ _COMES_BACK_S = 60.0
 _AGAIN_S = 0.5
 
 
-class HelperRefusal(Exception):
+class HelperRefusal(RuntimeFault):
     """The helper's refusal. `kind` is start, image, mount, ended, checkpoint, gone, or fault."""
 
     def __init__(self, kind: str, why: str) -> None:
@@ -38,10 +37,10 @@ class HelperClient:
 
     path: str
 
-    def ask(self, do: str, descriptor: int | None = None, *more: int, **fields: object) -> Answer:
+    def ask(self, do: str, *descriptors: int, **fields: object) -> Answer:
         """Have a thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers.
 
-        A message carries one descriptor, so each of `more` comes in a message of its own.
+        A message carries one descriptor, so each further one comes in a message of its own.
         """
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -49,8 +48,8 @@ class HelperClient:
                 if (uid := peer(connection)) != _ROOT:
                     raise RuntimeFault(f"uid {uid} listens at {self.path}, not root")
                 helper = Handshake(connection)
-                helper.say({"do": do, **fields}, descriptor)
-                for one in more:
+                helper.say({"do": do, **fields}, *descriptors[:1])
+                for one in descriptors[1:]:
                     helper.say({}, one)
                 answer, answer_descriptor = helper.hear()
         except (OSError, HandshakeFailed) as error:
@@ -65,19 +64,12 @@ class HelperClient:
         while True:
             asked_s = time.monotonic()
             try:
-                return self.ask(do, None, **fields)
+                return self.ask(do, **fields)
+            except HelperRefusal:
+                raise
             except RuntimeFault:
                 # A helper that has kept us waiting was there until now.
                 missed_s = 0.0 if time.monotonic() > asked_s + _COMES_BACK_S else missed_s + _AGAIN_S
                 if missed_s > _COMES_BACK_S:
                     raise
                 time.sleep(_AGAIN_S)
-
-
-@contextlib.contextmanager
-def translate_errors(doing: str) -> Generator[None]:
-    """Turn a `HelperRefusal` into `RuntimeFault`. The caller catches one that means something to it before that."""
-    try:
-        yield
-    except HelperRefusal as error:
-        raise RuntimeFault(f"{doing}: {error}") from error

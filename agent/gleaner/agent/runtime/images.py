@@ -15,14 +15,14 @@ that record are ever removed; an image that an admin has loaded is not ours.
 """
 
 import fcntl
-import json
+import hashlib
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -31,9 +31,8 @@ import structlog
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.runtime.interface import CachedImage, ImageMissing, ImageRefused, NoRoom, Runtime, RuntimeFault
-from gleaner.agent.system import atomic, openat, tar_pack
+from gleaner.agent.system import openat, tar_pack
 from gleaner.agent.system.tar_policy import Hostile, Policy, SizeLimit
-from gleaner.agent.system.untrusted import json_of
 
 log = structlog.get_logger()
 
@@ -43,7 +42,6 @@ FRESH_S = 600.0
 """An image that was used more recently always stays: perhaps a job is about to begin with it."""
 _PATIENCE_S = 1800.0
 _LOOK_EVERY_S = 0.2
-_NOTE_EVERY_S = 60.0
 
 
 def file_name(image: str) -> str:
@@ -184,62 +182,60 @@ class PulledImage:
 
 
 class PulledImages:
-    """The record of pulled images, by full name, and of pushed ones, by id. All agents on a node share it."""
+    """The record of pulled images, by full name, and of pushed ones, by id. All agents on a node share it.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    It is a folder with a file for each image: its id and its name. The time of the file is that of its last use. A
+    failure is only logged, since the record only saves room later. Without a folder nothing is recorded.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
 
     def record_pull(self, image: str, image_id: str, *, now_s: float) -> None:
         """Record that the image was pulled."""
-        with self._change() as read:
-            read[image] = PulledImage(image_id, now_s)
+        with _noting(self._folder):
+            if self._folder is not None:
+                self._folder.mkdir(exist_ok=True)
+                self._file(self._folder, image).write_text(f"{image_id} {image}")
+                os.utime(self._file(self._folder, image), (now_s, now_s))
 
     def record_use(self, image: str, *, now_s: float) -> None:
         """Record that a job began with the image, by name or by id, if the image is in the record."""
-        if all(now_s - one.used_s < _NOTE_EVERY_S for one in self._entries_of(self.read(), image).values()):
-            return
-        with self._change() as read:
-            for name, one in self._entries_of(read, image).items():
-                read[name] = PulledImage(one.image_id, now_s)
+        for name, one in self.read().items():
+            if self._folder is not None and image in (name, one.image_id):
+                with _noting(self._folder):
+                    os.utime(self._file(self._folder, name), (now_s, now_s))
 
     def forget(self, image: str) -> None:
         """Delete the image from the record: it was removed, or is not ours."""
-        with self._change() as read:
-            read.pop(image, None)
+        with _noting(self._folder):
+            if self._folder is not None:
+                self._file(self._folder, image).unlink(missing_ok=True)
 
     def by_last_use(self) -> list[tuple[str, PulledImage]]:
         """Return all images of the record; the image with the latest use is last."""
         return sorted(self.read().items(), key=lambda named: named[1].used_s)
 
     def read(self) -> dict[str, PulledImage]:
-        """Return the record. A file that cannot be read counts as empty: then nothing is removed."""
-        try:
-            entries = json_of(self._path.read_bytes())
-            return {name: PulledImage(str(one["image_id"]), float(one["used_s"])) for name, one in entries.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("cannot read which images were pulled", path=str(self._path), reason=str(error))
-            return {}
+        """Return the record, without what is not understood: such an image is never removed."""
+        images: dict[str, PulledImage] = {}
+        for file in self._folder.glob("*") if self._folder is not None else ():
+            with _noting(file):
+                image_id, _, name = file.read_text(errors="replace").partition(" ")
+                if name and file == self._file(file.parent, name):
+                    images[name] = PulledImage(image_id, file.stat().st_mtime)
+        return images
 
     @staticmethod
-    def _entries_of(read: dict[str, PulledImage], image: str) -> dict[str, PulledImage]:
-        return {name: one for name, one in read.items() if image in (name, one.image_id)}
+    def _file(folder: Path, image: str) -> Path:
+        return folder / hashlib.sha256(image.encode()).hexdigest()
 
-    @contextmanager
-    def _change(self) -> Generator[dict[str, PulledImage]]:
-        with ExitStack() as closing:
-            try:
-                turn = closing.enter_context(self._path.with_suffix(".lock").open("w"))
-                fcntl.flock(turn, fcntl.LOCK_EX)
-            except OSError as error:  # the record only saves room later
-                log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
-                yield self.read()
-                return
-            read = self.read()
-            yield read
-            try:
-                content = json.dumps({name: asdict(one) for name, one in read.items()})
-                atomic.replace(self._path, content.encode())
-            except OSError as error:
-                log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
+
+@contextmanager
+def _noting(path: Path | None) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError:  # another agent has just removed the image
+        pass
+    except OSError as error:
+        log.warning("cannot note which images were pulled", path=str(path), reason=str(error))

@@ -22,6 +22,10 @@ class RuntimeFault(Exception):
     """The runtime does not answer or does not work on this node; the job is not to blame."""
 
 
+class Gone(RuntimeFault):
+    """There is no such container."""
+
+
 class NoRoom(RuntimeFault):
     """The runtime works, and this node has no room for the image now; another node may have."""
 
@@ -122,14 +126,6 @@ class RuntimeFacts:
     """The names of the images that are here."""
     brings_images: bool = True
     """True if an image that is not here can be brought."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """A container's present use. `memory_bytes` is what a checkpoint would have to write, as far as is known."""
-
-    memory_bytes: int
-    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +237,13 @@ class Runtime(Protocol):
         """Remove the container and all that the runtime keeps of it, checkpoints included."""
         ...
 
-    def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
-        """Return the usage of each container; containers that have ended are left out."""
+    def memory_bytes(self, container: ContainerId) -> int | None:
+        """Return the memory that a checkpoint would have to write, as far as is known; None if the container does not
+        run."""
+        ...
+
+    def written_bytes(self, container: ContainerId) -> int | None:
+        """Return how much the container's processes have written, anywhere; None if that is not known."""
         ...
 
     def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:

@@ -1,13 +1,7 @@
-"""A container's output as lines, taken out of Docker's log stream. Pure."""
+"""The frames of a container's output, as Docker and the node helper's monitor write them. Pure."""
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-
-from gleaner.agent.system.untrusted import text_of
-
-MOST_BYTES = 64 * 2**10
-"""A longer line is split into pieces of this size."""
 
 _HEADER = struct.Struct(">B3xL")
 
@@ -32,39 +26,3 @@ def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         del waiting[:start]
     if len(waiting) > _HEADER.size:
         yield waiting[0], bytes(waiting[_HEADER.size :])
-
-
-@dataclass(slots=True)
-class Lines:
-    """Whole lines out of a process's output, separate for each stream.
-
-    `beginnings` holds the beginning of each stream's open line, at most `MOST_BYTES`. A process that was saved in the
-    middle of a line writes the rest of the line when it is restored.
-    """
-
-    beginnings: dict[int, bytes] = field(default_factory=dict[int, bytes])
-
-    def of(self, frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
-        """Yield the lines that these frames end, without the line ends.
-
-        Bytes that are not UTF-8 are replaced, and so are null characters, which a database would refuse.
-        """
-        for stream, content in frames:
-            *whole, rest = (self.beginnings.get(stream, b"") + content).split(b"\n")
-            for one in whole:
-                yield from _pieces(one.removesuffix(b"\r"))
-            while len(rest) > MOST_BYTES:
-                yield text_of(rest[:MOST_BYTES])
-                rest = rest[MOST_BYTES:]
-            self.beginnings[stream] = rest
-
-    def rest(self) -> list[str]:
-        """Return the open lines as whole lines: nobody will end them."""
-        beginnings = [text_of(line) for line in self.beginnings.values() if line]
-        self.beginnings = {}
-        return beginnings
-
-
-def _pieces(line: bytes) -> Iterator[str]:
-    for start in range(0, max(len(line), 1), MOST_BYTES):
-        yield text_of(line[start : start + MOST_BYTES])

@@ -22,9 +22,9 @@ from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
-from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal
+from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
-from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, deaf_file, program_of
 from gleaner.agent.user_job.program import Signals, UserJob, listen_for_signals
 from gleaner.agent.user_job.slurm_reporter import say
@@ -307,11 +307,10 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
     helper = HelperClient(settings.helper_socket)
 
     def admit() -> Mapping[str, Any]:
-        with translate_errors(f"job {number} is not let in"):
-            return helper.ask("admit", slurm_job=number).fields
+        return helper.ask("admit", slurm_job=number).fields
 
     try:
-        grant = helper.ask("admit", slurm_job=number).fields
+        grant = admit()
     except HelperRefusal as error:
         raise Unfit(str(error)) from error
     runtime = RuncRuntime(helper, handshakes=Path(str(grant["handshakes"])))

@@ -193,7 +193,7 @@ def disks(look: Look) -> Finding:
     """The room where jobs' folders, images and containers go; agents look at the same before they begin a job."""
     agent, seen = look.agent, list[str]()
     places = {str(agent.work): agent.disk_reserve_mib, look.privileged.bundles: agent.disk_reserve_mib}
-    places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - containerd copies the memory of restored jobs there
+    places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - root's programs and images on their way in need some
     for path, least_mib in places.items():
         with suppress(FileNotFoundError):
             room = os.statvfs(path)

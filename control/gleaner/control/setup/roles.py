@@ -191,12 +191,9 @@ def _root_programs(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
 
 
 def _docker(machine: TargetMachine, account: str) -> Wanted:
-    files = (
-        _shipped("/etc/docker/daemon.json", kind="settings"),
-        _shipped("/etc/systemd/system/containerd.service.d/gleaner.conf"),
-    )
+    files = (_shipped("/etc/docker/daemon.json", kind="settings"),)
     member = Command("docker", (("usermod", "-aG", "docker", account),), (("gpasswd", "-d", account, "docker"),))
     return joined(
-        Wanted(files, remarks=("when it suits you: systemctl daemon-reload; systemctl restart containerd docker",)),
+        Wanted(files, remarks=("when it suits you: systemctl restart docker",)),
         _live(machine, member, "sh", "-c", f"id -nG {account} | grep -qw docker"),
     )

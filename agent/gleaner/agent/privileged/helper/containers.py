@@ -217,21 +217,6 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
     return None if reason is not None and freezing.end(_cgroups(settings, container)) else reason
 
 
-def usage(settings: config.Config, container: Bundle) -> dict[str, Any] | None:
-    """Return the memory that would be saved (not file cache) and the CPU time; None if the container does not run."""
-    paths = _cgroups(settings, container)
-    memory = processes.cgroup_counters(paths.get("memory", paths.get("")), "memory.stat")
-    if not memory or not container.is_monitored():
-        return None
-    if "anon" in memory:  # cgroups of version 2
-        memory_bytes = memory["anon"] + memory.get("shmem", 0)
-        cpu_s = processes.cgroup_counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
-    else:
-        memory_bytes = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
-        cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9
-    return {"memory_bytes": memory_bytes, "cpu_s": cpu_s}
-
-
 def disk_use(container: Bundle) -> list[int]:
     """Count what is written apart from the job's folder: bytes, files and folders, and 1 if all was counted."""
     return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
@@ -293,11 +278,3 @@ def _node(settings: config.Config, owner: Owner) -> oci_config.Node:
 
 def _cgroups(settings: config.Config, container: Bundle) -> dict[str, str]:
     return processes.cgroups_made_by_runc(monitor.runc_state_folder(settings, container.name))
-
-
-def _number(path: str) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0

@@ -204,8 +204,6 @@ class Helper:
                 "image_id": about["image_id"],
                 "ended": not container.is_monitored(),
             }, None
-        if do == "usage":
-            return {"usage": containers.usage(settings, container)}, None
         if do == "taken":
             return {"taken": containers.disk_use(container)}, None
         if do == "logs":

@@ -1,0 +1,244 @@
+"""The adapter of the node helper (`privileged.helper.main`), for nodes without Docker Engine: runc and CRIU.
+
+The agent stays an ordinary user. It names containers and container images, and hands over descriptors: the job's
+folder and an image's archive. The runtime that saved a checkpoint also restores it (`node.compatibility`).
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gleaner.agent.messages import Way
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.common.disk_usage import DiskUse
+from gleaner.agent.runtime.core import ContainerRuntime, End, start_error
+from gleaner.agent.runtime.helper_client import Answer, HelperClient, HelperRefusal
+from gleaner.agent.runtime.images import archive_of
+from gleaner.agent.runtime.interface import (
+    LABEL_AGENT,
+    CachedImage,
+    CannotCheckpoint,
+    CannotStart,
+    ContainerExited,
+    ContainerId,
+    ContainerKilled,
+    ContainerSpec,
+    Gone,
+    ImageMissing,
+    ImageRefused,
+    MountMissing,
+    Runtime,
+    RuntimeFacts,
+    RuntimeFault,
+)
+from gleaner.agent.system.openat import closing_fd
+
+_CHUNK_BYTES = 2**20
+_LOOK_S = 0.1
+_ASK_EVERY = 20
+"""The number of looks at a log that does not grow before the helper is asked if anybody will still write to it."""
+_ERRORS: Mapping[tuple[str, str], Callable[[str], Exception]] = {
+    ("create", "image"): ImageMissing,
+    ("create", "mount"): MountMissing,
+    ("create", "start"): lambda why: CannotStart(why, 127),
+    ("run", "start"): start_error,
+    ("run", "mount"): MountMissing,
+    ("import", "image"): lambda why: ImageRefused(f"the node's helper does not take the image: {why}"),
+    ("pause", "ended"): ContainerExited,
+    ("pause", "checkpoint"): lambda why: CannotCheckpoint(why, lasts=True),
+}
+"""The errors for the helper's refusals, by the request and the kind of the refusal."""
+
+
+class RuncRuntime(ContainerRuntime):
+    """A `Runtime` on the node's helper, which waits for root in the folder `handshakes`.
+
+    `images` is a folder in which to look for container images that the node lacks (see `images`).
+    """
+
+    def __init__(
+        self, helper: HelperClient, *, handshakes: Path, images: Path | None = None, bundles: str = Config(1).bundles
+    ) -> None:
+        super().__init__(lambda: handshakes)
+        self._helper = helper
+        self._bundles = bundles
+        self._images = images
+
+    @classmethod
+    def of_agent(cls, settings: Config, *, images: Path | None = None) -> "RuncRuntime":
+        """Return an agent's runtime, on the helper that the node's privileged settings name."""
+        if os.getuid() != settings.agent_uid:
+            raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
+        handshakes = Path(settings.handshakes)
+        return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, bundles=settings.bundles)
+
+    def _ask(self, do: str, *descriptors: int, **fields: object) -> Answer:
+        """Ask the helper. Its refusals become the runtime's errors."""
+        try:
+            return self._helper.ask(do, *descriptors, **fields)
+        except HelperRefusal as error:
+            doing = f"cannot {do} {fields.get('name', fields.get('image', ''))}".strip()
+            if error.kind == "gone":
+                raise Gone(f"{doing}: {error}") from error
+            if (make := _ERRORS.get((do, error.kind))) is not None:
+                raise make(str(error)) from error
+            raise RuntimeFault(f"{doing}: {error}") from error
+
+    def facts(self) -> RuntimeFacts:
+        answer = self._ask("facts").fields
+        return RuntimeFacts(
+            runtime=f"runc {answer['runc']}",
+            criu=str(answer["criu"]),
+            way=Way.CRIU,
+            checkpoints=bool(answer["criu"]),
+            images=tuple(map(str, answer["images"])),
+            brings_images=self._images is not None,
+        )
+
+    def has_image(self, image_id: str) -> bool:
+        return bool(self._ask("image", image=image_id).fields["image_id"] == image_id)
+
+    def pull_image(self, spec: ContainerSpec) -> None:
+        """Have the node import the image's archive."""
+        with ExitStack() as stack:
+            archive = stack.enter_context(archive_of(self._images, spec.image)) if self._images else None
+            if archive is None:
+                where = f"there is no archive of it in {self._images}" if self._images else "no folder of images is set"
+                raise ImageMissing(f"the image {spec.image} is not on the node and cannot be pulled: {where}")
+            try:
+                self._ask("import", archive, image=spec.image)
+            except (ImageRefused, RuntimeFault) as error:
+                raise ImageMissing(f"the image {spec.image} is not on the node: {error}") from error
+
+    def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
+        with tempfile.TemporaryFile() as file:
+            file.writelines(archive)
+            file.flush()
+            self._ask("import", file.fileno(), image=image_id)
+
+    def image_id(self, container: ContainerId) -> str:
+        return str(self._ask("about", name=container).fields["image_id"])
+
+    def _create(self, spec: ContainerSpec, image: str, *, restored: bool) -> ContainerId:
+        self._ask(
+            "create",
+            name=spec.name,
+            image=image,
+            command=list(spec.command),
+            environment=dict(spec.environment),
+            cpus=spec.cpus,
+            memory_mib=spec.memory_mib,
+            labels=dict(spec.labels),
+            restore=restored,
+            inputs=spec.inputs is not None,
+            mounts=list(spec.mounts),
+        )
+        return ContainerId(spec.name)
+
+    def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
+        """Start it; the helper knows from `create` if it is to be restored."""
+        del restored
+        with ExitStack() as opened:
+            folders = [
+                opened.enter_context(closing_fd(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
+                for path in (spec.folder, spec.inputs)
+                if path is not None
+            ]
+            self._ask("run", *folders, name=container)
+
+    def _pause(self, container: ContainerId) -> None:
+        self._ask("pause", name=container)
+
+    def _unpause(self, container: ContainerId) -> None:
+        self._ask("unpause", name=container)
+
+    def _paused_name(self, container: ContainerId) -> str:
+        return container  # root's side looks if it is paused
+
+    def _save(self, container: ContainerId) -> None:
+        self._ask("checkpoint", name=container)
+
+    def live_output(self, container: ContainerId) -> None:
+        """Return None: a container's output is in its log at once."""
+
+    def _wait(self, container: ContainerId) -> End | None:
+        try:
+            answer = self._helper.ask_until_answered("wait", name=container).fields
+        except HelperRefusal as error:
+            if error.kind == "gone":
+                raise Gone(str(error)) from error
+            raise
+        if answer["exit"] is not None:
+            return End(int(answer["exit"]["exit_code"]), bool(answer["exit"]["at_its_limit"]))
+        if answer["ended"]:
+            raise ContainerKilled("its container was removed, or the node's helper lost it")
+        return None
+
+    def was_out_of_memory(self, container: ContainerId) -> bool:
+        with suppress(Gone):
+            end = self._ask("wait", name=container).fields["exit"]
+            return bool(end and end.get("out_of_memory"))
+        return False
+
+    def _signal(self, container: ContainerId, name: str) -> None:
+        self._ask("signal", name=container, signal=name.removeprefix("SIG"))
+
+    def remove(self, container: ContainerId) -> None:
+        self._ask("remove", name=container)
+
+    def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
+        containers: Mapping[str, Mapping[str, str]] = self._ask("list").fields["containers"]
+        return {ContainerId(name): labels for name, labels in containers.items() if LABEL_AGENT in labels}
+
+    def data_folders(self) -> Sequence[str]:
+        return [self._bundles]
+
+    def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
+        """Return the helper's count, which has limits of its own."""
+        with suppress(Gone):
+            size_bytes, inodes, is_whole = self._ask("taken", name=container).fields["taken"]
+            return DiskUse(int(size_bytes), int(inodes), bool(is_whole))
+        return DiskUse()
+
+    def cached_images(self) -> Sequence[CachedImage]:
+        """Return the images that groups have pushed; those with a name are an admin's affair (`most_image_bytes`)."""
+        images = self._ask("images").fields["images"]
+        return [CachedImage(str(name), int(size_bytes), float(used_s)) for name, size_bytes, used_s in images]
+
+    def drop_image(self, name: str) -> bool:
+        return bool(self._ask("drop", image=name).fields["dropped"])
+
+    def _frames(self, container: ContainerId) -> Iterator[bytes]:
+        """Yield the log's bytes as they come, until nobody will write any more."""
+        log = self._ask("logs", name=container).descriptor
+        if log is None:
+            raise RuntimeFault(f"no log came for {container}")
+        looks, at, last = 0, 0, False
+        with closing_fd(log):
+            while True:
+                if chunk := os.pread(log, _CHUNK_BYTES, at):
+                    at, looks = at + len(chunk), 0
+                    yield chunk
+                elif last:
+                    return
+                else:
+                    looks += 1
+                    time.sleep(_LOOK_S)
+                    if looks % _ASK_EVERY == 0:
+                        last = self._has_ended(container)
+
+    def _has_ended(self, container: ContainerId) -> bool:
+        try:
+            return bool(self._ask("about", name=container).fields["ended"])
+        except Gone:
+            return True
+        except RuntimeFault:  # the helper may be restarting
+            return False
+
+
+if TYPE_CHECKING:
+    _: type[Runtime] = RuncRuntime
