@@ -121,7 +121,7 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
     assert says().startswith("no agent is running: ")
     with transaction(harness.state.engine) as db:
         node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1)
-    assert "left alone" in says()
+    assert "are excluded for a while" in says()
     harness.agent(registered=False)
     assert says() == (
         "waiting for agents that were submitted, which Slurm has not started yet: 1"
