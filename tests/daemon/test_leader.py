@@ -70,6 +70,7 @@ def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_the
     leading.tick(queue.now_s)
     assert queue.look(node_health.excluded, queue.now_s) == ()
     queue.record_heartbeat("b")
+    queue.now_s += 1
     (canary,) = queue.claim("b")
     queue.record_completion(canary.job, canary.attempt)
     assert sorted((canary.job, *(each.job for each in queue.claim("b")))) == list(jobs)

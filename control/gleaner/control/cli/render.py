@@ -425,9 +425,7 @@ def _lost_in_day(node: NodeRow) -> str:
 def _about_node(node: NodeRow) -> str:
     note = f"agents failed here {node.failures} times in a row" if node.failures else ""
     if node.distrusted:
-        until = (
-            f"excluded until {moment(node.excluded_until_s)}" if node.excluded_until_s else "gets one job to prove it"
-        )
+        until = f"excluded until {moment(node.excluded_until_s)}" if node.excluded_until_s else "gets one job"
         note = f"{until}: {node.distrusted}"
     if node.drained:
         note = f"drained {node.drained}" + (f"; {note}" if note else "")

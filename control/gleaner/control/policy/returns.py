@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its job and for its node. Pure: what is known comes in, a verdict goes out.
+"""The consequences of an attempt's end for its job and for its node. Pure: facts come in, a verdict goes out.
 
 **For the node.** Jobs fail for reasons of their own, so a failure says nothing of its node until the same job has run
 elsewhere: later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row, with none
@@ -128,16 +128,9 @@ class Reaction:
 
 _R = ReturnReason
 _FUTILE = (_R.NODE_FAULT, _R.NODE_LACKS, _R.SAVE_FAILED, _R.UNSAVABLE)
+_RESTORE = (_R.CANNOT_RESTORE, _R.CHECKPOINT_BROKEN)
 _UNRESTORED = Reaction(
-    Next.ELSEWHERE,
-    nodes=3,
-    alone=5,
-    tries=5,
-    then=Then.SET_ASIDE,
-    alike=(_R.CANNOT_RESTORE, _R.CHECKPOINT_BROKEN),
-    of_checkpoint=True,
-    starts=3,
-    of_node=True,
+    Next.ELSEWHERE, nodes=3, alone=5, tries=5, then=Then.SET_ASIDE, alike=_RESTORE, of_checkpoint=True, of_node=True
 )
 REACTIONS: Mapping[ReturnReason, Reaction] = {
     _R.UNSTARTED: Reaction(),
@@ -153,14 +146,14 @@ REACTIONS: Mapping[ReturnReason, Reaction] = {
     _R.SAVE_FAILED: Reaction(tries=5, alike=_FUTILE, may_follow=True),
     _R.UNSAVABLE: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5, alike=_FUTILE, may_follow=True),
     _R.INCOMPATIBLE: Reaction(Next.NEVER_HERE, nodes=10, of_checkpoint=True),
-    _R.CHECKPOINT_BROKEN: _UNRESTORED,
+    _R.CHECKPOINT_BROKEN: replace(_UNRESTORED, starts=3),
     _R.CANNOT_RESTORE: replace(_UNRESTORED, starts=1),  # the next one would be like it
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """How often a reason was given, this time included."""
+class TimesGiven:
+    """The attempts that gave a reason, the latest included."""
 
     node_of_each: Sequence[str]
     """The node of each attempt that gave it."""
@@ -175,27 +168,25 @@ class Given:
         return tuple(dict.fromkeys(self.node_of_each))
 
 
-def verdict(reaction: Reaction, given: Given) -> Then | None:
+def verdict(reaction: Reaction, given: TimesGiven) -> Then | None:
     """Return what follows for the job; None if it is tried again.
 
-    >>> verdict(REACTIONS[ReturnReason.UNSAVABLE], Given(["n1", "n2"], tries=2, is_another_known=True))
+    >>> verdict(REACTIONS[ReturnReason.UNSAVABLE], TimesGiven(["n1", "n2"], tries=2, is_another_known=True))
     <Then.HOLD: 'hold'>
     """
     if reaction.nodes and len(given.nodes) >= reaction.nodes:
         return reaction.then
     if reaction.alone and len(given.node_of_each) >= reaction.alone and not given.is_another_known:
         return reaction.then
-    return _of_job(reaction) if reaction.tries and given.tries >= reaction.tries else None
+    if reaction.tries and given.tries >= reaction.tries:
+        return Then.HOLD if reaction.of_checkpoint else reaction.then
+    return None
 
 
-def _of_job(reaction: Reaction) -> Then:
-    return Then.HOLD if reaction.then is Then.SET_ASIDE else reaction.then
-
-
-def hold_reason(reaction: Reaction, given: Given, line: str) -> str:
+def hold_reason(reaction: Reaction, given: TimesGiven, line: str) -> str:
     """Return why the job is held, in plain words; `line` is what the last agent said.
 
-    >>> hold_reason(REACTIONS[ReturnReason.UNSAVABLE], Given(["n1", "n2"], 2, True), "cannot be saved: a device")
+    >>> hold_reason(REACTIONS[ReturnReason.UNSAVABLE], TimesGiven(["n1", "n2"], 2, True), "cannot be saved: a device")
     'cannot be saved: a device; found 2 times, on n1, n2'
     """
     if reaction.nodes == 1:
@@ -221,7 +212,10 @@ class OwnFailure:
     failures: int
     """The failures that have cost the job a retry, this one included."""
     retries: int
-    is_quick: bool
+    computed_s: float
+    """By the agent."""
+    lasted_s: float
+    """Since the claim, by control's clock. A job cannot compute longer than it was on the node."""
     nodes: int
     """The different nodes on which the job has failed, without those that are excluded."""
     is_another_known: bool
@@ -235,19 +229,11 @@ def after_failure(failure: OwnFailure) -> tuple[AfterFailure, Blame]:
     A single node is not enough to end a job that failed quickly, or to throw away what it has saved, while another node
     may try the job. But a job is spared only once: every job ends, whichever nodes there are.
     """
-    may_be_the_nodes = failure.is_quick and failure.nodes == 1 and failure.is_another_known
+    is_quick = min(failure.computed_s, failure.lasted_s) < QUICK_S
+    may_be_the_nodes = is_quick and failure.nodes == 1 and failure.is_another_known
     way = AfterFailure.CONTINUE if may_be_the_nodes else AfterFailure.START_OVER
     if failure.failures <= failure.retries:
         return way, Blame.JOB
     if may_be_the_nodes and not failure.was_spared:
         return way, Blame.NOBODY
     return AfterFailure.FAIL, Blame.JOB
-
-
-def is_quick(*, computed_s: float, lasted_s: float) -> bool:
-    """Return True if a program ended so soon that its node may be to blame.
-
-    The agent reports `computed_s`; control's clock measures `lasted_s` from the claim. The smaller one counts, since a
-    job cannot compute longer than it was on the node.
-    """
-    return min(computed_s, lasted_s) < QUICK_S

@@ -16,7 +16,7 @@ from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
 from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries, returns
 from gleaner.control.policy.resources import next_memory_mib
-from gleaner.control.policy.returns import AfterFailure, Blame, Given, Next, OwnFailure, Reaction, Then
+from gleaner.control.policy.returns import AfterFailure, Blame, Next, OwnFailure, Reaction, Then, TimesGiven
 from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.jobs import hold_new, memory_range_mib, put_on_hold, spec_of
@@ -171,7 +171,8 @@ def _failed(
         failure = OwnFailure(
             failures=row.failures + 1,
             retries=row.retries,
-            is_quick=returns.is_quick(computed_s=report.slice.compute_s, lasted_s=now_s - made.claimed_s),
+            computed_s=report.slice.compute_s,
+            lasted_s=now_s - made.claimed_s,
             nodes=len(set(nodes)),
             is_another_known=bool(elsewhere),
             was_spared=any(blame is Blame.NOBODY for each, (_, blame) in failed.items() if each != attempt),
@@ -310,7 +311,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     return True
 
 
-def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> Given:
+def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> TimesGiven:
     """Return how often the reason was given: of the checkpoint, of the campaign or of the job, since it was sound."""
     reaction = returns.REACTIONS[why]
     alike = reaction.alike or (why,)
@@ -323,7 +324,7 @@ def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> Given:
     else:
         found = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=alike)
         node_of_each, tries = [node for node, each in found if each is why], len(found)
-    return Given(node_of_each, tries, bool(lanes.unless_nowhere_else(db, row.id, node_of_each)))
+    return TimesGiven(node_of_each, tries, bool(lanes.unless_nowhere_else(db, row.id, node_of_each)))
 
 
 def _is_of_campaign(db: Connection, row: Any, then: Then) -> bool:
@@ -338,7 +339,7 @@ def _hold(db: Connection, row: Any, then: Then, reason: str, now_s: float) -> No
     put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
 
 
-def _send_on(db: Connection, row: Any, report: Returned, given: Given, *, node: str, now_s: float) -> None:
+def _send_on(db: Connection, row: Any, report: Returned, given: TimesGiven, *, node: str, now_s: float) -> None:
     """Choose the nodes that may take a returned job next."""
     reaction = returns.REACTIONS[report.why]
     match reaction.next:
