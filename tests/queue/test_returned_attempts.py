@@ -95,6 +95,26 @@ def test_a_job_that_is_killed_on_three_different_nodes_is_held(harness: QueueHar
     assert harness.detail(job).failures == 0
 
 
+@pytest.mark.parametrize(
+    ("why", "others", "comes_back"),
+    [
+        (ReturnReason.NODE_FAULT, 1, False),
+        (ReturnReason.NODE_FAULT, 0, True),
+        (ReturnReason.NODE_LACKS, 0, False),
+        (ReturnReason.SAVE_FAILED, 1, True),
+    ],
+)
+def test_the_reason_decides_where_the_job_goes_next(
+    harness: QueueHarness, why: ReturnReason, others: int, *, comes_back: bool
+) -> None:
+    job = harness.job()
+    for number in range(others):
+        harness.agent(f"other-{number}")
+    harness.agent("a")
+    harness.record_return(job, harness.claim_one("a").attempt, why)
+    assert bool(harness.claim("a")) is comes_back
+
+
 def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_node(harness: QueueHarness) -> None:
     job = harness.job()
     for why in (
