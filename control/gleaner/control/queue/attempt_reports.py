@@ -274,9 +274,9 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     row = lock(db, job)
     line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
     before = attempts.find(db, job, attempt)
-    if not _may_report(row, attempt) or (before is not None and before.ending is Ending.RETURNED):
-        if before is None:
-            raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if before is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if not _may_report(row, attempt) or before.ending is Ending.RETURNED:
         if before.ending is Ending.RETURNED and before.detail == line:
             return False
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
