@@ -101,11 +101,11 @@ class Control:
         """Let the agent live to its end; return its exit status."""
         return self.clock.run(agent.live())
 
-    def submit(self, *command: str, **given: Any) -> int:
+    def submit(self, *command: str, group: str = "physics", **given: Any) -> int:
         """Submit a job that counts; the arguments are those of `job_spec`."""
         rules = jobs.SubmissionRules(0)
         with transaction(self.state.engine) as db:
-            done = jobs.submit(db, job_spec(*command, **given), group="physics", rules=rules, now_s=self.now_s)
+            done = jobs.submit(db, job_spec(*command, **given), group=group, rules=rules, now_s=self.now_s)
         return done.jobs[0]
 
     def push_image(self, name: str, content: bytes) -> str:

@@ -16,7 +16,7 @@ from gleaner.agent.messages import Deregistration
 from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.queue import agents, jobs, queries
+from gleaner.control.queue import agents, jobs, node_health, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tables import ATTEMPT
 from gleaner.control.states import Outcome, State
@@ -471,6 +471,26 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
     with snapshot(control.state.engine) as db:
         (row,) = queries.agent_rows(db, now_s=control.now_s)
     assert "cannot run jobs" in row.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_137_a_kill", [True, False], ids=["a kill from outside", "an exit code"])
+def test_sixty_jobs_that_end_with_137_exclude_no_node_and_leave_the_other_groups_job_alone(
+    control: Control, *, is_137_a_kill: bool
+) -> None:
+    control.runtime.is_137_a_kill = is_137_a_kill
+    control.live(control.agent("a0", lives_s=FAR_S, node={"node": "n0"}))  # another node is known from the beginning
+    other = control.submit("4000", group="theory")
+    jobs = [control.submit("2", "137") for _ in range(60)]
+    for number in range(1, 9):
+        control.live(control.agent(f"a{number}", lives_s=600, idle_s=30, node={"node": f"n{number}"}))
+    rows = [control.job(job).job for job in jobs]
+    assert {row.outcome or row.held for row in rows} == {True if is_137_a_kill else Outcome.FAILED}
+    detail = control.job(other)
+    assert (detail.job.outcome, [attempt.ending for attempt in detail.attempts]) == (Outcome.SUCCEEDED, ["succeeded"])
+    with snapshot(control.state.engine) as db:
+        assert node_health.distrusted(db) == {}
+        assert {row.reason for row in queries.agent_rows(db, now_s=control.now_s)} == {"no work"}
 
 
 @pytest.mark.slow

@@ -71,7 +71,9 @@ def test_an_idle_node_that_is_too_small_does_not_count() -> None:
 
 
 def test_an_idle_node_on_which_agents_kept_failing_is_no_hope() -> None:
-    assert "left alone" in waits_because(SMALL, replace(CALM, nodes=(replace(BUSY, is_excluded=True), BUSY)))
+    assert "are excluded for a while" in waits_because(
+        SMALL, replace(CALM, nodes=(replace(BUSY, is_excluded=True), BUSY))
+    )
 
 
 def test_a_saved_job_says_what_a_node_must_have_on_which_it_can_go_on() -> None:

@@ -54,7 +54,7 @@ NODES: dict[str, Any] = {
     "nodes": [
         {
             "name": "n1", "cpus": 6, "memory_mib": 4000, "state": "idle", "idle": True, "regular": False, "agent": "a",
-            "failures": 1, "excluded_until_s": 1.9e9, "suspect": "why", "drained": "by root",
+            "failures": 1, "excluded_until_s": 1.9e9, "distrusted": "why", "drained": "by root",
         }
     ],
 }  # fmt: skip

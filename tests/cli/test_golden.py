@@ -52,7 +52,7 @@ START: dict[str, Any] = {
 }  # fmt: skip
 DRY = START | {"kind": "hold", "acted": False, "answer": ANSWER | {"start": [1, 2], "share": 0.25, "none": None}}
 QUIET: dict[str, Any] = {
-    "name": "n20", "agent": None, "failures": 0, "excluded_until_s": None, "suspect": "", "drained": "",
+    "name": "n20", "agent": None, "failures": 0, "excluded_until_s": None, "distrusted": "", "drained": "",
     "regular": True, "wrong": ["its clock is wrong", "slurm.conf has no RealMemory for it"],
 }  # fmt: skip
 TWO_NODES = NODES | {"nodes": [*NODES["nodes"], NODES["nodes"][0] | QUIET, NODES["nodes"][0] | {"agent": None}]}

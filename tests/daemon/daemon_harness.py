@@ -86,7 +86,7 @@ class DaemonHarness:
             return str(queries.job_row(db, job).state)
 
     def excluded(self) -> tuple[str, ...]:
-        """The nodes that are left alone now."""
+        """The nodes that are excluded now."""
         with snapshot(self.state.engine) as db:
             return node_health.excluded(db, self.now_s)
 

@@ -444,7 +444,7 @@ def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
     if why == "excluded":
         with transaction(harness.state.engine) as db:
             for _ in range(3):
-                node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=3, excluded_s=3600)
+                node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=3)
     if why == "incompatible":  # saved on n2, and n1 lacks what it relies on
         harness.submit_jobs(1)
         harness.round()

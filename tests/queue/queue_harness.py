@@ -28,9 +28,9 @@ from gleaner.agent.messages import (
     Slice,
 )
 from gleaner.control.models.jobs import JobDetail, JobRow, Submission, Submitted
-from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.returns import REACTIONS
 from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, tokens
-from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tables import METADATA
 
@@ -193,7 +193,7 @@ class QueueHarness:
 
     def broken(self, agent: str, detail: str = "") -> None:
         """Let one agent call the checkpoint of its job broken, again and again, until the queue believes it."""
-        for _ in range(TRIES_UNTIL_BROKEN):
+        for _ in range(REACTIONS[ReturnReason.CHECKPOINT_BROKEN].alone):
             work = self.claim_one(agent)
             self.record_return(work.job, work.attempt, ReturnReason.CHECKPOINT_BROKEN, detail)
             self.now_s += LONGEST_ELSEWHERE_S

@@ -5,9 +5,8 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.daemon.storage_gc import JobArchive, is_garbage
-from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import queries
-from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
 from gleaner.control.states import State
 
 
@@ -150,7 +149,7 @@ def test_fewer_nodes_find_out_a_broken_checkpoint_after_five_tries(harness: Queu
     names = [harness.agent(f"n{number}", node=f"n{number}") for number in range(nodes)]
     harness.claim_one("n0")
     harness.record_save(job, 1)
-    for attempt in range(TRIES_UNTIL_BROKEN):
+    for attempt in range(5):
         assert harness.row(job).state is State.SAVED
         for name in names:
             for _ in harness.claim(name):
@@ -191,18 +190,22 @@ def test_a_late_word_of_a_broken_checkpoint_starts_a_saved_job_over(harness: Que
     assert harness.events(job)[-1] == "start over"
 
 
-def test_a_job_whose_saves_can_never_be_restored_does_not_begin_for_ever(harness: QueueHarness) -> None:
+@pytest.mark.parametrize(
+    ("why", "starts", "begun"),
+    [(ReturnReason.CANNOT_RESTORE, 1, "once"), (ReturnReason.CHECKPOINT_BROKEN, 3, "3 times")],
+)
+def test_a_job_whose_saves_can_never_be_restored_does_not_begin_for_ever(
+    harness: QueueHarness, why: ReturnReason, starts: int, begun: str
+) -> None:
     job = harness.job()
     nodes = [harness.agent(name) for name in ("a", "b", "c")]
-    for name in nodes:
+    for name in nodes[:starts]:
         assert not harness.row(job).held
         harness.record_save(job, harness.claim_one(name).attempt)
         for other in nodes:
-            harness.record_return(
-                job, harness.claim_one(other).attempt, ReturnReason.CANNOT_RESTORE, "it holds a device"
-            )
+            harness.record_return(job, harness.claim_one(other).attempt, why, "it holds a device")
         assert harness.row(job).state is State.NEW
     assert harness.look(queries.hold_reason, job) == (
-        "nothing that it saved could be restored, although it has begun 3 times; "
-        "the last time: cannot restore: it holds a device"
+        f"nothing that it saved could be restored, although it has begun {begun}; the last time: "
+        f"{why}: it holds a device"
     )

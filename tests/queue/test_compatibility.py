@@ -9,7 +9,6 @@ from tests.queue.queue_harness import FACTS, QueueHarness
 from gleaner.agent.job_spec import SelfSave
 from gleaner.agent.messages import NodeFacts, ReturnReason
 from gleaner.control.queue import compatibility, queries
-from gleaner.control.queue.attempt_reports import REFUSALS_UNTIL_HELD
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.queue.tables import FIT as FITS
@@ -183,12 +182,13 @@ def test_an_attempt_says_nothing_against_a_checkpoint_that_it_has_published_itse
 
 def test_a_checkpoint_that_many_nodes_refuse_is_held(harness: QueueHarness) -> None:
     job = _saved_on(harness)
-    for number in range(REFUSALS_UNTIL_HELD):
+    for number in range(10):
         assert not harness.row(job).held
         harness.claim_one(harness.agent(f"a{number}"))
         harness.record_return(job, number + 2, ReturnReason.INCOMPATIBLE, "the manifest demands amx")
     assert harness.look(queries.hold_reason, job) == (
-        f"{REFUSALS_UNTIL_HELD} nodes could not restore it, the last said: incompatible: the manifest demands amx"
+        "incompatible: the manifest demands amx; found 10 times, on "
+        + ", ".join(f"node-of-a{number}" for number in range(10))
     )
     harness.release(job)
     assert harness.claim("a0") == ()

@@ -3,8 +3,6 @@
 import pytest
 from tests.queue.queue_harness import QueueHarness, computed
 
-from gleaner.control.policy.node_health import JOBS_UNTIL_SUSPECT
-from gleaner.control.queue import node_health
 from gleaner.control.states import Outcome, State
 
 NODES = ("n1", "n2")
@@ -83,12 +81,3 @@ def test_such_a_code_ends_also_a_job_that_failed_within_seconds_and_has_saved_so
     detail = harness.detail(job)
     assert (detail.job.outcome, detail.failures) == (Outcome.FAILED, 1)
     assert harness.named(job) == frozenset()
-
-
-def test_failures_that_end_jobs_at_once_still_speak_against_their_node(harness: QueueHarness) -> None:
-    for node in ("bad", "good"):
-        harness.agent(node, node=node)
-    for _ in range(JOBS_UNTIL_SUSPECT):
-        job = harness.job(never_retry_on=[3])
-        harness.record_completion(job, harness.claim_one("bad").attempt, exit_code=3, spent=computed(0.0))
-    assert list(harness.look(node_health.unhealthy, harness.now_s)) == ["bad"]

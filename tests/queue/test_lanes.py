@@ -7,7 +7,7 @@ from sqlalchemy import select
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import relocation
 from gleaner.control.queue.tables import JOB, LANE, LaneWish
 from gleaner.control.states import State

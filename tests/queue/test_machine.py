@@ -27,12 +27,13 @@ from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Assignment, Order, ReturnReason
 from gleaner.control.models.jobs import Ending
-from gleaner.control.policy.node_health import Blame
-from gleaner.control.queue import agents, jobs, lanes, node_health
+from gleaner.control.policy import returns
+from gleaner.control.policy.returns import Blame
+from gleaner.control.queue import agents, jobs, lanes
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.lanes import kept_off
-from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, FAILURE, JOB, LANE, METADATA, PAUSE, Standing
+from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, LANE, METADATA, NODE, PAUSE, Standing
 from gleaner.control.states import WAITING, State
 
 pytestmark = pytest.mark.slow
@@ -114,7 +115,9 @@ class Interleavings(RuleBasedStateMachine):
         waiting = [row for row in waiting if not kept_off(row, [agent.node])]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
-        most = self.harness.do(node_health.judge_at_claim, agent.node, self.harness.now_s)
+        with self.engine.connect() as connection:
+            until_s = connection.execute(select(NODE.c.excluded_until_s).where(NODE.c.name == agent.node)).scalar()
+        most = returns.allowance(until_s, self.harness.now_s)
         for row in waiting:
             if row.cpus <= cpus and (most is None or len(taken) < most):
                 cpus -= row.cpus
@@ -315,10 +318,9 @@ class Interleavings(RuleBasedStateMachine):
     def no_job_is_stuck_and_no_retry_is_paid_twice(self) -> None:
         with self.engine.connect() as connection:
             paused = {row.job: row for row in connection.execute(select(PAUSE))}
-            failures = list(connection.execute(select(FAILURE)))
             attempts = list(connection.execute(select(ATTEMPT)))
         for row in self.jobs():
-            counted = sum(each.job == row.id and each.blame is Blame.JOB for each in failures)
+            counted = sum(each.job == row.id and each.blame is Blame.JOB for each in attempts)
             assert row.failures == min(counted, row.retries + 1)
             if row.state in WAITING and set(row.not_on) - self.refusals(row):
                 # Where a later attempt is lost, the pause goes on.

@@ -6,10 +6,9 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.job_spec import JobSpec, UrlInputSpec
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.jobs import Submission
-from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
 from gleaner.control.queue import compatibility, jobs, queries, relocation
-from gleaner.control.queue.attempt_reports import NODES_UNTIL_HELD
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.jobs import SubmissionRules
 from gleaner.control.states import State
@@ -87,7 +86,7 @@ def test_a_node_that_has_lost_a_folder_gets_no_such_job_before_its_next_agent_an
     harness: QueueHarness,
 ) -> None:
     job, same, other = harness.job(mounts=(A, B)), harness.job(mounts=(A,)), harness.job(mounts=(B,))
-    count = NODES_UNTIL_HELD + 2
+    count = 5
     for number in range(count):
         agent = harness.agent(f"a{number}", node=f"n{number}", mounts=(A, B))
         (work,) = harness.claim(agent, most=1)

@@ -88,13 +88,31 @@ def test_a_job_that_is_killed_on_three_different_nodes_is_held(harness: QueueHar
         assert not harness.row(job).held
         _futile(harness, job, node, ReturnReason.NODE_FAULT)
     assert harness.row(job).held
-    assert harness.look(queries.hold_reason, job) == (
-        "came to nothing on 3 different nodes in a row (n1, n2, n3), the last time: node fault: killed"
-    )
+    assert harness.look(queries.hold_reason, job) == "node fault: killed; found 4 times, on n1, n2, n3"
     harness.release(job)
     _futile(harness, job, "n4", ReturnReason.NODE_FAULT)
     assert not harness.row(job).held  # the count began anew
     assert harness.detail(job).failures == 0
+
+
+@pytest.mark.parametrize(
+    ("why", "others", "comes_back"),
+    [
+        (ReturnReason.NODE_FAULT, 1, False),
+        (ReturnReason.NODE_FAULT, 0, True),
+        (ReturnReason.NODE_LACKS, 0, False),
+        (ReturnReason.SAVE_FAILED, 1, True),
+    ],
+)
+def test_the_reason_decides_where_the_job_goes_next(
+    harness: QueueHarness, why: ReturnReason, others: int, *, comes_back: bool
+) -> None:
+    job = harness.job()
+    for number in range(others):
+        harness.agent(f"other-{number}")
+    harness.agent("a")
+    harness.record_return(job, harness.claim_one("a").attempt, why)
+    assert bool(harness.claim("a")) is comes_back
 
 
 def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_node(harness: QueueHarness) -> None:
@@ -190,8 +208,7 @@ def test_a_job_for_which_no_node_has_what_it_needs_is_held(harness: QueueHarness
     for number in range(1, 4):
         assert not harness.row(job).held
         _unsavable(harness, job, f"n{number}", ReturnReason.NODE_LACKS)
-    said = f"came to nothing on 3 different nodes in a row (n1, n2, n3), the last time: node lacks: {NO_QUEUE}"
-    assert harness.look(queries.hold_reason, job) == said
+    assert harness.look(queries.hold_reason, job) == f"node lacks: {NO_QUEUE}; found 3 times, on n1, n2, n3"
     assert harness.detail(job).failures == 0
 
 

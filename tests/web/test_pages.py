@@ -177,15 +177,15 @@ def test_nodes_say_what_is_wrong_and_what_to_do(harness: ApiHarness) -> None:
     _saw(harness.state, "n1", "n2", now_s=harness.now_s)
     harness.state.wrong_clocks = {"n2": 90.0}
     with transaction(harness.state.engine) as db:
-        node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1, excluded_s=3600)
+        node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1)
     browser = browser_of(harness, harness.admin)
     overview = browser.good("/web").text
-    assert "node n1 is left alone" in overview
+    assert "node n1 is excluded: agents failed here 1 times in a row" in overview
     assert "node n2" in overview
-    assert "left alone until" in browser.good("/web/nodes?text=n1&order=-name").text
+    assert "excluded until" in browser.good("/web/nodes?text=n1&order=-name").text
     assert "n2" not in browser.good("/web/nodes?text=n1").text
     assert browser.send("/web/nodes/n1/trust").status == 303
-    assert "left alone" not in browser.good("/web/nodes/n1").text
+    assert "excluded until" not in browser.good("/web/nodes/n1").text
     assert browser.get("/web/nodes/n9").status == 404
 
 
@@ -307,7 +307,7 @@ def _job_page(word: str) -> str:
 def _cluster_pages(word: str) -> str:
     node = NodeRow(
         name=word, cpus=1, memory_mib=1, state=word, idle=True, regular=False, agent=word, failures=0,
-        excluded_until_s=None, suspect=f"d{word}", drained=f"d{word}", wrong=(word,),
+        excluded_until_s=None, distrusted=f"d{word}", drained=f"d{word}", wrong=(word,),
     )  # fmt: skip
     agent = AgentRow(
         name=word, node=f"n{word}", phase=Phase.LIVE, scheduler_id=word, end_s=0.0, submitted_s=0.0, registered_s=None,

@@ -109,10 +109,9 @@ class RoundSettings(_Table):
     agents_at_most: int = Field(default=1000, ge=0)
     """The most agents at one time. Begin with a few."""
     failures_until_excluded: int = Field(default=3, ge=1)
-    """A node on which agents fail this often in a row is left alone. Where agents end before anybody sees them at so
+    """A node on which agents fail this often in a row is excluded for an hour, twice as long each time, at most for a
+    day. Where agents end before anybody sees them at so
     many looks in a row, wherever they begin, none is submitted for a while, of 10 minutes at most."""
-    excluded_s: float = Field(default=3600, gt=0)
-    """The time for which such a node is left alone."""
 
     @model_validator(mode="before")
     @classmethod

@@ -525,14 +525,10 @@ class Executor:
 
     def _report_return(self, why: ReturnReason, detail: str) -> None:
         # Perhaps the storage is not mounted on this node. If the agent did not wait for it, since it ends, that says
-        # nothing.
+        # nothing. A job that ran here, and a checkpoint, may be to blame themselves: control sees other nodes, too.
         leaves = self.context.clock.now_s() >= self.context.hard_stop_s() or self._had_to_vacate
-        never_began = why is ReturnReason.STORAGE_FAULT and not self.has_run and not leaves
-        self.node_fault = never_began or why in (
-            ReturnReason.NODE_FAULT,
-            ReturnReason.CANNOT_RESTORE,
-            ReturnReason.CHECKPOINT_BROKEN,
-        )
+        is_storage = why is ReturnReason.STORAGE_FAULT and not leaves
+        self.node_fault = not self.has_run and (is_storage or why is ReturnReason.NODE_FAULT)
         measured = self._cost_so_far() if why is ReturnReason.TOO_LATE else None
         self.reporter.report_return(why, detail, self.times.slice(), measured)
 

@@ -148,7 +148,6 @@ def deregister(caller: OwnAgent, deregistration: Annotated[Deregistration, examp
             deregistration,
             now_s=caller.now_s,
             faults_until_excluded=rounds.failures_until_excluded,
-            excluded_s=rounds.excluded_s,
             rates=caller.state.settings.rates.rules,
         )
     if end_s is not None:

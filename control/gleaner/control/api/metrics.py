@@ -54,7 +54,7 @@ def _gauges(caller: Caller) -> Gauges:
         jobs = queries.status(db)
         phases = queries.agent_phases(db, now_s=now_s)
         excluded = node_health.excluded(db, now_s)
-        suspect = node_health.suspect(db, now_s)
+        distrusted = [node for node in node_health.distrusted(db).values() if node.reason]
         spans = {"day": now_s - DAY_S, "month": month_span(f"{datetime.fromtimestamp(now_s).astimezone():%Y-%m}")[0]}
         used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
         paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}
@@ -73,14 +73,14 @@ def _gauges(caller: Caller) -> Gauges:
         "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
         "gleaner_agents": ("Agents by phase", "phase", phases),
         "gleaner_nodes_excluded": (
-            "Nodes that are left alone now because agents or different jobs failed there",
+            "Nodes that are excluded now because agents or different jobs failed there",
             "",
             {"": len(excluded)},
         ),
-        "gleaner_nodes_suspect": (
-            "Nodes that get one job at a time or none because different jobs failed quickly there in a row",
+        "gleaner_nodes_distrusted": (
+            "Nodes that get no job or one, until a job has run well there",
             "",
-            {"": len(suspect)},
+            {"": len(distrusted)},
         ),
         "gleaner_nodes_clock_wrong": (
             "Nodes whose clock differs from control's by more than a second",

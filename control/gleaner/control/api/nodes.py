@@ -58,7 +58,7 @@ def cluster(caller: User) -> ClusterStatus:
     state, now_s = caller.state, caller.now_s
     view = state.cluster
     with caller.reading() as db:
-        failures = node_health.unhealthy(db, now_s)
+        failures = node_health.distrusted(db)
         drained = drains.nodes_drained(db)
         counts = state.node_losses.counts(db, now_s=now_s)
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
@@ -79,7 +79,7 @@ def cluster(caller: User) -> ClusterStatus:
                 agent=agent_on.get(node.name),
                 failures=failed.faults if failed else 0,
                 excluded_until_s=excluded_until_s if excluded_until_s and excluded_until_s > now_s else None,
-                suspect=failed.reason if failed else "",
+                distrusted=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
                 wrong=_wrong(node, state.wrong_clocks.get(node.name)),
                 slices_in_day=count.slices,

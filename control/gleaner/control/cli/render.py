@@ -423,11 +423,10 @@ def _lost_in_day(node: NodeRow) -> str:
 
 
 def _about_node(node: NodeRow) -> str:
-    note = f"left alone until {moment(node.excluded_until_s)}" if node.excluded_until_s else ""
-    if not note and node.failures:
-        note = f"agents failed here {node.failures} times in a row"
-    if node.suspect:
-        note = f"{note or 'gets one job at a time'}: {node.suspect}"
+    note = f"agents failed here {node.failures} times in a row" if node.failures else ""
+    if node.distrusted:
+        until = f"excluded until {moment(node.excluded_until_s)}" if node.excluded_until_s else "gets one job"
+        note = f"{until}: {node.distrusted}"
     if node.drained:
         note = f"drained {node.drained}" + (f"; {note}" if note else "")
     return "; ".join((*node.wrong, *filter(None, (note,))))

@@ -101,7 +101,7 @@ class Leadership:
         with self._state.writing() as db:
             if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
                 agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
-                node_health.limit(db, now_s=now_s, excluded_s=self._state.settings.rounds.excluded_s)
+                node_health.limit(db, now_s=now_s)
                 lanes.limit_pauses(db, now_s)
             overdue = agents.overdue(db, now_s=now_s)
 

@@ -203,7 +203,6 @@ class Provisioning:
                             gone.node,
                             now_s=view.read_s,
                             faults_until_excluded=rounds.failures_until_excluded,
-                            excluded_s=rounds.excluded_s,
                         )
                 for name in seen.vanished:
                     reason = "the scheduler no longer knows it"
@@ -284,7 +283,7 @@ class Provisioning:
                 db, limits=self._state.foreseen, within_s=within_s, since_s=now_s - MOUNTS_LOOKED_AT_S
             )
             excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
-            suspect = node_health.suspect(db, now_s)
+            distrusted = {name for name, node in node_health.distrusted(db).items() if node.excluded_until_s}
             delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)
         needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
         if delivers and not seen.running:
@@ -297,9 +296,9 @@ class Provisioning:
                 nodes=() if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
                 excluded=frozenset(excluded),
                 pending=seen.pending,
-                # An agent on a suspect node takes one job at a time, so its free cores are no room for waiting jobs.
+                # An agent on a node that was excluded takes one job, so its free cores are no room for waiting jobs.
                 running=tuple(
-                    replace(agent, free=NOTHING) if agent.node in suspect else agent for agent in seen.running
+                    replace(agent, free=NOTHING) if agent.node in distrusted else agent for agent in seen.running
                 ),
                 waiting=() if is_stopped else tuple(needed),
             )

@@ -114,7 +114,6 @@ def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) ->
                 Deregistration.model_validate_json(left.body),
                 now_s=now_s,
                 faults_until_excluded=settings.rounds.failures_until_excluded,
-                excluded_s=settings.rounds.excluded_s,
                 rates=settings.rates.rules,
             )
         return 1

@@ -16,8 +16,8 @@ class NodeRow(Reply):
     agent: str | None
     failures: int
     excluded_until_s: float | None
-    suspect: str = ""
-    """The reason why the node gets one job at a time or none; empty if the node is trusted."""
+    distrusted: str = ""
+    """The reason why the node gets no job or one; empty if the node is trusted."""
     drained: str = ""
     """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
     wrong: tuple[str, ...] = ()

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from gleaner.control.policy.node_health import doubled
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
+LONGEST_ELSEWHERE_S = 600.0
+"""The longest wait of a job for a node on which it has not failed. Then any node may take the job."""
 
 _MEANINGS = {
     126: "the command cannot be run: its file is not executable",
@@ -72,3 +72,8 @@ def pause_s(failures: int) -> float:
     [10.0, 20.0, 40.0, 600.0, 600.0]
     """
     return doubled(FIRST_PAUSE_S, failures, LONGEST_PAUSE_S)
+
+
+def doubled(first_s: float, times: int, most_s: float) -> float:
+    """Return `first_s` for the first time, twice as much for each further one, and at most `most_s`."""
+    return min(first_s * 2.0 ** min(max(times, 1) - 1, 30), most_s)

@@ -215,7 +215,7 @@ def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook])
         if usable:
             return "no idle node is large enough"
         if any(node.is_excluded for node in nodes):
-            return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
+            return "the only idle nodes are excluded for a while: agents or jobs failed there (see `glean nodes`)"
         return ("all agents are busy and no other node is idle" if around.agents_live else "no node is idle") + turn
     if nowhere := cannot_go_on(wish, usable):
         return f"no idle node can {'restore' if wish.saved_on else 'start'} it: {nowhere}"

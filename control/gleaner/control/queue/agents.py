@@ -8,8 +8,8 @@ from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select,
 from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration, ReturnReason
 from gleaner.control.models.jobs import NOT_SAVED, Ending
 from gleaner.control.models.tokens import Role
-from gleaner.control.policy.node_health import QUICK_S
 from gleaner.control.policy.node_rates import RateRules
+from gleaner.control.policy.returns import QUICK_S
 from gleaner.control.queue import compatibility, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
@@ -185,7 +185,6 @@ def record_deregistration(
     *,
     now_s: float,
     faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
-    excluded_s: float = node_health.EXCLUDED_S,
     rates: RateRules | None = None,
 ) -> float | None:
     """Close the agent at its own word. What it still had counts as returned unstarted.
@@ -207,9 +206,7 @@ def record_deregistration(
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     tokens.end_later(db, agent=name, now_s=now_s)
     if report.fault:
-        node_health.record_fault(
-            db, row.node, now_s=now_s, faults_until_excluded=faults_until_excluded, excluded_s=excluded_s
-        )
+        node_health.record_fault(db, row.node, now_s=now_s, faults_until_excluded=faults_until_excluded)
     elif _has_run_a_job(db, name):
         node_health.record_sound_agent(db, row.node)
     if rates is not None:

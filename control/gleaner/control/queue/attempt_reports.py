@@ -6,8 +6,7 @@ function works in the caller's transaction. What raises has changed nothing, for
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import Connection, select, update
 
@@ -15,42 +14,15 @@ from gleaner.agent.common.quantities import memory_in_words
 from gleaner.agent.messages import Checkpointed, Completed, LogLines, Returned, ReturnReason, Saved
 from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
 from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
-from gleaner.control.policy import retries
-from gleaner.control.policy.node_health import counts
+from gleaner.control.policy import retries, returns
 from gleaner.control.policy.resources import next_memory_mib
+from gleaner.control.policy.returns import AfterFailure, Blame, Next, OwnFailure, Reaction, Then, TimesGiven
 from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.jobs import hold_new, memory_range_mib, put_on_hold, spec_of
 from gleaner.control.queue.tables import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
-
-NODES_UNTIL_BROKEN = 3
-TRIES_UNTIL_BROKEN = 5
-"""A checkpoint counts as broken when so many nodes could not restore it or found it broken, or, where there are fewer
-nodes, when it was tried in vain so often. One bad node, with bad memory or half a file tree, must not cost every job
-what it has saved."""
-REFUSALS_UNTIL_HELD = 10
-"""A job is held when so many nodes have refused its checkpoint as incompatible."""
-NODES_UNTIL_HELD = 3
-TRIES_UNTIL_HELD = 5
-"""A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
-the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included. The
-job may be the cause, and would go on for ever."""
-TWO_NODES_SAY = (ReturnReason.UNSAVABLE, ReturnReason.IMAGE_MISSING, ReturnReason.INPUT_MISSING)
-TOLD_UNTIL_HELD = 2
-"""A job is held when so many nodes said that it cannot be saved, or that its image or input is not there; where there
-are fewer nodes, when it was said so often. More tries would give the same answer."""
-UNREACHABLE_UNTIL_HELD = 100
-"""A job is held when the server of an input could not be reached so often, with pauses of up to ten minutes between."""
-MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.SAVE_FAILURES, ReturnReason.STORAGE_FAULT)
-"""An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
-AT_ONCE_S = 5.0
-"""A job that has saved itself so soon after its start, `TRIES_UNTIL_HELD` times in a row, is held too: it computes
-nothing."""
-STARTS_UNTIL_HELD = 3
-"""A job is held when it has begun so often, and nothing that it saved could be restored."""
-
 
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
@@ -117,9 +89,9 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
             return False
         raise
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
-    node_health.record_job_success(db, job, attempt, now_s=now_s)
-    if not made.has_memory and attempts.newest_computed_s(db, job, TRIES_UNTIL_HELD) < AT_ONCE_S:
-        reason = f"it saved itself at once {TRIES_UNTIL_HELD} times in a row, without computing"
+    node_health.record_success(db, job, attempt, now_s=now_s)
+    if not made.has_memory and attempts.newest_computed_s(db, job, returns.SAVES_AT_ONCE) < returns.AT_ONCE_S:
+        reason = f"it saved itself at once {returns.SAVES_AT_ONCE} times in a row, without computing"
         put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
     return True
 
@@ -127,7 +99,7 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
 def record_completion(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
     """Record that the workload exited: with 0 the job has succeeded, else it is tried again while it has a retry left.
 
-    A failure costs a retry unless its node is suspect (see `policy.node_health`). After an exit code that is not to be
+    A failure costs a retry unless its node is excluded (see `policy.returns`). After an exit code that is not to be
     tried again, the job has failed at once. Return True if the report is news.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
@@ -147,7 +119,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 sound_attempt=attempt,
                 **_output(report),
             )
-            node_health.record_job_success(db, job, attempt, now_s=now_s)
+            node_health.record_success(db, job, attempt, now_s=now_s)
             if report.output is not None:
                 deliveries.expect(db, job, attempt, now_s=now_s)
         else:
@@ -187,25 +159,41 @@ def _failed(
     if report.out_of_memory and _give_more_memory(db, job, report, end=end, now_s=now_s):
         return
     made = attempts.find(db, job, attempt)
-    failed = node_health.record_job_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
+    attempts.end(db, job, attempt, {**end, "blame": Blame.NOBODY})
+    node_health.record_failure(db, made, now_s=now_s)
     row = lock(db, job)  # retries that the node has cost it may have been returned
-    is_its_last = row.failures >= row.retries or row.from_attempt is not None
-    failures = row.failures
-    known = bool(lanes.unless_nowhere_else(db, job, node_health.nodes_failed_on(db, job)))
+    failed = node_health.failures_of(db, job)
+    nodes = [node for node, _ in failed.values()]
+    elsewhere = lanes.unless_nowhere_else(db, job, [*nodes, made.node])
     spec = spec_of(db, job)
     never = retries.refusal(report.exit_code, retry_on=spec.retry_on, never_retry_on=spec.never_retry_on)
-    if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
-        failures += node_health.charge_job(db, job, attempt)
+    if attempt in failed:
+        failure = OwnFailure(
+            failures=row.failures + 1,
+            retries=row.retries,
+            computed_s=report.slice.compute_s,
+            lasted_s=now_s - made.claimed_s,
+            nodes=len(set(nodes)),
+            is_another_known=bool(elsewhere),
+            was_spared=any(blame is Blame.NOBODY for each, (_, blame) in failed.items() if each != attempt),
+        )
+        way, blame = returns.after_failure(failure)
+    else:
+        way, blame = AfterFailure.CONTINUE, Blame.NODE
+    if never:
+        way, blame = AfterFailure.FAIL, Blame.JOB
+    end, failures = {**end, "blame": blame}, row.failures + (blame is Blame.JOB)
     detail = _cause(report)
-    if never or failures > row.retries:
+    if way is AfterFailure.FAIL:
         detail = f"{detail}; not tried again: {never}" if never else detail
         _fail_for_good(db, row, report, end=end, detail=detail, now_s=now_s, failures=min(failures, row.retries + 1))
         return
     left = f"{row.retries - failures} retries left"
-    if failures == row.failures:
+    if blame is not Blame.JOB:
         left += f", for {made.node} may be to blame"
-    if failures == row.failures and row.from_attempt is not None:
-        _try_again(db, row, end=end, now_s=now_s, detail=f"{detail}; {_whereto(row, ReturnReason.UNSTARTED)}, {left}")
+    if way is AfterFailure.CONTINUE and row.from_attempt is not None:
+        db.execute(update(JOB).where(JOB.c.id == job).values(failures=failures))
+        _try_again(db, row, end=end, now_s=now_s, detail=f"{detail}; {_whereto(row)}, {left}")
     else:
         make_transition(
             db,
@@ -219,9 +207,8 @@ def _failed(
             sound_attempt=attempt,
         )
         attempts.drop_all(db, job)
-    nodes = node_health.nodes_failed_on(db, job)
-    elsewhere = lanes.unless_nowhere_else(db, job, nodes) or lanes.unless_nowhere_else(db, job, [made.node])
-    lanes.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
+    not_on = elsewhere or lanes.unless_nowhere_else(db, job, [made.node])
+    lanes.pause(db, job, attempt, until_s=now_s + retries.pause_s(len(nodes)), not_on=not_on)
 
 
 def _give_more_memory(db: Connection, job: int, report: Completed, *, end: Mapping[str, object], now_s: float) -> bool:
@@ -287,136 +274,92 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     row = lock(db, job)
     line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
     before = attempts.find(db, job, attempt)
-    if not _may_report(row, attempt) or (before is not None and before.ending is Ending.RETURNED):
-        if before is None:
-            raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if before is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    if not _may_report(row, attempt) or before.ending is Ending.RETURNED:
         if before.ending is Ending.RETURNED and before.detail == line:
             return False
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
     record(db, job, "return", now_s=now_s, attempt=attempt, detail=line)
-    may_speak = _is_what_it_went_on_from(row, before)
-    speaks_against_it = may_speak and report.why in attempts.UNRESTORED
-    is_broken = speaks_against_it and _is_hopeless(db, row)
-    if is_broken:
-        _break(db, row, line, now_s)
-        row = lock(db, job)
+    reaction = returns.REACTIONS[report.why]
+    counts = not reaction.of_checkpoint or _is_what_it_went_on_from(row, before)
     end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=line, why=report.why)
-    has_more = _end_returned(db, row, report, end=end, now_s=now_s)
-    if report.why is ReturnReason.IMAGE_REFUSED:
-        _hold_with_campaign(db, row, line, now_s)
-    if report.why in (ReturnReason.NODE_LACKS, ReturnReason.MOUNT_MISSING):
-        _leave_node_alone(db, row, report, now_s)
-    if report.why is ReturnReason.INPUT_UNREACHABLE:
-        _wait_for_server(db, row, line, now_s)
-    if may_speak and report.why is ReturnReason.INCOMPATIBLE:
-        _keep_off(db, row, line, now_s)
-    if speaks_against_it and not is_broken:
-        _ask_another_node(db, row, line, now_s)
-    is_held = not has_more and report.why in TWO_NODES_SAY and _hold_if_others_agree(db, row, report.why, line, now_s)
-    if report.why in attempts.FUTILE and not is_held and not has_more:
-        _hold_if_futile(db, row, line, now_s)
+    attempts.end(db, job, attempt, end | {"blame": Blame.NOBODY if reaction.of_node and counts else None})
+    if reaction.of_node and counts:
+        node_health.record_failure(db, before, now_s=now_s)
+    is_for_memory = report.why is ReturnReason.UNSAVABLE and report.detail.startswith(NEEDS_MEMORY)
+    more_mib = next_memory_mib(*memory_range_mib(db, job)) if is_for_memory else None
+    given = _given(db, row, report.why, before)
+    then = returns.verdict(reaction, given) if counts and more_mib is None else None
+    if then is Then.SET_ASIDE:
+        _set_aside(db, row, reaction, line, now_s)
+        row = lock(db, job)
+    whereto = _whereto(row, has_lost_all=reaction.then is Then.SET_ASIDE)
+    if row.state is State.RUNNING:
+        # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
+        detail = whereto + (f" with {memory_in_words(more_mib)}" if more_mib else "")
+        take_from_agent(db, row, now_s=now_s, detail=detail, end={}, lost=reaction.may_follow)
+    else:
+        _settle(db, job)
+    if more_mib is not None:
+        lanes.give_memory(db, job, more_mib)
+    elif then in {Then.HOLD, Then.HOLD_CAMPAIGN, Then.HOLD_NEW_CAMPAIGN}:
+        _hold(db, row, then, returns.hold_reason(reaction, given, line), now_s)
+    elif counts and then is None:
+        _send_on(db, row, report, given, node=before.node, now_s=now_s)
     return True
 
 
-def _end_returned(db: Connection, row: Any, report: Returned, *, end: Mapping[str, object], now_s: float) -> bool:
-    """Take the job from its agent. Return True if it gets more memory, as its restore would need it."""
-    is_for_memory = report.why is ReturnReason.UNSAVABLE and report.detail.startswith(NEEDS_MEMORY)
-    more_mib = next_memory_mib(*memory_range_mib(db, row.id)) if is_for_memory else None
-    whereto = _whereto(row, report.why) + (f" with {memory_in_words(more_mib)}" if more_mib else "")
-    if row.state is State.RUNNING:
-        # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
-        take_from_agent(db, row, now_s=now_s, detail=whereto, end=end, lost=report.why in MAY_FOLLOW)
+def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> TimesGiven:
+    """Return how often the reason was given: of the checkpoint, of the campaign or of the job, since it was sound."""
+    reaction = returns.REACTIONS[why]
+    alike = reaction.alike or (why,)
+    if reaction.of_checkpoint:
+        node_of_each = attempts.unrestored(db, row.id, (made.from_attempt, made.from_number), alike)
+        tries = len(node_of_each)
+    elif _is_of_campaign(db, row, reaction.then):
+        node_of_each = attempts.nodes_without_image(db, row.campaign, why)
+        tries = len(node_of_each)
     else:
-        _settle(db, row.id)
-        attempts.end(db, row.id, row.attempt, end)
-    if more_mib is not None:
-        lanes.give_memory(db, row.id, more_mib)
-    return more_mib is not None
+        found = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=alike)
+        node_of_each, tries = [node for node, each in found if each is why], len(found)
+    return TimesGiven(node_of_each, tries, bool(lanes.unless_nowhere_else(db, row.id, node_of_each)))
 
 
-def _leave_node_alone(db: Connection, row: Any, report: Returned, now_s: float) -> None:
-    """Offer the job no more to a node that lacks what the job needs: for a while, or until it has the folder again."""
-    node, folder = attempts.find(db, row.id, row.attempt).node, report.detail.partition(": ")[0]
-    if report.why is ReturnReason.MOUNT_MISSING and compatibility.forget_mount(db, node, folder):
-        return
-    lanes.keep_off_for_now(db, row.id, row.attempt, [node], now_s=now_s)
+def _is_of_campaign(db: Connection, row: Any, then: Then) -> bool:
+    if row.campaign is None or then not in {Then.HOLD_CAMPAIGN, Then.HOLD_NEW_CAMPAIGN}:
+        return False
+    return then is Then.HOLD_CAMPAIGN or not attempts.has_begun(db, row.campaign)
 
 
-def _wait_for_server(db: Connection, row: Any, line: str, now_s: float) -> None:
-    """Let the job pause, longer each time. Hold it when it has waited for most of a day."""
-    tries = len(attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(ReturnReason.INPUT_UNREACHABLE,)))
-    if tries >= UNREACHABLE_UNTIL_HELD:
-        put_on_hold(db, row, reason=f"{line}; tried {tries} times", now_s=now_s)
-        return
-    lanes.pause(db, row.id, row.attempt, until_s=now_s + retries.pause_s(tries), not_on=())
-
-
-def _hold_if_others_agree(db: Connection, row: Any, why: ReturnReason, line: str, now_s: float) -> bool:
-    """Hold a job of which another node has said the same, and return True; else let another node try it."""
-    campaign: int | None = row.campaign if why is ReturnReason.IMAGE_MISSING else None
-    is_all = campaign is not None and not attempts.has_begun(db, campaign)
-    if campaign is not None and is_all:
-        node_of_each = attempts.nodes_without_image(db, campaign)
-    else:
-        tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt, whys=(why,))
-        node_of_each = [node for node, _ in tries]
-    nodes = list(dict.fromkeys(node_of_each))
-    elsewhere = lanes.unless_nowhere_else(db, row.id, nodes)
-    count = len(nodes) if elsewhere else len(node_of_each)
-    if count >= TOLD_UNTIL_HELD or (is_all and len(node_of_each) >= TRIES_UNTIL_HELD):
-        reason = f"{line}; found {len(node_of_each)} times, on {', '.join(nodes)}"
-        if is_all:
-            _hold_with_campaign(db, row, reason, now_s)
-        else:
-            put_on_hold(db, row, reason=reason, now_s=now_s)
-        return True
-    if elsewhere:
-        lanes.keep_off_for_now(db, row.id, row.attempt, elsewhere, now_s=now_s)
-    return False
-
-
-def _hold_with_campaign(db: Connection, row: Any, reason: str, now_s: float) -> None:
-    """Hold a job, and those of its campaign that have not begun: their image is the same."""
-    if row.campaign is not None:
+def _hold(db: Connection, row: Any, then: Then, reason: str, now_s: float) -> None:
+    if _is_of_campaign(db, row, then):
         hold_new(db, row.campaign, reason=reason, now_s=now_s)
     put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
 
 
-def _hold_if_futile(db: Connection, row: Any, line: str, now_s: float) -> None:
-    """Hold a job whose attempts come to nothing. They cost no retry, so nothing else would end the job."""
-    tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
-    nodes = list(dict.fromkeys(node for node, why in tries if why in attempts.OF_THE_NODE))
-    if len(nodes) >= NODES_UNTIL_HELD:
-        where = f"on {len(nodes)} different nodes in a row ({', '.join(nodes)})"
-    elif len(tries) >= TRIES_UNTIL_HELD:
-        where = f"{len(tries)} times in a row"
-    else:
-        return
-    put_on_hold(db, row, reason=f"came to nothing {where}, the last time: {line}", now_s=now_s)
-
-
-def _keep_off(db: Connection, row: Any, line: str, now_s: float) -> None:
-    """Offer the checkpoint to this node no more. Where one node after the other refuses it, hold the job."""
-    nodes = lanes.keep_off(db, row.id, attempts.find(db, row.id, row.attempt).node)
-    if len(nodes) >= REFUSALS_UNTIL_HELD:
-        put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {line}", now_s=now_s)
-
-
-def _ask_another_node(db: Connection, row: Any, line: str, now_s: float) -> None:
-    """Offer the checkpoint no more to the nodes that could not restore it, as long as there may be another.
-
-    Where the others have no room for so long that the same nodes are asked again and again, hold the job for a person.
-    """
-    node_of_each = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
-    nodes = lanes.unless_nowhere_else(db, row.id, node_of_each)
-    if not nodes:
-        lanes.open_to(db, row.id)
-        return
-    lanes.keep_off_for_now(db, row.id, row.attempt, nodes, now_s=now_s)
-    if len(node_of_each) >= TRIES_UNTIL_BROKEN:
-        where = f"{len(node_of_each)} times on {', '.join(nodes)}, and no other node has tried"
-        put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {line}", now_s=now_s)
+def _send_on(db: Connection, row: Any, report: Returned, given: TimesGiven, *, node: str, now_s: float) -> None:
+    """Choose the nodes that may take a returned job next."""
+    reaction = returns.REACTIONS[report.why]
+    match reaction.next:
+        case Next.ANYWHERE:
+            pass
+        case Next.LATER:
+            lanes.pause(db, row.id, row.attempt, until_s=now_s + retries.pause_s(given.tries), not_on=())
+        case Next.NEVER_HERE:
+            lanes.keep_off(db, row.id, node)
+        case Next.NOT_HERE:
+            folder = report.detail.partition(": ")[0]
+            if report.why is not ReturnReason.MOUNT_MISSING or not compatibility.forget_mount(db, node, folder):
+                lanes.keep_off_for_now(db, row.id, row.attempt, [node], now_s=now_s)
+        case Next.ELSEWHERE:
+            if given.is_another_known:
+                lanes.keep_off_for_now(db, row.id, row.attempt, given.nodes, now_s=now_s)
+            elif reaction.of_checkpoint:
+                lanes.open_to(db, row.id)
+        case _:
+            assert_never(reaction.next)
 
 
 def _is_what_it_went_on_from(row: Any, made: Any) -> bool:
@@ -432,33 +375,20 @@ def _may_report(row: Any, attempt: int) -> bool:
     return row.attempt == attempt and (row.state is State.RUNNING or row.lost)
 
 
-def _whereto(row: Any, why: ReturnReason) -> str:
+def _whereto(row: Any, *, has_lost_all: bool = False) -> str:
     if row.from_attempt is not None:
         return f"goes on from checkpoint {row.from_attempt}/{row.from_number}"
-    if why in (ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE):
+    if has_lost_all:
         return "no whole checkpoint is left: starts over"
     return "there is no checkpoint: starts from the beginning"
 
 
-def _is_hopeless(db: Connection, row: Any) -> bool:
-    """Return True if the checkpoint is to blame, and not the nodes on which it could not be restored.
-
-    However often one node says so, that is no proof as long as there may be another node.
-    """
-    made = attempts.find(db, row.id, row.attempt)
-    nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
-    if len(set(nodes)) >= NODES_UNTIL_BROKEN:
-        return True
-    return len(nodes) >= TRIES_UNTIL_BROKEN and not lanes.unless_nowhere_else(db, row.id, nodes)
-
-
-def _break(db: Connection, row: Any, line: str, now_s: float) -> None:
-    """Set aside the broken checkpoint that the attempt was to go on from; the one before it counts now.
+def _set_aside(db: Connection, row: Any, reaction: Reaction, line: str, now_s: float) -> None:
+    """Set aside the broken checkpoint that the job was to go on from; the one before it counts now.
 
     It is kept until the job is Complete: what nodes say of it may still turn out to be wrong.
     """
-    made = attempts.find(db, row.id, row.attempt)
-    broken = (made.from_attempt, made.from_number)
+    broken = (row.from_attempt, row.from_number)
     attempts.set_standing(db, row.id, *broken, Standing.BROKEN)
     left = attempts.named_checkpoints(db, row.id)
     detail = f"checkpoint {broken[0]}/{broken[1]} is broken"
@@ -469,8 +399,9 @@ def _break(db: Connection, row: Any, line: str, now_s: float) -> None:
         return
     record(db, row.id, "checkpoint broken", now_s=now_s, attempt=row.attempt, detail=f"{detail}, and none is left")
     starts = attempts.starts_in_vain(db, row.id)
-    if starts >= STARTS_UNTIL_HELD:
-        reason = f"nothing that it saved could be restored, although it has begun {starts} times; the last time: {line}"
+    if starts >= reaction.starts:
+        begun = "once" if starts == 1 else f"{starts} times"
+        reason = f"nothing that it saved could be restored, although it has begun {begun}; the last time: {line}"
         put_on_hold(db, row, reason=reason, now_s=now_s)
     if row.state is State.SAVED:
         make_transition(db, row.id, Transition.START_OVER, now_s=now_s, detail="no whole checkpoint is left")
@@ -521,6 +452,7 @@ def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpoint
         end=attempts.slice_columns(report.slice),
     )
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    node_health.record_success(db, job, attempt, now_s=now_s)
     return True
 
 

@@ -4,11 +4,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, null, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, select, update
+from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.models.jobs import Ending
+from gleaner.control.policy.returns import Blame
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Unknown
 from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, Standing
 from gleaner.control.queue.transitions import lock, run
@@ -16,14 +18,6 @@ from gleaner.control.states import State
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 """The reasons of attempts that were returned because a save failed."""
-OF_THE_NODE = (ReturnReason.NODE_FAULT, ReturnReason.NODE_LACKS)
-"""The reasons that are the node's, unless several nodes give them in a row."""
-FUTILE = (*OF_THE_NODE, *SAVE_FAILURES)
-"""Why attempts are returned that computed, or could have, and came to nothing, perhaps because of the job itself.
-
-A fault of the storage is not one of them: all jobs share the storage, so whatever is at the front of the queue would be
-held.
-"""
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
@@ -126,7 +120,7 @@ def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -
 
 def reopen(db: Connection, job: int, attempt: int) -> None:
     """Let the attempt run again: it lives after all."""
-    again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), why=null(), detail="")
+    again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), why=null(), detail="", blame=null())
     run(db, again, {"job_": job, "attempt_": attempt})
 
 
@@ -147,15 +141,17 @@ def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
 
 
 def futile_attempts(
-    db: Connection, job: int, *, after: int, whys: Sequence[ReturnReason] = FUTILE
+    db: Connection, job: int, *, after: int, whys: Sequence[ReturnReason]
 ) -> Sequence[tuple[str, ReturnReason]]:
     """Return the node and the reason of each attempt later than `after` that came to nothing for such a reason."""
-    returned = (
-        select(ATTEMPT.c.node, ATTEMPT.c.why)
-        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.why.in_(whys))
-        .order_by(ATTEMPT.c.attempt)
-    )
-    return [(row.node, row.why) for row in db.execute(returned)]
+    returned = select(ATTEMPT.c.node, ATTEMPT.c.why).where(_returned(whys), ATTEMPT.c.job == job)
+    later = returned.where(ATTEMPT.c.attempt > after).order_by(ATTEMPT.c.attempt)
+    return [(row.node, row.why) for row in db.execute(later)]
+
+
+def _returned(whys: Sequence[ReturnReason]) -> ColumnElement[bool]:
+    """Return the condition that an attempt was returned for such a reason, and not by a node that is to blame."""
+    return and_(ATTEMPT.c.why.in_(whys), or_(ATTEMPT.c.blame.is_(None), ATTEMPT.c.blame != Blame.NODE))
 
 
 def has_begun(db: Connection, campaign: int) -> bool:
@@ -164,11 +160,10 @@ def has_begun(db: Connection, campaign: int) -> bool:
     return db.execute(begun.where(JOB.c.campaign == campaign, ATTEMPT.c.compute_s > 0).limit(1)).first() is not None
 
 
-def nodes_without_image(db: Connection, campaign: int) -> Sequence[str]:
-    """Return the node of each attempt at the campaign's jobs that has missed its image since the job's release."""
-    returned = ATTEMPT.c.why == ReturnReason.IMAGE_MISSING
+def nodes_without_image(db: Connection, campaign: int, why: ReturnReason) -> Sequence[str]:
+    """Return the node of each attempt at the campaign's jobs that was returned for their image since its release."""
     missed = select(ATTEMPT.c.node).join(JOB, JOB.c.id == ATTEMPT.c.job)
-    missed = missed.where(JOB.c.campaign == campaign, ATTEMPT.c.attempt > JOB.c.sound_attempt, returned)
+    missed = missed.where(JOB.c.campaign == campaign, ATTEMPT.c.attempt > JOB.c.sound_attempt, ATTEMPT.c.why == why)
     return db.execute(missed.order_by(ATTEMPT.c.job, ATTEMPT.c.attempt)).scalars().all()
 
 
@@ -192,21 +187,15 @@ def starts_in_vain(db: Connection, job: int) -> int:
     return int(db.execute(begun).scalar_one())
 
 
-UNRESTORED = (ReturnReason.CANNOT_RESTORE, ReturnReason.CHECKPOINT_BROKEN)
-"""The reasons that speak against a checkpoint, where several nodes give them."""
-
-
-def unrestored(
-    db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason] = UNRESTORED
-) -> Sequence[str]:
+def unrestored(db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason]) -> Sequence[str]:
     """Return the node of each attempt that could not restore this checkpoint for such a reason."""
     nodes = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,
         ATTEMPT.c.from_attempt == checkpoint[0],
         ATTEMPT.c.from_number == checkpoint[1],
-        ATTEMPT.c.why.in_(whys),
+        _returned(whys),
     )
-    return db.execute(nodes).scalars().all()
+    return db.execute(nodes.order_by(ATTEMPT.c.attempt)).scalars().all()
 
 
 def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | None, now_s: float) -> None:

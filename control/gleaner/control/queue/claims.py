@@ -34,7 +34,7 @@ from sqlalchemy import (
 
 from gleaner.agent.messages import Assignment, Assignments, Checkpoint, ClaimRequest
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.policy import fair_share
+from gleaner.control.policy import fair_share, returns
 from gleaner.control.policy.fair_share import Book, First, Shares
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
@@ -183,7 +183,10 @@ def _look() -> Select[*tuple[Any, ...]]:
             AGENT.c.phase,
             AGENT.c.node,
             exists().where(PAUSE.c.wakes_s <= bindparam("now_s")).label("somebody_wakes"),
-            exists().where(NODE.c.name == AGENT.c.node, NODE.c.failed_jobs > 0).label("has_failed_jobs"),
+            select(NODE.c.excluded_until_s)
+            .where(NODE.c.name == AGENT.c.node)
+            .scalar_subquery()
+            .label("excluded_until_s"),
             _LANES,
             front,
         )
@@ -231,7 +234,7 @@ def claim(
     if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
 
     A silent agent gets nothing until its next heartbeat has made it live, an agent that is to vacate gets nothing, and
-    a node on which jobs kept failing gets one job at a time. Raises `Unknown` for an agent that nobody has submitted,
+    a node that is or was excluded gets no job or one. Raises `Unknown` for an agent that nobody has submitted,
     `Refused` for one that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
@@ -251,7 +254,7 @@ def claim(
     allowed = limits(db, {row.lane_group for row in welcome})
     welcome = [row for row in welcome if _is_allowed(row, allowed)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
-    allowance = node_health.judge_at_claim(db, asking.node, now_s) if asking.has_failed_jobs else None
+    allowance = returns.allowance(asking.excluded_until_s, now_s)
     most = ask.most if allowance is None else min(allowance, ask.most)
     chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, most), book, allowed))
     if chosen:

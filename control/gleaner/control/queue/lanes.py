@@ -30,8 +30,7 @@ from sqlalchemy import (
 )
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.policy.node_health import LONGEST_ELSEWHERE_S
-from gleaner.control.policy.retries import LONGEST_PAUSE_S
+from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S, LONGEST_PAUSE_S
 from gleaner.control.queue import attempts
 from gleaner.control.queue.tables import (
     AGENT,

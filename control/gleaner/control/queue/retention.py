@@ -22,7 +22,7 @@ from gleaner.control.models.tokens import Role
 from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
-from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.settings import HistorySettings, QueueSettings
 from gleaner.control.states import State
 
@@ -110,7 +110,6 @@ def _removals(
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
-        ("failures", lambda db: remove_failures(db, before_s=before_s)),
         ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
         ("steps", lambda db: node_time.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
     )
@@ -191,11 +190,6 @@ def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
     """Remove events of these jobs. Return how many."""
     some = select(EVENT.c.id).where(EVENT.c.job.in_(jobs)).limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
-
-
-def remove_failures(db: Connection, *, before_s: float) -> int:
-    """Remove failures that are so old that they say nothing of their nodes any more. Return how many."""
-    return db.execute(delete(FAILURE).where(FAILURE.c.at_s < before_s)).rowcount
 
 
 def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:

@@ -167,9 +167,9 @@ def needs_attention(
         found += [Attention(f"node {node.name}: {fault}", "an admin has to mend this", path) for fault in node.wrong]
         if node.excluded_until_s is not None:
             todo = "repair the node, then tell Gleaner to trust it"
-            found.append(Attention(f"node {node.name} is left alone: {node.failures} agents failed there", todo, path))
-        elif node.suspect:
-            found.append(Attention(f"node {node.name} is suspect: {node.suspect}", "look at the node", path))
+            found.append(Attention(f"node {node.name} is excluded: {node.distrusted}", todo, path))
+        elif node.distrusted:
+            found.append(Attention(f"node {node.name} gets one job: {node.distrusted}", "look at the node", path))
     found += _losing(cluster.nodes)
     if silent is not None:
         who, for_s = silent

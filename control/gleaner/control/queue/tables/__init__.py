@@ -9,7 +9,6 @@ from gleaner.control.queue.tables.attempts import (
     AttemptRecord,
     CheckpointRecord,
     EventRecord,
-    FailureRecord,
     LogLineRecord,
     LogSizeRecord,
     MigrationRecord,
@@ -68,7 +67,6 @@ EVENT = _table(EventRecord)
 LOG = _table(LogLineRecord)
 TRIMMED = _table(TrimmedLogRecord)
 LOGGED = _table(LogSizeRecord)
-FAILURE = _table(FailureRecord)
 PAUSE = _table(PauseRecord)
 MIGRATION = _table(MigrationRecord)
 AGENT = _table(AgentRecord)

@@ -1,4 +1,4 @@
-"""Attempts at jobs, their checkpoints, events and logs, and what follows from their failures."""
+"""Attempts at jobs, their checkpoints, events and logs, and the jobs that pause or migrate."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from sqlmodel import Field
 
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
 from gleaner.control.models.jobs import AttemptRow, Ending, EventRow
-from gleaner.control.policy.node_health import Blame
+from gleaner.control.policy.returns import Blame
 from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, Text
 
 
@@ -30,6 +30,13 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
         ),
         Index("attempt_of_agent", "agent"),
         Index("attempt_ended", "ended_s"),
+        Index(
+            "attempt_failed",
+            "node",
+            "claimed_s",
+            sqlite_where=text("blame IS NOT NULL"),
+            postgresql_where=text("blame IS NOT NULL"),
+        ),
         CHURNED,
     )
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
@@ -44,6 +51,8 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
     log_from: int = Field(sa_type=BigInteger)
     # The part of `compute_s` that counts against the job's limit: until its latest checkpoint or its own end.
     counted_s: float = 0.0
+    # None: it has not failed, or for a reason that says nothing of its node. See `policy.returns`.
+    blame: Blame | None = Field(default=None, sa_type=Enum(Blame, name="blame", **BY_VALUE))
 
 
 class Standing(StrEnum):
@@ -123,22 +132,6 @@ class LogSizeRecord(QueueRecord, table=True):
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
     size_bytes: int = Field(sa_type=BigInteger)  # The lines as UTF-8, and `logs.LINE_BYTES` for each.
-
-
-class FailureRecord(QueueRecord, table=True):
-    """A workload that exited with an error."""
-
-    __tablename__ = "failure"
-    __table_args__ = (
-        ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
-        Index("failure_on_node", "node", "at_s"),
-    )
-    job: int = Field(primary_key=True, sa_type=BigInteger)
-    attempt: int = Field(primary_key=True)
-    node: str
-    at_s: float
-    is_quick: bool  # True if it ended so soon that the node may be to blame. See `policy.node_health`.
-    blame: Blame = Field(sa_type=Enum(Blame, name="blame", **BY_VALUE))
 
 
 class PauseRecord(QueueRecord, table=True):

@@ -5,9 +5,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Column, Enum, Float, Index
 from sqlmodel import Field
 
-from gleaner.control.policy.node_health import NodeHealth
 from gleaner.control.policy.node_time import FIELDS
-from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
 from gleaner.control.queue.tables.jobs import NeedKind
 
 
@@ -45,25 +44,20 @@ class KnownNodeRecord(QueueRecord, table=True):
 
     __tablename__ = "node"
     __table_args__ = (
-        CheckConstraint("faults >= 0 AND failed_jobs >= 0 AND canaries >= 0 AND times_excluded >= 0", "counts"),
+        CheckConstraint("faults >= 0 AND times_excluded >= 0", "counts"),
+        CheckConstraint("(excluded_at_s IS NULL) = (excluded_until_s IS NULL)", "excluded_whole"),
     )
     name: str = Field(primary_key=True)
     # The kind that the node had when an agent last registered there. None: no agent ever has.
     kind: int | None = Field(default=None, foreign_key="kind.id")
     faults: int = 0  # The number of agents in a row that failed because of the node.
-    # The number of different jobs in a row that failed there quickly. A job that runs well there sets it to 0.
-    failed_jobs: int = 0
-    canaries: int = 0  # The number of these jobs that started while it was suspect.
-    # The time when the first of them was claimed. A job that was claimed earlier and ends well proves nothing.
-    since_s: float = 0.0
-    last_s: float = 0.0  # The time when the last of them failed.
-    health: NodeHealth = Field(
-        default=NodeHealth.HEALTHY, sa_type=Enum(NodeHealth, name="health", **BY_VALUE)
-    )  # By what its jobs have shown.
-    suspect_s: float | None = None  # The time since which the node is suspect. A job that is claimed later is a canary.
-    canary_s: float = 0.0  # The time from which one more canary is handed out.
-    times_excluded: int = 0  # How often these failed jobs have had it excluded.
-    excluded_until_s: float | None = None  # Because of the faults, or of the failed jobs.
+    # The time when the first of the attempts was claimed that failed there in a row. A job that was claimed later and
+    # runs well ends the row.
+    failing_since_s: float | None = None
+    excluded_at_s: float | None = None  # None: the node is trusted.
+    excluded_until_s: float | None = None  # Then the node gets one job.
+    times_excluded: int = 0  # In a row.
+    excluded_because: str = Field(default="", sa_type=Text)
 
 
 class NodeRatesRecord(QueueRecord, table=True):

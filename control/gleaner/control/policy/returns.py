@@ -1,0 +1,239 @@
+"""The consequences of an attempt's end for its job and for its node. Pure: facts come in, a verdict goes out.
+
+**For the node.** Jobs fail for reasons of their own, so a failure says nothing of its node until the same job has run
+elsewhere: later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row, with none
+in between that ran well: three of at least two groups, or five. It is excluded for an hour, twice as long each time, at
+most for a day. Then it gets one job, a canary: if that runs well, the node is trusted again, and if it fails and runs
+elsewhere, the node is excluded again. An excluded node costs no job a retry.
+
+**For the job.** `REACTIONS` has, for each reason for which an agent returns a job, what is done. A program that ends
+with an error costs a retry. But one node alone cannot end a job, nor throw away what it has saved (`after_failure`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+
+from gleaner.agent.messages import ReturnReason
+from gleaner.control.policy.retries import doubled
+
+JOBS_OF_SOME_GROUPS, GROUPS = 3, 2
+JOBS_IN_A_ROW = 5
+CANARIES = 1
+"""A node that was excluded is excluded again after so many jobs that failed there and ran elsewhere."""
+FIRST_EXCLUSION_S, LONGEST_EXCLUSION_S = 3600.0, 86_400.0
+CANARY_S = 600.0
+"""A node that was excluded gets one job in this time, until one has run well."""
+EVIDENCE_S = 86_400.0
+"""A failure that is older says nothing of its node."""
+QUICK_S = 30.0
+"""A failure after less computing may be the node's. A later one is, only if the job runs elsewhere after it."""
+STEADY_S = 120.0
+"""A job that still runs elsewhere, and so much longer than it took to fail here, runs well."""
+AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
+"""A job that has saved itself so soon after its start, so many times in a row, is held: it computes nothing."""
+
+
+class Blame(StrEnum):
+    """The party that an attempt's failure was charged to."""
+
+    NOBODY = "nobody"
+    """It has cost the job no retry, and may still turn out to be the node's."""
+    JOB = "job"
+    """It has cost the job a retry."""
+    NODE = "node"
+    """The node is or was excluded. It never costs the job a retry."""
+
+
+def must_exclude(group_of: Mapping[int, str], *, was_excluded: bool) -> bool:
+    """Return True if a node is to be excluded on which these jobs failed in a row, all of which ran elsewhere.
+
+    >>> must_exclude({1: "a", 2: "a", 3: "b"}, was_excluded=False), must_exclude({1: "a", 2: "b"}, was_excluded=False)
+    (True, False)
+    >>> must_exclude(dict.fromkeys(range(4), "a"), was_excluded=False), must_exclude({1: "a"}, was_excluded=True)
+    (False, True)
+    """
+    if len(group_of) >= (CANARIES if was_excluded else JOBS_IN_A_ROW):
+        return True
+    return len(group_of) >= JOBS_OF_SOME_GROUPS and len(set(group_of.values())) >= GROUPS
+
+
+def exclusion_s(times: int) -> float:
+    """Return the time for which a node is excluded for the first, second ... time in a row, in seconds.
+
+    >>> [exclusion_s(times) / 3600 for times in (1, 2, 3, 5, 6, 99)]
+    [1.0, 2.0, 4.0, 16.0, 24.0, 24.0]
+    """
+    return doubled(FIRST_EXCLUSION_S, times, LONGEST_EXCLUSION_S)
+
+
+def allowance(excluded_until_s: float | None, now_s: float) -> int | None:
+    """Return the number of jobs that a node may take now. None: as many as it has room for.
+
+    >>> allowance(None, 10.0), allowance(11.0, 10.0), allowance(10.0, 10.0)
+    (None, 0, 1)
+    """
+    return None if excluded_until_s is None else int(excluded_until_s <= now_s)
+
+
+class Then(Enum):
+    """The consequence for the job when enough nodes have given a reason."""
+
+    HOLD = "hold"
+    HOLD_CAMPAIGN = "hold campaign"
+    """With the jobs of its campaign that have not begun: their image is the same."""
+    HOLD_NEW_CAMPAIGN = "hold new campaign"
+    """With its campaign, if no job of that has computed, and then what was said of the others counts too."""
+    SET_ASIDE = "set aside"
+    """The checkpoint is broken. The one before it counts."""
+
+
+class Next(Enum):
+    """The nodes that get the job next, while it is not held."""
+
+    ANYWHERE = "anywhere"
+    ELSEWHERE = "elsewhere"
+    """For a while not on the nodes that have given the reason, if there may be another."""
+    NOT_HERE = "not here"
+    """For a while not on this node, also if there is no other."""
+    NEVER_HERE = "never here"
+    """Not on this node with this checkpoint."""
+    LATER = "later"
+    """Anywhere, after a pause that grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """The consequences of one reason. A number of 0 means that no number is enough."""
+
+    next: Next = Next.ANYWHERE
+    nodes: int = 0
+    """`then` follows when so many different nodes have given the reason."""
+    alone: int = 0
+    """`then` also follows when the reason was given so often and no other node is known."""
+    tries: int = 0
+    """The job is held when so many attempts in a row came to nothing for one of the reasons `alike`."""
+    then: Then = Then.HOLD
+    alike: tuple[ReturnReason, ...] = ()
+    """The reasons that are counted together, for `tries` and for what is said `of_checkpoint`. Empty: only this one."""
+    of_checkpoint: bool = False
+    """It speaks against the checkpoint that the attempt was to go on from, and is counted since that was saved."""
+    starts: int = 0
+    """The job is held when it has begun so often and nothing that it saved could be restored."""
+    of_node: bool = False
+    """It counts against the node, if the job runs elsewhere."""
+    may_follow: bool = False
+    """The attempt may still report that it was saved, or what its result is."""
+
+
+_R = ReturnReason
+_FUTILE = (_R.NODE_FAULT, _R.NODE_LACKS, _R.SAVE_FAILED, _R.UNSAVABLE)
+_RESTORE = (_R.CANNOT_RESTORE, _R.CHECKPOINT_BROKEN)
+_UNRESTORED = Reaction(
+    Next.ELSEWHERE, nodes=3, alone=5, tries=5, then=Then.SET_ASIDE, alike=_RESTORE, of_checkpoint=True, of_node=True
+)
+REACTIONS: Mapping[ReturnReason, Reaction] = {
+    _R.UNSTARTED: Reaction(),
+    _R.TOO_LATE: Reaction(may_follow=True),
+    _R.STORAGE_FAULT: Reaction(may_follow=True),  # never the job's: all jobs share the storage
+    _R.IMAGE_REFUSED: Reaction(nodes=1, then=Then.HOLD_CAMPAIGN),
+    _R.IMAGE_MISSING: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5, then=Then.HOLD_NEW_CAMPAIGN),
+    _R.INPUT_MISSING: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5),
+    _R.INPUT_UNREACHABLE: Reaction(Next.LATER, tries=100),
+    _R.MOUNT_MISSING: Reaction(Next.NOT_HERE),
+    _R.NODE_LACKS: Reaction(Next.NOT_HERE, nodes=3, tries=5, alike=_FUTILE),
+    _R.NODE_FAULT: Reaction(Next.ELSEWHERE, nodes=3, tries=5, alike=_FUTILE, of_node=True),
+    _R.SAVE_FAILED: Reaction(tries=5, alike=_FUTILE, may_follow=True),
+    _R.UNSAVABLE: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5, alike=_FUTILE, may_follow=True),
+    _R.INCOMPATIBLE: Reaction(Next.NEVER_HERE, nodes=10, of_checkpoint=True),
+    _R.CHECKPOINT_BROKEN: replace(_UNRESTORED, starts=3),
+    _R.CANNOT_RESTORE: replace(_UNRESTORED, starts=1),  # the next one would be like it
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimesGiven:
+    """The attempts that gave a reason, the latest included."""
+
+    node_of_each: Sequence[str]
+    """The node of each attempt that gave it."""
+    tries: int
+    """The attempts in a row that came to nothing for this or an alike reason."""
+    is_another_known: bool
+    """An agent was on another node that could take the job."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The different nodes, in the order in which they gave it first."""
+        return tuple(dict.fromkeys(self.node_of_each))
+
+
+def verdict(reaction: Reaction, given: TimesGiven) -> Then | None:
+    """Return what follows for the job; None if it is tried again.
+
+    >>> verdict(REACTIONS[ReturnReason.UNSAVABLE], TimesGiven(["n1", "n2"], tries=2, is_another_known=True))
+    <Then.HOLD: 'hold'>
+    """
+    if reaction.nodes and len(given.nodes) >= reaction.nodes:
+        return reaction.then
+    if reaction.alone and len(given.node_of_each) >= reaction.alone and not given.is_another_known:
+        return reaction.then
+    if reaction.tries and given.tries >= reaction.tries:
+        return Then.HOLD if reaction.of_checkpoint else reaction.then
+    return None
+
+
+def hold_reason(reaction: Reaction, given: TimesGiven, line: str) -> str:
+    """Return why the job is held, in plain words; `line` is what the last agent said.
+
+    >>> hold_reason(REACTIONS[ReturnReason.UNSAVABLE], TimesGiven(["n1", "n2"], 2, True), "cannot be saved: a device")
+    'cannot be saved: a device; found 2 times, on n1, n2'
+    """
+    if reaction.nodes == 1:
+        return line
+    if verdict(replace(reaction, tries=0), given) is None:
+        return f"came to nothing {given.tries} times in a row, the last time: {line}"
+    return f"{line}; found {len(given.node_of_each)} times, on {', '.join(given.nodes)}"
+
+
+class AfterFailure(Enum):
+    """The way of a job whose program has ended with an error."""
+
+    FAIL = "fail"
+    START_OVER = "start over"
+    CONTINUE = "continue"
+    """It continues from what it has saved, if it has saved anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFailure:
+    """An end of a program with an error."""
+
+    failures: int
+    """The failures that have cost the job a retry, this one included."""
+    retries: int
+    computed_s: float
+    """By the agent."""
+    lasted_s: float
+    """Since the claim, by control's clock. A job cannot compute longer than it was on the node."""
+    nodes: int
+    """The different nodes on which the job has failed, without those that are excluded."""
+    is_another_known: bool
+    was_spared: bool
+    """A failure that would have ended the job has cost it nothing."""
+
+
+def after_failure(failure: OwnFailure) -> tuple[AfterFailure, Blame]:
+    """Return the way of the job, and who bears the failure's cost.
+
+    A single node is not enough to end a job that failed quickly, or to throw away what it has saved, while another node
+    may try the job. But a job is spared only once: every job ends, whichever nodes there are.
+    """
+    is_quick = min(failure.computed_s, failure.lasted_s) < QUICK_S
+    may_be_the_nodes = is_quick and failure.nodes == 1 and failure.is_another_known
+    way = AfterFailure.CONTINUE if may_be_the_nodes else AfterFailure.START_OVER
+    if failure.failures <= failure.retries:
+        return way, Blame.JOB
+    if may_be_the_nodes and not failure.was_spared:
+        return way, Blame.NOBODY
+    return AfterFailure.FAIL, Blame.JOB
