@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def delivered(place: Path, server: PutServer, *allowed: str, host: str = "127.0.0.1", **more: Any) -> DeliveryReport:
-    node, listed = Node(place), allowed or (server.url("data/", host),)
+    node, listed = Node(place, reserve_bytes=more.pop("reserve_bytes", 0)), allowed or (server.url("data/", host),)
     return node.deliver(node.store(FILES), server.url("data/set/7/", host), *listed, **more)
 
 
@@ -99,5 +99,5 @@ def test_a_name_is_checked_after_it_is_resolved_and_a_node_without_room_sends_no
     """`localhost` is on the list, and its address is not."""
     assert "localhost has the address" in delivered(tmp_path, server, host="localhost").failed
     (tmp_path / "other").mkdir()
-    assert "has no room for the result" in delivered(tmp_path / "other", server, reserve_bytes=2**60).failed
+    assert "there is no room for the result" in delivered(tmp_path / "other", server, reserve_bytes=2**60).failed
     assert server.asked == []

@@ -24,9 +24,9 @@ LIMITS = Limits(600, "too slow", 300, "too silent")
 HANGS = (sys.executable, "-c", "import signal; signal.pause()")
 
 
-def run(request: object, limits: Limits = LIMITS, *, stop: threading.Event, hangs: bool = False) -> list[bytes]:
+def run(request: object, limits: Limits = LIMITS, *, stop: threading.Event, hangs: bool = False) -> list[int]:
     program = HANGS if hangs else process.PROGRAM
-    return list(process.run(request, limits, stop=stop, clock=SystemClock(), program=program))
+    return process.run(request, limits, stop=stop, clock=SystemClock(), program=program)
 
 
 def test_a_child_that_hangs_ends_at_a_stop_or_at_a_limit() -> None:
@@ -43,7 +43,7 @@ def test_a_child_that_hangs_ends_at_a_stop_or_at_a_limit() -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_child_shows_a_credential_to_nobody_writes_no_core_file_and_may_be_killed(
-    server: BadServer, is_killed: bool
+    server: BadServer, tmp_path: Path, is_killed: bool
 ) -> None:
     stop, before, seen, cores = threading.Event(), children(), list[bytes](), list[str]()
     access = Access((server.url(""),), "", 300, Credential(server.url(""), "t0ken"))
@@ -61,7 +61,7 @@ def test_a_child_shows_a_credential_to_nobody_writes_no_core_file_and_may_be_kil
 
     threading.Thread(target=looking).start()
     with pytest.raises(TemporaryFailure if is_killed else TransferStopped):
-        run(FetchRequest(server.url("stuck"), access, has_digest=False), stop=stop)
+        run(FetchRequest(server.url("stuck"), access, tmp_path / "a", None, 2**30, 0), stop=stop)
     assert server.credentials == [("/stuck", "Bearer t0ken")]
     assert [line.split()[4:6] for line in cores] == [["0", "0"]]
     assert len(seen) == 2

@@ -66,8 +66,7 @@ from gleaner.agent.timing.deadlines import (
     shutdown_grace_s,
 )
 from gleaner.agent.timing.save_cost import SaveEstimates
-from gleaner.agent.transfer.deliver import Deliver
-from gleaner.agent.transfer.fetch import Fetch
+from gleaner.agent.transfer.mover import Mover
 
 log = structlog.get_logger()
 
@@ -169,8 +168,8 @@ class Agent:
         )
         place, reserve_bytes = settings.work / self.name, limits.reserve_mib * 2**20
         control_host = urlsplit(settings.control_url).hostname or ""
-        deliver = Deliver(settings.storage, place, reserve_bytes, control_host, self.clock)
-        self.deliveries = Deliveries(self.client, deliver, self.clock)
+        mover = Mover(control_host, reserve_bytes, self.clock, settings.storage, settings.work, place)
+        self.deliveries = Deliveries(self.client, mover.deliver, self.clock)
         self._context = AgentContext(
             agent=self.name,
             slurm_job=self.slurm_job,
@@ -193,14 +192,7 @@ class Agent:
             images_limit_bytes=images_limit_bytes,
             limits=limits,
             inputs=Inputs(place, self.storage, reserve_bytes=reserve_bytes, clock=self.clock),
-            url_inputs=UrlInputs(
-                place,
-                self.storage,
-                self.clock,
-                Fetch(control_host, reserve_bytes, self.clock, (str(settings.storage), str(settings.work))),
-                self.client.fix_input,
-                self.client.ask_credential,
-            ),
+            url_inputs=UrlInputs(place, self.storage, self.clock, mover.fetch, self.client.fix_input),
         )
 
     # ── the whole ──

@@ -233,6 +233,17 @@ class StoredInput(Message):
     """True: it is copied into the job's folder before the first start, and is the job's own from then on."""
 
 
+class CredentialGiven(Message):
+    """The secret of a job's group for the URL of an input or a target."""
+
+    url: Text
+    """The secret is for the URLs below this one only."""
+    value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json")]
+    """Only the JSON on the wire shows it."""
+    fault: Text = ""
+    """Why control cannot read the secret; then the value is empty."""
+
+
 class UrlInput(Message):
     """A file that the job reads and that is not in the storage yet: the agent fetches it and stores it.
 
@@ -244,6 +255,8 @@ class UrlInput(Message):
     sha256: Digest | None = None
     """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
     into_job: Flag = False
+    credential: CredentialGiven | None = None
+    """The group's secret for the URL."""
 
 
 class FetchRules(Message):
@@ -258,8 +271,7 @@ class FetchRules(Message):
 
 
 class InputFetched(VersionedMessage):
-    """An attempt has fetched one of its inputs, or found it broken. Sent to `/jobs/J/attempts/A/input`, before the job
-    starts."""
+    """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
     content: Digest
@@ -267,29 +279,12 @@ class InputFetched(VersionedMessage):
     size_bytes: Count
     digest: Digest | None = None
     """The digest of its manifest in the storage; None: it is not stored yet."""
-    is_broken: Flag = False
-    """True: it is not whole in the storage. Control looks, too, and answers null if it is to be fetched anew."""
 
 
 class InputFixed(VersionedMessage):
     """Control's answer: the input that the job reads from now on. None: control does not find it in the storage."""
 
     input: StoredInput | None = None
-
-
-class CredentialRequest(VersionedMessage):
-    """An attempt is about to fetch one of its inputs. Sent to `/jobs/J/attempts/A/credential`."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-
-
-class CredentialGiven(VersionedMessage):
-    """Control's answer: the secret of the job's group for the URL of this input or target. None: the group has none."""
-
-    url: Text | None = None
-    """The secret is for the URLs below this one only."""
-    value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json-unless-none")] | None = None
-    """Only the JSON on the wire shows it."""
 
 
 class Assignment(Message):

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.job.url_inputs import credential_of
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
-from gleaner.agent.transfer.credentials import Credential
 
 log = structlog.get_logger()
 
@@ -30,8 +28,8 @@ class Deliveries:
     """The deliveries of one agent. Only the calls that block run in a thread."""
 
     client: ControlClient
-    deliver: Callable[[Delivery, threading.Event, Credential | None], DeliveryReport | None]
-    """As `transfer.deliver.Deliver` does it."""
+    deliver: Callable[[Delivery, threading.Event], DeliveryReport | None]
+    """As `transfer.mover.Mover.deliver` does it."""
     clock: Clock
     is_wanted: bool = False
     """True if control has said that a result waits."""
@@ -61,7 +59,7 @@ class Deliveries:
         if delivery is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}
-        report = self.deliver(delivery, self._stop, credential_of(delivery.credential))
+        report = self.deliver(delivery, self._stop)
         if report is None:
             log.info("a delivery is left to another agent", **facts)
             return False

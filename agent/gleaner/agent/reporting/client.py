@@ -19,8 +19,6 @@ from gleaner.agent.messages import (
     Assignments,
     Checkpointed,
     ClaimRequest,
-    CredentialGiven,
-    CredentialRequest,
     Delivery,
     DeliveryOffer,
     DeliveryReport,
@@ -120,10 +118,6 @@ class ControlClient:
     def fix_input(self, job: int, attempt: int, fetched: InputFetched) -> StoredInput | None:
         """Report an input that was fetched; return the one that counts. None: control does not find it stored."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
-
-    def ask_credential(self, job: int, attempt: int, name: str) -> CredentialGiven:
-        """Return the group's secret for the URL of this input of the attempt."""
-        return self._ask(f"/jobs/{job}/attempts/{attempt}/credential", CredentialRequest(name=name), CredentialGiven)
 
     def take_delivery(self) -> Delivery | None:
         """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""

@@ -5,11 +5,11 @@ import pickle
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from gleaner.agent.system import openat
-from gleaner.agent.transfer.process import PERMANENT, TEMPORARY, PermanentFailure, TransferFailure
+from gleaner.agent.transfer.process import PROGRESS, TemporaryFailure, TransferFailure
 from gleaner.agent.transfer.rules import Access
 
 
@@ -19,8 +19,8 @@ class Request(Protocol):
     @property
     def access(self) -> Access: ...
 
-    def serve(self) -> Iterator[bytes]:
-        """Do it, and yield what the agent is to read. Raises `TransferFailure`."""
+    def serve(self, report: Callable[[], None]) -> list[int]:
+        """Do it, report progress, and return what the agent is to know. Raises `TransferFailure`."""
         ...
 
 
@@ -33,22 +33,22 @@ def main() -> int:
     with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
         os.dup2(nothing, 2)  # the agent does not read meanwhile what libraries print
     try:
-        for chunk in request.serve():
-            openat.write_all(1, chunk)
+        numbers = request.serve(lambda: openat.write_all(1, PROGRESS))
+        openat.write_all(1, " ".join(map(str, numbers)).encode())
     except (TransferFailure, OSError) as error:
         credential = request.access.credential
         line = str(error) if credential is None else credential.hidden_in(str(error))
         openat.write_all(errors, line.encode(errors="replace"))
-        return PERMANENT if isinstance(error, PermanentFailure) else TEMPORARY
+        return error.status if isinstance(error, TransferFailure) else TemporaryFailure.status
     return 0
 
 
 def _end(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(TEMPORARY)  # what the try has left at its target is removed on the way
+    sys.exit(TemporaryFailure.status)  # what the try has left at its target is removed on the way
 
 
 if __name__ == "__main__":
-    status = TEMPORARY
+    status = TemporaryFailure.status
     try:
         status = main()
     finally:

@@ -5,7 +5,7 @@ as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.agent.job_spec import JobSpec, UrlInputSpec
-from gleaner.agent.system import keep_patterns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.campaigns.wrong_keys import INSTEAD
@@ -127,18 +126,6 @@ def self_save(text: str) -> dict[str, object]:
     if match[2]:
         found["exit_code"] = int(match[2])
     return found
-
-
-def patterns(written: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns of what to keep, from an option. Raises `ValueError` with the mistake.
-
-    >>> patterns(["*.root", "hist/**"])
-    ('*.root', 'hist/**')
-    """
-    for pattern in written:
-        if why := keep_patterns.fault(pattern):
-            raise ValueError(f"{_short(pattern)} {why}")
-    return tuple(written)
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
@@ -300,15 +287,8 @@ def _outputs(node: yaml.Node, name: str, where: str) -> dict[str, object]:
         items = _items(value, place, f"outputs {key}")
         if not items:
             raise InputError(f"{place}: outputs {key} names no pattern; to keep everything, leave it out")
-        found[key] = tuple(_pattern(item, _place(name, item)) for item in items)
+        found[key] = tuple(_text(item, _place(name, item), "a pattern") for item in items)
     return found
-
-
-def _pattern(node: yaml.Node, where: str) -> str:
-    pattern = _text(node, where, "a pattern")
-    if why := keep_patterns.fault(pattern):
-        raise InputError(f"{where}: outputs keep: {_short(pattern)} {why}")
-    return pattern
 
 
 def _keys_of(
@@ -331,17 +311,11 @@ def _keys_of(
 
 def _input(node: yaml.Node, name: str) -> LocalInput | UrlInputSpec:
     where = _place(name, node)
-    written: dict[str, str] = {}
-    if not isinstance(node, yaml.MappingNode):
-        written["from"] = _text(node, where, "an input")
+    if isinstance(node, yaml.ScalarNode):
+        written = {"from": str(node.value)}
     else:
-        for key_node, value_node in node.value:
-            key = _text(key_node, _place(name, key_node), "a key of an input")
-            if key not in input_list.KEYS:
-                raise InputError(one_line(f"{where}: inputs: {unknown_key(key, input_list.KEYS)}"))
-            if key in written:
-                raise InputError(f"{where}: an input has {key} twice")
-            written[key] = _text(value_node, _place(name, value_node), f"inputs {key}")
+        keys = _keys_of("inputs", node, name, where, allowed=input_list.KEYS, like="{from: PATH, to: NAME}")
+        written = {key: _text(value, place, f"inputs {key}") for key, (value, place) in keys.items()}
     try:
         return input_list.parsed(written, where)
     except ValueError as error:

@@ -47,19 +47,15 @@ def set_secret(
     as_json: AsJson = False,
 ) -> Answer:
     """Keep a secret for the jobs of your group. An earlier one of the same name is replaced."""
-    wanted = _checked(name)
     if why := credentials.url_fault(url):
         raise BadInput(f"--for: {one_line(why)}")
     value = _value(from_file, credentials.EXPECTED[location(url).scheme])
     try:
-        credentials.kind(url, value)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
-    try:
-        given = SecretPut(name=wanted, url=url, value=SecretStr(value), group=group)
+        given = SecretPut(name=_checked(name), url=url, value=SecretStr(value), group=group)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(complaint("--group" if first["loc"] == ("group",) else "--for", first)) from None
+        option = {"url": "--for", "group": "--group"}.get(str(*first["loc"][:1]), "the value")
+        raise BadInput(complaint(option, first)) from None
     with connect() as control:
         return _answer(control.set_secret(given), as_json=as_json)
 
