@@ -7,6 +7,7 @@ from tests.agent.control_harness import Control, job_spec
 
 from gleaner.agent.job_spec import OutputSpec
 from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.models.jobs import JobDetail
 from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.queue import deliveries, jobs
@@ -89,18 +90,18 @@ def test_an_agent_that_ends_gives_a_delivery_up_at_once_and_the_next_one_deliver
     assert (phase(detail), detail.delivery and detail.delivery.tries) == (DeliveryPhase.DELIVERED, 2)
 
 
-def test_the_end_of_a_delivery_is_reported_when_control_is_back(control: Control) -> None:
+def test_the_end_of_a_delivery_is_reported_also_when_control_stays_away(control: Control) -> None:
     folder = site(control)
     job = submit(control, folder, "5")
     agent = control.agent("a", lives_s=100, idle_s=2.0)
 
     def deliver(delivery: Delivery, _stop: threading.Event) -> DeliveryReport:
         control.go_away()
-        control.once(lambda: True, control.serve)
         return DeliveryReport(job=delivery.job, number=delivery.number, failed="full", may_pass=False)
 
     agent.deliveries.deliver = deliver
     assert control.live(agent) == 0
+    assert take_spooled_reports(control.state, control.now_s) == 2, "this one, and the agent's deregistration"
     detail = control.job(job)
     assert detail.delivery is not None
     assert (detail.delivery.phase, detail.delivery.problem) == (DeliveryPhase.FAILED, "full")

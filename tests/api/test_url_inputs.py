@@ -7,10 +7,8 @@ from httpx import Response
 from tests.api.api_harness import Agent, ApiHarness, detail
 from tests.made_inputs import MadeInput, packed
 
-from gleaner.control.daemon.storage_gc import forget_inputs
-from gleaner.control.models.inputs import JobInput
 from gleaner.control.queue import secret_key
-from gleaner.control.settings import DAY_S, InputSettings
+from gleaner.control.settings import InputSettings
 
 pytestmark = pytest.mark.slow
 ONE, OTHER = MadeInput(), MadeInput(packed(b"other"))
@@ -77,34 +75,6 @@ def test_only_the_current_attempts_agent_says_what_was_fetched_and_only_of_what_
     second.claim()
     assert "attempt 2 is the latest" in detail(fetched(first, job, digest=stored(harness)), 409)
     assert read(harness, job)["content"] is None
-
-
-def fixed_job(harness: ApiHarness, agent: Agent) -> int:
-    """A job that runs with an input that was fetched and stored."""
-    job = harness.user.submit(spec={"inputs": [FROM_URL]})
-    assert agent.claim()[0]["job"] == job
-    assert fetched(agent, job, digest=stored(harness)).json()["input"]["content"] == ONE.content
-    return job
-
-
-def test_what_a_job_has_read_is_read_again_and_fetched_anew_when_it_is_gone(harness: ApiHarness) -> None:
-    agent = harness.agent()
-    job = fixed_job(harness, agent)
-    allow(harness, urls=[])  # what the group has needs no leave
-    spec = {"inputs": [JobInput.model_validate(read(harness, job)).spec.model_dump()]}  # as the page does
-    again = harness.user.submit(spec=spec)
-    assert read(harness, again) == read(harness, job)
-    agent.report(job, 1, "completed", {"exit_code": 0, "slice": {"started_s": harness.now_s}})
-    assert agent.claim()[0]["inputs"][0]["content"] == ONE.content
-    agent.report(again, 1, "completed", {"exit_code": 0, "slice": {"started_s": harness.now_s}})
-    assert forget_inputs(harness.state, harness.now_s + 100 * DAY_S) == 1
-    refused = harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"} | spec})
-    assert "this site allows no URLs" in detail(refused, 409)
-    allow(harness)
-    late = harness.user.submit(spec=spec)
-    assert read(harness, late)["content"] is None
-    assert agent.claim()[0]["inputs"][0]["url"] == URL
-    assert fetched(agent, late, OTHER, digest=stored(harness, OTHER)).json()["input"]["content"] == OTHER.content
 
 
 def test_a_groups_limit_counts_before_anything_is_stored(harness: ApiHarness) -> None:

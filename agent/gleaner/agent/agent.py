@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -169,7 +170,8 @@ class Agent:
         place, reserve_bytes = settings.work / self.name, limits.reserve_mib * 2**20
         control_host = urlsplit(settings.control_url).hostname or ""
         mover = Mover(control_host, reserve_bytes, self.clock, settings.storage, settings.work, place)
-        self.deliveries = Deliveries(self.client, mover.deliver, self.clock)
+        report = partial(self.outbox.put, f"/agents/{self.name}/delivered")
+        self.deliveries = Deliveries(self.client, mover.deliver, report, self.clock)
         self._context = AgentContext(
             agent=self.name,
             slurm_job=self.slurm_job,

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, JobSpec
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, InputName, JobSpec, UrlInputSpec
 from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
@@ -33,7 +33,7 @@ LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_L
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
 """The beginning of a line as base64 of its bytes: it may end within a character."""
-NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+NodeName = InputName
 
 
 JobNumber = Annotated[int, Field(ge=1, le=MAX_ID), NUMBER]
@@ -222,7 +222,7 @@ class ClaimRequest(VersionedMessage):
 class StoredInput(Message):
     """A file or folder that the job reads and does not change. It is in the storage, as a tar archive."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    name: InputName
     """Its name in `/inputs`."""
     content: Digest
     """The SHA-256 of the tar archive."""
@@ -244,17 +244,12 @@ class CredentialGiven(Message):
     """Why control cannot read the secret; then the value is empty."""
 
 
-class UrlInput(Message):
+class UrlInput(UrlInputSpec):
     """A file that the job reads and that is not in the storage yet: the agent fetches it and stores it.
 
     It stands among the inputs, so that an agent that cannot fetch it does not start the job without it.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-    url: Annotated[str, Field(max_length=LONGEST_TEXT)]
-    sha256: Digest | None = None
-    """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
-    into_job: Flag = False
     credential: CredentialGiven | None = None
     """The group's secret for the URL."""
 
@@ -273,7 +268,7 @@ class FetchRules(Message):
 class InputFetched(VersionedMessage):
     """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    name: InputName
     content: Digest
     """The SHA-256 of its tar archive, as in `StoredInput`."""
     size_bytes: Count

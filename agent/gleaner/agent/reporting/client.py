@@ -21,7 +21,6 @@ from gleaner.agent.messages import (
     ClaimRequest,
     Delivery,
     DeliveryOffer,
-    DeliveryReport,
     Deregistration,
     Heartbeat,
     InputFetched,
@@ -122,10 +121,6 @@ class ControlClient:
     def take_delivery(self) -> Delivery | None:
         """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""
         return self._ask(f"/agents/{self._name}/deliver", Message(), DeliveryOffer).delivery
-
-    def report_delivery(self, report: DeliveryReport) -> None:
-        """Report the end of a delivery. To report it again is no error."""
-        self.report(f"/agents/{self._name}/delivered", report.model_dump_json())
 
     def report(self, path: str, body: str) -> None:
         """Send one report. Raises `ControlSilent` or `ControlRefused`. Only control's own answer counts."""

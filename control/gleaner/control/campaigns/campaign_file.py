@@ -256,16 +256,8 @@ def _items(node: yaml.Node, where: str, key: str) -> list[yaml.Node]:
 
 
 def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"{where}: environment must be keys with values like {{K: V}}, found a {_kind(node)}")
-    pairs: dict[str, str] = {}
-    for key_node, value_node in node.value:
-        place = _place(name, key_node)
-        key = _text(key_node, place, "a variable")
-        if key in pairs:
-            raise InputError(f"{place}: environment sets {key} twice")
-        pairs[key] = _text(value_node, place, f"environment {key}")
-    return pairs
+    keys = _keys_of("environment", node, name, where, allowed=None, like="{K: V}")
+    return {key: _text(value, place, f"environment {key}") for key, (value, place) in keys.items()}
 
 
 def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
@@ -292,7 +284,7 @@ def _outputs(node: yaml.Node, name: str, where: str) -> dict[str, object]:
 
 
 def _keys_of(
-    what: str, node: yaml.Node, name: str, where: str, *, allowed: frozenset[str], like: str
+    what: str, node: yaml.Node, name: str, where: str, *, allowed: frozenset[str] | None, like: str
 ) -> dict[str, tuple[yaml.Node, str]]:
     """Return the keys of a mapping with their values, and the place of each."""
     if not isinstance(node, yaml.MappingNode):
@@ -301,7 +293,7 @@ def _keys_of(
     for key_node, value_node in node.value:
         place = _place(name, key_node)
         key = _text(key_node, place, f"a key of {what}")
-        if key not in allowed:
+        if allowed is not None and key not in allowed:
             raise InputError(f"{place}: {what}: {unknown_key(key, allowed)}")
         if key in found:
             raise InputError(f"{place}: {what} has {key} twice")

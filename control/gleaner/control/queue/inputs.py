@@ -33,15 +33,13 @@ def take_for_spec(
 
     Raises `Refused` if the group has not stored one, or if its URL is not allowed.
     """
-    stored = use(db, group, [one.content for one in inputs if one.content is not None], now_s=now_s)
+    stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
     found: list[dict[str, object]] = []
     for one in inputs:
         if isinstance(one, UrlInputSpec):
-            known = stored.get(str(one.content))
-            if known is None and (reason := allowed_urls.refusal(one.url, urls)):
+            if reason := allowed_urls.refusal(one.url, urls):
                 raise Refused(f"the input {one.name}: {reason}")
-            row = {} if known is None else _stored_as(one.name, known, into_job=one.into_job).model_dump()
-            found.append(one.model_dump(exclude={"content"}) | row)
+            found.append(one.model_dump())
         elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:
