@@ -138,12 +138,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(place: Path) -> None:
         subprocess.run(["umount", place / "data"], check=True)
 
 
-def test_a_delivery_that_takes_too_long_is_given_up_and_leaves_nothing(place: Path) -> None:
-    digest = usual(place)
-    assert "did not take the result within 0 s ([outputs] deliver_s)" in delivered(place, digest, total_s=0).failed
-    assert files(place / "data") == {}
-
-
 def test_a_delivery_killed_at_any_step_shows_no_half_file_and_the_next_one_completes_it(place: Path) -> None:
     """Each piece that was copied is reported, so the child is killed after the first, the second, and so on."""
     digest, to, below = usual(place), f"file://{place}/data/7", f"file://{place}/data/"
