@@ -73,9 +73,9 @@ def test_an_input_from_xrootd_arrives_and_results_go_to_s3_and_to_xrootd(
         made = list[int]()
         for to in rules.targets:
             wanted = job_spec("5")
-            job = wanted.job.model_copy(update={"inputs": given, "outputs": OutputSpec(to=f"{to}{{job}}/")})
+            spec = wanted.job.model_copy(update={"inputs": given, "outputs": OutputSpec(to=f"{to}{{job}}/")})
             with transaction(control.state.engine) as db:
-                submission = wanted.model_copy(update={"job": job})
+                submission = wanted.model_copy(update={"job": spec})
                 made += jobs.submit(db, submission, group="physics", rules=rules, now_s=control.now_s).jobs
         assert control.live(control.agent("a", lives_s=600, idle_s=5.0, node={"fetches": schemes()})) == 0
         ends = [control.job(job).delivery for job in made]

@@ -72,7 +72,7 @@ def test_the_value_is_asked_for_on_the_terminal_and_not_shown(harness: CliHarnes
         (CEPH, "give --from-file FILE, or --from-file -"),
         ((*CEPH, "--from-file", "none"), "none: No such file"),
         ((*CEPH, "--from-file", "empty"), "must be ACCESS_KEY:SECRET_KEY"),
-        (("a b", "--for", "https://host/", "--from-file", "keys"), "no name for a secret"),
+        (("a b", "--for", "https://host/", "--from-file", "keys"), "NAME must begin with a letter"),
         (("a", "--for", "ftp://host/", "--from-file", "keys"), f"--for: {SCHEMES}"),
         (("a", "--for", "root://host/", "--from-file", "keys"), "--for: a token is shown"),
         (("a", "--from-file", "keys"), "Missing option '--for'. (see glean secret set --help)"),

@@ -15,7 +15,7 @@ from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import CredentialGiven, Delivery, DeliveryReport, FetchRules, UrlInput
 from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.mover import Mover
+from gleaner.agent.transfer.file_transfers import Transfers
 from gleaner.agent.transfer.process import TransferFailure
 
 
@@ -67,7 +67,7 @@ class Node:
             {"job": 7, "attempt": 2, "number": 1, "total_s": 600, "silent_s": 300, "digest": digest, "to": to}
             | {"allowed": allowed or (to,), "credential": given(secret)} | more
         )  # fmt: skip
-        report = self.mover().deliver(offer, threading.Event())
+        report = self.transfers().deliver(offer, threading.Event())
         assert report is not None
         assert "\n" not in report.failed
         assert secret is None or secret.value.rpartition(":")[2] not in report.failed
@@ -82,7 +82,7 @@ class Node:
         rules = {"allowed": allowed or (url,), "largest_bytes": 2**30, "total_s": 600, "silent_s": 300} | more
         one = UrlInput(name="a", url=url, sha256=sha256, credential=given(secret))
         try:
-            return self.mover().fetch(one, into, FetchRules.model_validate(rules), stop or threading.Event())
+            return self.transfers().fetch(one, into, FetchRules.model_validate(rules), stop or threading.Event())
         except TransferFailure as error:
             assert str(error)
             assert "\n" not in str(error)
@@ -90,9 +90,9 @@ class Node:
             into.unlink(missing_ok=True)
             raise
 
-    def mover(self) -> Mover:
+    def transfers(self) -> Transfers:
         work = self.place / "work"
-        return Mover("control.example", self.reserve_bytes, self.clock, self.place / "storage", work, work / "a")
+        return Transfers("control.example", self.reserve_bytes, self.clock, self.place / "storage", work, work / "a")
 
 
 def given(secret: Credential | None) -> CredentialGiven | None:

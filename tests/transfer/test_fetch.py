@@ -242,11 +242,11 @@ import resource, sys, threading
 from pathlib import Path
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.messages import FetchRules, UrlInput
-from gleaner.agent.transfer.mover import Mover
+from gleaner.agent.transfer.file_transfers import Transfers
 url, allowed, into = sys.argv[1:]
 rules = FetchRules(allowed=(allowed,), largest_bytes=2**40, total_s=600, silent_s=300)
-mover = Mover("", 0, SystemClock(), Path("/nowhere"), Path("/nowhere"), Path("/nowhere"))
-mover.fetch(UrlInput(name="a", url=url), Path(into), rules, threading.Event())
+transfers = Transfers("", 0, SystemClock(), Path("/nowhere"), Path("/nowhere"), Path("/nowhere"))
+transfers.fetch(UrlInput(name="a", url=url), Path(into), rules, threading.Event())
 own = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1]
 print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

@@ -67,7 +67,7 @@ from gleaner.agent.timing.deadlines import (
     shutdown_grace_s,
 )
 from gleaner.agent.timing.save_cost import SaveEstimates
-from gleaner.agent.transfer.mover import Mover
+from gleaner.agent.transfer.file_transfers import Transfers
 
 log = structlog.get_logger()
 
@@ -169,9 +169,9 @@ class Agent:
         )
         place, reserve_bytes = settings.work / self.name, limits.reserve_mib * 2**20
         control_host = urlsplit(settings.control_url).hostname or ""
-        mover = Mover(control_host, reserve_bytes, self.clock, settings.storage, settings.work, place)
+        transfers = Transfers(control_host, reserve_bytes, self.clock, settings.storage, settings.work, place)
         report = partial(self.outbox.put, f"/agents/{self.name}/delivered")
-        self.deliveries = Deliveries(self.client, mover.deliver, report, self.clock)
+        self.deliveries = Deliveries(self.client, transfers.deliver, report, self.clock)
         self._context = AgentContext(
             agent=self.name,
             slurm_job=self.slurm_job,
@@ -194,7 +194,7 @@ class Agent:
             images_limit_bytes=images_limit_bytes,
             limits=limits,
             inputs=Inputs(place, self.storage, reserve_bytes=reserve_bytes, clock=self.clock),
-            url_inputs=UrlInputs(place, self.storage, self.clock, mover.fetch, self.client.fix_input),
+            url_inputs=UrlInputs(place, self.storage, self.clock, transfers.fetch, self.client.fix_input),
         )
 
     # ── the whole ──

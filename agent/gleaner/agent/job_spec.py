@@ -138,7 +138,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 def _a_pattern(pattern: str) -> str:
     if why := keep_patterns.fault(pattern):
-        raise PydanticCustomError("pattern", "{why}", {"why": why})
+        raise PydanticCustomError("pattern", "{pattern} {why}", {"pattern": repr(pattern[:60]), "why": why})
     return pattern
 
 

@@ -26,7 +26,7 @@ class Deliveries:
 
     client: ControlClient
     deliver: Callable[[Delivery, threading.Event], DeliveryReport | None]
-    """As `transfer.mover.Mover.deliver` does it."""
+    """As `transfer.file_transfers.Transfers.deliver` does it."""
     report: Callable[[DeliveryReport], None]
     """Puts it into the agent's outbox."""
     clock: Clock

@@ -46,7 +46,7 @@ class UrlInputs:
     storage: FolderStorage
     clock: Clock
     fetch: Callable[[UrlInput, Path, FetchRules, threading.Event], int]
-    """Fetches into a new file, as `transfer.mover.Mover.fetch` does."""
+    """Fetches into a new file, as `transfer.file_transfers.Transfers.fetch` does."""
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]
     """Asks control, as `ControlClient.fix_input` does."""
     _turns: dict[tuple[int, str], _Turn] = field(default_factory=dict[tuple[int, str], _Turn])

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.agent.job_spec import JobSpec, UrlInputSpec
+from gleaner.agent.system import keep_patterns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.campaigns.wrong_keys import INSTEAD
@@ -279,8 +280,15 @@ def _outputs(node: yaml.Node, name: str, where: str) -> dict[str, object]:
         items = _items(value, place, f"outputs {key}")
         if not items:
             raise InputError(f"{place}: outputs {key} names no pattern; to keep everything, leave it out")
-        found[key] = tuple(_text(item, _place(name, item), "a pattern") for item in items)
+        found[key] = tuple(_pattern(item, _place(name, item)) for item in items)
     return found
+
+
+def _pattern(node: yaml.Node, where: str) -> str:
+    pattern = _text(node, where, "a pattern")
+    if why := keep_patterns.fault(pattern):
+        raise InputError(f"{where}: outputs keep: {_short(pattern)} {why}")
+    return pattern
 
 
 def _keys_of(

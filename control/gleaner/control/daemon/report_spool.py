@@ -125,21 +125,13 @@ def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) ->
         return 1
     if not (found := _ATTEMPT.match(left.path)):
         raise ValueError(f"{left.path} is no report")
-    job, attempt, report = int(found.group(1)), int(found.group(2)), _REPORTS[found.group(3)]
-    most_bytes = settings.queue.log_bytes_per_job
+    job, attempt, kind = int(found.group(1)), int(found.group(2)), _REPORTS[found.group(3)]
+    report, most_bytes = kind.model_validate_json(left.body), settings.queue.log_bytes_per_job
     try:
         with state.writing() as db:
-            attempt_reports.record_report(
-                db,
-                job,
-                attempt,
-                report.model_validate_json(left.body),
-                agent=agent,
-                most_log_bytes=most_bytes,
-                now_s=now_s,
-            )
+            attempt_reports.record_report(db, job, attempt, report, agent=agent, most_log_bytes=most_bytes, now_s=now_s)
     except Invalid as error:
-        if report is LogLines and not isinstance(error, NotYours):
+        if kind is LogLines and not isinstance(error, NotYours):
             raise _TooLate(str(error)) from error
         raise
     log.info("took a report that waited on the storage", agent=agent, report=left.path)

@@ -20,7 +20,7 @@ from gleaner.agent.transfer.rules import Access
 
 
 @dataclass(frozen=True, slots=True)
-class Mover:
+class Transfers:
     """Moves files for one agent. Safe for threads. All calls block."""
 
     control_host: str
