@@ -103,6 +103,8 @@ def test_an_agent_that_comes_to_no_end_loses_it_and_its_report_changes_nothing(s
             end(site, job, 1, "a", **late)
         with pytest.raises(NotCurrent):
             end(site, job, 2, "a", **late)
+    with pytest.raises(NotCurrent):
+        end(site, job, 1, "b")
     end(site, job, 2, "b")
     assert found(site, job).phase is DeliveryPhase.DELIVERED
 

@@ -228,11 +228,13 @@ def test_limits_of_size_time_and_room_end_a_fetch(source: str, server: BadServer
     before, node = children(), Node(tmp_path)
     with pytest.raises(PermanentFailure, match=r"larger than .* \(\[inputs\] largest_gib\)"):
         node.fetch(source, tmp_path / "large", largest_bytes=100)
-    with pytest.raises(TemporaryFailure, match=r"was not fetched within .* \(\[inputs\] fetch_s\)"):
+    with pytest.raises(TemporaryFailure, match=r"not done within .* \(\[inputs\] fetch_s\)"):
         node.fetch(source, tmp_path / "slow", total_s=0.0)
     with pytest.raises(NodeFull, match="has no room for"):
         Node(tmp_path, reserve_bytes=2**60).fetch(source, tmp_path / "full")
-    with pytest.raises(TemporaryFailure, match="the server sent or took nothing for 1 s"):
+    with pytest.raises(
+        TemporaryFailure, match=r"nothing was sent or taken for 1 s|the server sent or took nothing for 1 s"
+    ):
         node.fetch(server.url("silent"), tmp_path / "silent", silent_s=1.0)
     assert children() <= before
 

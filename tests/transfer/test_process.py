@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from gleaner.agent.transfer.rules import Access
 from gleaner.agent.transfer.stage import REPORTS_WHILE_SILENT, SLOWEST_BYTES_PER_S, Progress
 
 pytestmark = pytest.mark.slow
-LIMITS = Limits(600, "too slow", 300, "too silent")
+LIMITS = Limits(600, 300, "https://host/", "[inputs] fetch_s")
 HANGS = (sys.executable, "-c", "import signal; signal.pause()")
 
 
@@ -31,10 +32,10 @@ def run(request: object, limits: Limits = LIMITS, *, stop: threading.Event, hang
 
 def test_a_child_that_hangs_ends_at_a_stop_or_at_a_limit() -> None:
     before, stop = children(), threading.Event()
-    with pytest.raises(TemporaryFailure, match="too silent"):
-        run(None, Limits(600, "too slow", 0.1, "too silent"), stop=stop, hangs=True)
-    with pytest.raises(TemporaryFailure, match="too slow"):
-        run(None, Limits(0.1, "too slow", 300, "too silent"), stop=stop, hangs=True)
+    with pytest.raises(TemporaryFailure, match="https://host/: nothing was sent or taken for 0 s"):
+        run(None, replace(LIMITS, silent_s=0.1), stop=stop, hangs=True)
+    with pytest.raises(TemporaryFailure, match=r"not done within .* \(\[inputs\] fetch_s\)"):
+        run(None, replace(LIMITS, total_s=0.1), stop=stop, hangs=True)
     stop.set()
     with pytest.raises(TransferStopped):
         run(None, stop=stop, hangs=True)

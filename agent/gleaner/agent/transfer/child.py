@@ -5,30 +5,21 @@ import pickle
 import resource
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from gleaner.agent.system import openat
 from gleaner.agent.transfer.process import PROGRESS, TemporaryFailure, TransferFailure
-from gleaner.agent.transfer.rules import Access
 
-
-class Request(Protocol):
-    """A file or a result to move, and how."""
-
-    @property
-    def access(self) -> Access: ...
-
-    def serve(self, report: Callable[[], None]) -> list[int]:
-        """Do it, report progress, and return what the agent is to know. Raises `TransferFailure`."""
-        ...
+if TYPE_CHECKING:
+    from gleaner.agent.transfer.deliver import DeliverRequest
+    from gleaner.agent.transfer.fetch import FetchRequest
 
 
 def main() -> int:
     """Answer one request; return the exit status. The one line of a failure is without the credential."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have the credential in it
     signal.signal(signal.SIGTERM, _end)
-    request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the agent itself
+    request = cast("DeliverRequest | FetchRequest", pickle.load(sys.stdin.buffer))  # noqa: S301  # from the agent
     errors = os.dup(2)
     with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
         os.dup2(nothing, 2)  # the agent does not read meanwhile what libraries print

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,13 @@ class FetchRequest:
         """In the child: write the content into the file, and return its size. Raises `TransferFailure`."""
         hashed, size_bytes, shown = hashlib.sha256(), 0, allowed_urls.shown(self.url)
         source = open_remote(self.url, self.access, allowed_urls.FETCH)
-        with self.into.open("xb") as file:
+        with self.into.open("xb") as file, ThreadPoolExecutor(1) as keeper:
+
+            def keep(chunk: bytes) -> None:
+                file.write(chunk)
+                hashed.update(chunk)
+
+            kept = keeper.submit(keep, b"")
             for chunk in source.read(has_digest=self.sha256 is not None):
                 size_bytes += len(chunk)
                 if size_bytes > self.largest_bytes:
@@ -38,9 +45,10 @@ class FetchRequest:
                     raise PermanentFailure(f"{shown} is larger than {limit}")
                 if len(chunk) > shutil.disk_usage(self.into.parent).free - self.reserve_bytes:
                     raise NodeFull(f"this node has no room for {shown}")
-                file.write(chunk)
-                hashed.update(chunk)
+                kept.result()
+                kept = keeper.submit(keep, chunk)  # while the next one is on its way
                 report()
+            kept.result()
         found, wanted = hashed.hexdigest(), (self.sha256 or "").removeprefix("sha256:")
         if wanted and found != wanted:
             raise PermanentFailure(f"{shown} has the sha256 {found} ({size_bytes} bytes), and not {wanted}")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gleaner.agent.common.allowed_urls import shown
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.common.quantities import in_words
 from gleaner.agent.messages import CredentialGiven, Delivery, DeliveryReport, FetchRules, UrlInput
 from gleaner.agent.system import openat
 from gleaner.agent.transfer import process
@@ -36,24 +35,14 @@ class Transfers:
         """Fetch an input into a new file; return its size. Raises `TransferFailure`, `TransferStopped` or `OSError`."""
         access = self._access(rules.allowed, rules.silent_s, one.credential)
         request = FetchRequest(one.url, access, into, one.sha256, rules.largest_bytes, self.reserve_bytes)
-        limits = Limits(
-            rules.total_s, f"{shown(one.url)} was not fetched within {in_words(rules.total_s)} ([inputs] fetch_s)",
-            rules.silent_s, f"{shown(one.url)}: the server sent or took nothing for {rules.silent_s:.0f} s",
-        )  # fmt: skip
+        limits = Limits(rules.total_s, rules.silent_s, shown(one.url), "[inputs] fetch_s")
         (size_bytes,) = process.run(request, limits, stop=stop, clock=self.clock)
         return size_bytes
 
     def deliver(self, delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
         """Deliver a result, and return what is to be reported; None if the agent has no more time for it."""
-        report, to, total = (
-            DeliveryReport(job=delivery.job, number=delivery.number),
-            shown(delivery.to),
-            delivery.total_s,
-        )
-        limits = Limits(
-            total, f"{to} did not take the result within {in_words(total)} ([outputs] deliver_s)",
-            delivery.silent_s, f"{to} has taken nothing for {delivery.silent_s:.0f} s",
-        )  # fmt: skip
+        report = DeliveryReport(job=delivery.job, number=delivery.number)
+        limits = Limits(delivery.total_s, delivery.silent_s, shown(delivery.to), "[outputs] deliver_s")
         try:
             access = self._access(delivery.allowed, delivery.silent_s, delivery.credential)
             plain = delivery.model_copy(update={"credential": None})

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO, cast
 
 from gleaner.agent.common.clock import Clock
+from gleaner.agent.common.quantities import in_words
 
 CHUNK_BYTES = 2**20
 PROGRESS = b"."
@@ -61,15 +62,14 @@ class TransferStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest times of a child, each with the line for the case that it takes longer.
-
-    They are limits here, and not only in the child, since a library may forget its own limits.
-    """
+    """The longest times of a child. They are limits here, too, since a library may forget its own limits."""
 
     total_s: float
-    total_line: str
     silent_s: float
-    silent_line: str
+    shown: str
+    """The URL, for people."""
+    setting: str
+    """The setting that says `total_s`."""
 
 
 def run(
@@ -107,7 +107,7 @@ def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Ev
         is_ready = select.select([incoming], [], [], LOOK_EVERY_S)[0]
         now_s = clock.monotonic_s()
         if now_s - began_s > limits.total_s:
-            raise TemporaryFailure(limits.total_line)
+            raise TemporaryFailure(f"{limits.shown}: not done within {in_words(limits.total_s)} ({limits.setting})")
         if is_ready:
             heard_s = now_s
             chunk = os.read(incoming.fileno(), CHUNK_BYTES)
@@ -115,7 +115,7 @@ def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Ev
                 return last
             last = (last + chunk).rpartition(PROGRESS)[2]
         elif now_s - heard_s > limits.silent_s + LOOK_EVERY_S:
-            raise TemporaryFailure(limits.silent_line)
+            raise TemporaryFailure(f"{limits.shown}: nothing was sent or taken for {limits.silent_s:.0f} s")
 
 
 def _check_end(child: "subprocess.Popen[bytes]") -> None:
