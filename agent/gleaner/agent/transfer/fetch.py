@@ -31,13 +31,13 @@ class FetchRequest:
         """In the child: write the content into the file, and return its size. Raises `TransferFailure`."""
         hashed, size_bytes, shown = hashlib.sha256(), 0, allowed_urls.shown(self.url)
         source = open_remote(self.url, self.access, allowed_urls.FETCH)
-        with self.into.open("xb") as file, ThreadPoolExecutor(1) as keeper:
+        with self.into.open("xb") as file, ThreadPoolExecutor(1) as writing:
 
             def keep(chunk: bytes) -> None:
                 file.write(chunk)
                 hashed.update(chunk)
 
-            kept = keeper.submit(keep, b"")
+            kept = writing.submit(keep, b"")
             for chunk in source.read(has_digest=self.sha256 is not None):
                 size_bytes += len(chunk)
                 if size_bytes > self.largest_bytes:
@@ -46,7 +46,7 @@ class FetchRequest:
                 if len(chunk) > shutil.disk_usage(self.into.parent).free - self.reserve_bytes:
                     raise NodeFull(f"this node has no room for {shown}")
                 kept.result()
-                kept = keeper.submit(keep, chunk)  # while the next one is on its way
+                kept = writing.submit(keep, chunk)  # while the next one is on its way
                 report()
             kept.result()
         found, wanted = hashed.hexdigest(), (self.sha256 or "").removeprefix("sha256:")
