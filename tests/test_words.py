@@ -27,7 +27,7 @@ RETIRED = {
     "given back": ("(give|gives|given|giving|gave) back", "returned"),
     "give way": ("(give|gives|giving|gave) way", "vacate, preempt"),
     "send home": ("(send|sends|sent|sending) home", "vacate, preempt"),
-    "mover": ("movers?|movables?", "rebalancer"),
+    "transfers": ("movers?|movables?", "rebalancer"),
     "own job": ("own jobs?", "user job"),
     "own way": ("own way", "gone: the shim alone saves with Docker"),
     "arrow": ("arrows?", "transition"),
@@ -52,7 +52,7 @@ RETIRED_MODULES = _listed(
     """
     arrows beginning bench book carrier choice collector counted ends fitting flags fleet folder governing
     holdings inherited inside keeper kept kinds layer left_reports life lines links losses margin meeting
-    migrating mover movables moves moving names not_on own_way parcel parting periods places placing programs
+    migrating transfers movables moves moving names not_on own_way parcel parting periods places placing programs
     pruner reads reports rights rooms rounds runner savable service shell site slurm_words steward stored streamed
     queue/submissions slurm/command_line tally task times vacating written
     """

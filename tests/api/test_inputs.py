@@ -104,3 +104,11 @@ def test_an_input_goes_when_no_job_needs_it_and_nobody_has_used_it_for_days(harn
     assert forget_inputs(harness.state, harness.now_s + 6 * DAY_S) == 0
     assert forget_inputs(harness.state, harness.now_s + 8 * DAY_S) == 1
     assert missing(harness.user, ONE) == [ONE.content]
+
+
+def test_what_the_storage_has_lost_is_sent_again(harness: ApiHarness) -> None:
+    put(harness.user)
+    harness.storage.delete(input_key("atlas", ONE.content))
+    assert missing(harness.user, ONE) == [ONE.content]
+    assert put(harness.user).status_code == 201
+    assert missing(harness.user, ONE) == []

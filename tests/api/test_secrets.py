@@ -98,13 +98,9 @@ def test_no_two_secrets_of_a_group_are_for_one_url_and_a_group_has_so_many_at_mo
     [
         ({"value": "wJalrXUtnFEMI"}, "a secret for s3:// must be ACCESS_KEY:SECRET_KEY"),
         ({"value": "A:wJalrXUtnFEMI\n"}, "in one line of plain letters"),
-        ({"value": ["wJalrXUtnFEMI"]}, "value: input should be a valid string"),
         ({"value": "A:wJalrXUtnFEMI" + "x" * 9000}, "at most 8192"),
-        ({"value": "wJalr XUtnFEMI", "url": "https://host/"}, "must be a bearer token, or USER:PASSWORD"),
         ({"url": "file:///data", "value": "wJalrXUtnFEMI"}, "url: string should match"),
-        ({"url": "https://*.example.org/", "value": "wJalrXUtnFEMI"}, "a secret is for one host"),
         ({"url": "https://me:wJalrXUtnFEMI@host/"}, "leave it out"),
-        ({"url": "https://host/?a=b"}, "write no ? in it"),
         ({"extra": "wJalrXUtnFEMI"}, "extra: there is no such field"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ('image: a\ncommand: ["a\\0b"]', "runs.yaml, line 2: command must not hold NUL characters"),
         ("image: a\nenvironment: [A]", "runs.yaml, line 2: environment must be keys with values like {K: V}"),
         ("image: a\nenvironment:\n  A-B: 1", "runs.yaml, line 2: environment must be a variable's name"),
-        ("image: a\nenvironment:\n  A: 1\n  A: 2", "runs.yaml, line 4: environment sets A twice"),
+        ("image: a\nenvironment:\n  A: 1\n  A: 2", "runs.yaml, line 4: environment has A twice"),
         (
             "image: a\nsaves_itself: yes",
             "runs.yaml, line 2: saves_itself must be keys with values like {signal: SIGTERM",

@@ -29,7 +29,7 @@ from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.job_spec import JobSpec, SelfSave
-from gleaner.agent.messages import Assignment, Checkpoint, CredentialGiven, Returned, ReturnReason, Way
+from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, Way
 from gleaner.agent.node.facts import node_facts, node_images
 from gleaner.agent.reporting.client import ControlRefused, Outbox
 from gleaner.agent.reporting.job_log import Mark
@@ -37,15 +37,9 @@ from gleaner.agent.runtime import images
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 from gleaner.agent.timing.save_cost import SaveEstimates
-from gleaner.agent.transfer.fetch import Fetch
 
 
-def no_secret(_job: int, _attempt: int, _name: str) -> CredentialGiven:
-    """A group without secrets."""
-    return CredentialGiven()
-
-
-def _refuse(*_: object) -> None:
+def _refuse(*_: object) -> Any:
     raise ControlRefused(422, "submit its file again")
 
 
@@ -72,7 +66,7 @@ class Node:
             clock=SystemClock(),
             hard_stop_s=lambda: time.time() + 100,
             inputs=Inputs(place, storage, reserve_bytes=0, clock=SystemClock()),
-            url_inputs=UrlInputs(place, storage, SystemClock(), Fetch((), 0, SystemClock()), _refuse, no_secret),
+            url_inputs=UrlInputs(place, storage, SystemClock(), _refuse, _refuse),
         )
         self.folder = place / "job"
 

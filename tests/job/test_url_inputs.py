@@ -2,15 +2,12 @@
 
 import asyncio
 import dataclasses
-import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
 from tests.job.test_launch import Node
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -23,7 +20,6 @@ from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import (
     Assignment,
-    CredentialGiven,
     FetchRules,
     InputFetched,
     ReturnReason,
@@ -31,9 +27,7 @@ from gleaner.agent.messages import (
     UrlInput,
 )
 from gleaner.agent.reporting.client import ControlRefused, ControlSilent
-from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.fetch import Fetched, NodeFull
-from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferStopped
+from gleaner.agent.transfer.process import NodeFull, PermanentFailure, TemporaryFailure, TransferStopped
 
 RULES = FetchRules(allowed=("https://data/",), largest_bytes=2**30, total_s=60, silent_s=60)
 ONE = UrlInput(name="a.lhe", url="https://data/a.lhe")
@@ -47,9 +41,6 @@ class World:
     storage: FolderStorage
     content: bytes = b"first"
     fetches: list[str] = field(default_factory=list)
-    secret: CredentialGiven | Exception = field(default_factory=CredentialGiven)
-    shown: list[Credential | None] = field(default_factory=list[Credential | None])
-    """The credential of each fetch."""
     fixed: dict[str, StoredInput] = field(default_factory=dict)
     stored: dict[str, InputFetched] = field(default_factory=dict)
     fails: Callable[[], Exception | None] = lambda: None
@@ -62,29 +53,19 @@ class World:
         self.agent = self.another()
 
     def another(self) -> UrlInputs:
-        return UrlInputs(self.place, self.storage, SystemClock(), self.fetch, self.fix_input, self.ask_credential)
+        return UrlInputs(self.place, self.storage, SystemClock(), self.fetch, self.fix_input)
 
-    def ask_credential(self, _job: int, _attempt: int, _name: str) -> CredentialGiven:
-        if isinstance(self.secret, Exception):
-            raise self.secret
-        return self.secret
-
-    def fetch(self, url: str, into: Path, **given: Any) -> Fetched:
+    def fetch(self, one: UrlInput, into: Path, _rules: FetchRules, _stop: threading.Event) -> int:
         into.write_bytes(self.content)
-        self.fetches.append(url)
-        self.shown.append(given["credential"])
+        self.fetches.append(one.url)
         if (error := self.fails()) is not None:
             raise error
-        return Fetched(len(self.content), "")
+        return len(self.content)
 
     def fix_input(self, job: int, attempt: int, given: InputFetched) -> StoredInput | None:
         if self.silent:
             self.silent -= 1
             raise ControlSilent("away")
-        if given.is_broken:  # it looks, and agrees
-            self.storage.set_aside(input_key("g", given.content))
-            del self.fixed[given.name], self.stored[given.content]
-            return None
         if given.name in self.fixed:
             return self.fixed[given.name]
         if self.unseen and given.digest is not None:
@@ -163,43 +144,15 @@ def test_jobs_that_come_together_fetch_a_file_once(world: World) -> None:
     assert len(world.fetches) == 1
 
 
-def test_another_submission_fetches_a_file_anew_unless_its_digest_was_given(world: World) -> None:
-    world.settle(ONE)
+def test_control_is_asked_once_for_all_jobs_of_a_submission_and_anew_for_another(world: World) -> None:
+    asked: list[int] = []
+    world.agent.fix_input = lambda job, attempt, given: asked.append(job) or world.fix_input(job, attempt, given)
+    for job in range(7, 17):
+        assert world.read(world.settle(ONE, job=job)) == b"first"
+    assert (asked, len(world.fetches)) == ([7, 7], 1), "before it is stored, and after that"
     world.fixed.clear()
     world.content = b"second"
-    assert world.read(world.settle(ONE, job=8, submission=2)) == b"second"
-    assert len(world.fetches) == 2
-    world.content = b"first"
-    given = ONE.model_copy(update={"sha256": f"sha256:{hashlib.sha256(b'first').hexdigest()}"})
-    for submission in (3, 4):
-        world.fixed.clear()
-        settled = world.settle(given, job=9, submission=submission)
-    assert world.read(settled) == b"first"
-    assert len(world.fetches) == 3
-
-
-def test_control_is_asked_for_an_input_once_for_all_jobs_of_a_submission(world: World) -> None:
-    asked: list[tuple[int, str]] = []
-    world.agent.fix_input = lambda job, attempt, given: (
-        asked.append((job, given.name)) or world.fix_input(job, attempt, given)
-    )
-    again = ONE.model_copy(update={"name": "again.lhe", "into_job": True})
-    for job in range(7, 17):
-        assert world.read(world.settle(ONE, again, job=job)) == b"first"
-    assert asked == [(7, "a.lhe"), (7, "a.lhe"), (7, "again.lhe")], "before it is stored, after that, and by its name"
-    assert len(world.fetches) == 1
-
-
-def test_what_was_fetched_and_is_gone_is_fetched_anew(world: World) -> None:
-    given = ONE.model_copy(update={"sha256": f"sha256:{hashlib.sha256(b'first').hexdigest()}"})
-    for submission in (1, 2):
-        world.settle(given, submission=submission)
-        world.fixed.clear()
-    assert len(world.fetches) == 1
-    world.stored.clear()  # nobody needed it, and it was removed
-    world.storage.delete(world.storage.keys("inputs")[0])
-    assert world.read(world.settle(given, submission=3)) == b"first"
-    assert len(world.fetches) == 2
+    assert world.read(world.settle(ONE, job=18, submission=2)) == b"second"
 
 
 def test_what_the_group_has_is_not_stored_again(world: World) -> None:
@@ -208,12 +161,6 @@ def test_what_the_group_has_is_not_stored_again(world: World) -> None:
     other = UrlInput(name="b.lhe", url="https://data/b.lhe")
     assert world.read(world.settle(other, agent=world.another())) == b"first"
     assert world.storage.keys("inputs") == [key]
-
-
-def test_inputs_that_are_stored_are_left_alone(world: World) -> None:
-    (stored,) = world.settle(ONE).inputs
-    assert world.settle(stored).inputs == (stored,)
-    assert len(world.fetches) == 1
 
 
 def test_a_fetch_that_fails_is_returned_with_its_reason_and_leaves_nothing(world: World) -> None:
@@ -247,36 +194,6 @@ def test_what_control_refuses_is_one_line_and_a_full_quota_a_matter_of_time(worl
             world.settle(ONE)
         assert caught.value.why is why
     assert world.storage.keys("inputs") == []
-
-
-def test_what_is_broken_in_the_storage_is_reported_and_fetched_anew_by_the_next_attempt(
-    world: World, tmp_path: Path
-) -> None:
-    node = Node(tmp_path / "work", world.storage)
-    node.context = dataclasses.replace(node.context, url_inputs=world.agent)
-    (settled,) = world.settle(ONE).inputs
-    (key,) = world.storage.keys("inputs")
-    for pack in (tmp_path / "storage" / key).glob("*pack*"):
-        pack.write_bytes(bytes(pack.stat().st_size))
-    event = asyncio.run(launched(make_executor(node.context, assigned(settled, job=8))))
-    assert isinstance(event, lifecycle.NotStarted)
-    assert event.why is ReturnReason.INPUT_UNREACHABLE
-    assert event.detail.startswith("the input a.lhe is not whole in the storage: ")
-    assert event.detail.endswith("; the next attempt fetches it anew")
-    event = asyncio.run(launched(make_executor(node.context, assigned(ONE, job=9))))
-    assert isinstance(event, lifecycle.Started)
-
-
-def test_an_input_that_only_this_node_finds_broken_is_no_reason_to_fetch_it_anew(world: World, tmp_path: Path) -> None:
-    node = Node(tmp_path / "work", world.storage)
-    (settled,) = world.settle(ONE).inputs
-    assert isinstance(settled, StoredInput)
-    swapped = settled.model_copy(update={"digest": f"sha256:{'0' * 64}"})
-    agent = dataclasses.replace(world.agent, fix_input=lambda *_: swapped)
-    node.context = dataclasses.replace(node.context, url_inputs=agent)
-    event = asyncio.run(launched(make_executor(node.context, assigned(swapped))))
-    assert isinstance(event, lifecycle.NotStarted)
-    assert event.why is ReturnReason.INPUT_MISSING
 
 
 def test_nothing_is_fetched_for_a_job_that_cannot_run_here(world: World, tmp_path: Path) -> None:
@@ -329,18 +246,3 @@ def test_a_job_starts_with_what_was_fetched_and_is_returned_if_that_fails(world:
     assert event == lifecycle.NotStarted(ReturnReason.INPUT_UNREACHABLE, "the input b: busy")
     executor.clean()
     assert len(list((tmp_path / "work").glob("inputs-*"))) == 1
-
-
-def test_each_fetch_asks_anew_for_the_groups_secret(world: World) -> None:
-    world.secret = CredentialGiven(url="https://data/", value=SecretStr("t0ken"))
-    failure(world, TemporaryFailure("busy"))
-    world.secret, world.fails = CredentialGiven(), lambda: None
-    world.settle(ONE)
-    assert world.shown == [Credential("https://data/", "t0ken"), None]
-
-
-def test_an_attempt_that_is_not_current_any_more_fetches_nothing(world: World) -> None:
-    world.secret = ControlRefused(409, "attempt 2 is the latest")
-    with pytest.raises(NotStaged, match="attempt 2 is the latest"):
-        world.settle(ONE)
-    assert world.fetches == []

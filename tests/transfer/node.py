@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import FOLDER_PART, output_key
 from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.messages import CredentialGiven, Delivery, DeliveryReport, FetchRules, UrlInput
 from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.deliver import Deliver
+from gleaner.agent.transfer.file_transfers import Transfers
+from gleaner.agent.transfer.process import TransferFailure
 
 
 class MovedClock(SystemClock):
@@ -40,7 +43,7 @@ class Node:
 
     place: Path
     clock: MovedClock = field(default_factory=MovedClock)
-    stop: threading.Event = field(default_factory=threading.Event)
+    reserve_bytes: int = 0
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Write the files into the job's folder."""
@@ -57,25 +60,44 @@ class Node:
             return draft.publish({}).digest
 
     def deliver(
-        self, digest: str, to: str, *allowed: str, secret: Credential | None = None, reserve_bytes: int = 0, **more: Any
+        self, digest: str, to: str, *allowed: str, secret: Credential | None = None, **more: Any
     ) -> DeliveryReport:
         """Deliver to an URL; by default it is allowed. The report is one line, and nothing stays on the node."""
-        report = self.try_to_deliver(digest, to, *allowed, secret=secret, reserve_bytes=reserve_bytes, **more)
+        offer = Delivery.model_validate(
+            {"job": 7, "attempt": 2, "number": 1, "total_s": 600, "silent_s": 300, "digest": digest, "to": to}
+            | {"allowed": allowed or (to,), "credential": given(secret)} | more
+        )  # fmt: skip
+        report = self.transfers().deliver(offer, threading.Event())
         assert report is not None
         assert "\n" not in report.failed
         assert secret is None or secret.value.rpartition(":")[2] not in report.failed
+        assert list((self.place / "work").glob("**/.gleaner-7-*")) == []
         return report
 
-    def try_to_deliver(
-        self, digest: str, to: str, *allowed: str, secret: Credential | None = None, reserve_bytes: int = 0, **more: Any
-    ) -> DeliveryReport | None:
-        """Return None if the agent was stopped."""
-        usual = {"job": 7, "attempt": 2, "number": 1, "total_s": 600, "silent_s": 300}
-        offer = Delivery.model_validate(usual | {"digest": digest, "to": to, "allowed": allowed or (to,)} | more)
-        agent = Deliver(self.place / "storage", self.place / "work", reserve_bytes, ("control.example",), self.clock)
-        report = agent(offer, self.stop, secret)
-        assert list((self.place / "work").glob(".gleaner-7-*")) == []
-        return report
+    def fetch(
+        self, url: str, into: Path, *allowed: str, secret: Credential | None = None, sha256: str | None = None,
+        stop: threading.Event | None = None, **more: Any,
+    ) -> int:  # fmt: skip
+        """Fetch from an URL; by default it is allowed. A failure is one line without the secret."""
+        rules = {"allowed": allowed or (url,), "largest_bytes": 2**30, "total_s": 600, "silent_s": 300} | more
+        one = UrlInput(name="a", url=url, sha256=sha256, credential=given(secret))
+        try:
+            return self.transfers().fetch(one, into, FetchRules.model_validate(rules), stop or threading.Event())
+        except TransferFailure as error:
+            assert str(error)
+            assert "\n" not in str(error)
+            assert secret is None or secret.value.rpartition(":")[2] not in str(error)
+            into.unlink(missing_ok=True)
+            raise
+
+    def transfers(self) -> Transfers:
+        work = self.place / "work"
+        return Transfers(("control.example",), self.reserve_bytes, self.clock, self.place / "storage", work, work / "a")
+
+
+def given(secret: Credential | None) -> CredentialGiven | None:
+    """Return a secret as control gives it."""
+    return None if secret is None else CredentialGiven(url=secret.url, value=SecretStr(secret.value))
 
 
 def with_list(files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 
 def children() -> set[str]:
@@ -24,8 +23,8 @@ def shown_to_others(process: str) -> list[bytes]:
 
 
 @contextmanager
-def s3_running(certificate: Path) -> Generator[tuple[int, IO[str]]]:
-    """A server of S3 (`s3_server`), with a certificate beside which its key is: its port and its output."""
+def s3_running(certificate: Path) -> Generator[int]:
+    """A server of S3 (`s3_server`), with a certificate beside which its key is: its port."""
     program = [sys.executable, "-m", "tests.transfer.s3_server", str(certificate)]
     with subprocess.Popen(
         [*program, str(certificate.with_name("key.pem"))],
@@ -37,5 +36,5 @@ def s3_running(certificate: Path) -> Generator[tuple[int, IO[str]]]:
     ) as server:
         assert server.stdin
         assert server.stdout
-        yield int(server.stdout.readline()), server.stdout
+        yield int(server.stdout.readline())
         server.stdin.close()

@@ -16,7 +16,7 @@ class PutServer(BadServer):
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     refuses: dict[str, int] = field(default_factory=dict[str, int])
-    """The answers to all requests (`PUT`), or to `PUT PATH`. `hang`: there is none."""
+    """The answers to all requests (`PUT`), or to `PUT PATH`."""
 
 
 @contextmanager
@@ -37,9 +37,6 @@ class _PutHandler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         made.asked.append(f"{self.command} {path}")
         made.credentials.append((self.path, self.headers.get("Authorization")))
-        if "hang" in made.refuses:
-            made.hangs.set()
-            made.ends.wait(120)
         status = made.refuses.get(f"{self.command} {path}", 0) or made.refuses.get(self.command, 0)
         if status == 403:  # before it has taken anything
             self._answer(status)

@@ -14,14 +14,10 @@ BUCKET, KEY = "bucket", "a/b.lhe"
 
 
 class Misbehaving:
-    """The application, but that nobody may write without keys, and that a second part of `busy` and `hang` files fails.
-
-    That of a `hang` file hangs once.
-    """
+    """The application, but that nobody may write without keys, and that a second part of a `busy` file fails."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.hung = set[str]()
 
     def __call__(self, environ: Any, start: Any) -> Iterable[bytes]:
         name = environ["PATH_INFO"].rpartition("/")[2]
@@ -34,11 +30,6 @@ class Misbehaving:
         if "partNumber=2" in environ["QUERY_STRING"] and name.startswith("busy"):
             start("503 Service Unavailable", [("Content-Length", "0")])
             return []
-        if "partNumber=2" in environ["QUERY_STRING"] and name.startswith("hang") and name not in self.hung:
-            self.hung.add(name)
-            sys.stdout.write("hangs\n")
-            sys.stdout.flush()
-            threading.Event().wait(600)
         answer: Iterable[bytes] = self.app(environ, start)
         return answer
 

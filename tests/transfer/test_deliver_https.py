@@ -23,9 +23,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         yield made
 
 
-def delivered(place: Path, server: PutServer, *allowed: str, host: str = "127.0.0.1", **more: Any) -> DeliveryReport:
-    node, listed = Node(place), allowed or (server.url("data/", host),)
-    return node.deliver(node.store(FILES), server.url("data/set/7/", host), *listed, **more)
+def delivered(place: Path, server: PutServer, *allowed: str, **more: Any) -> DeliveryReport:
+    node, listed = Node(place), allowed or (server.url("data/"),)
+    return node.deliver(node.store(FILES), server.url("data/set/7/"), *listed, **more)
 
 
 def test_a_result_is_there_and_the_list_comes_last(server: PutServer, tmp_path: Path) -> None:
@@ -33,16 +33,6 @@ def test_a_result_is_there_and_the_list_comes_last(server: PutServer, tmp_path: 
     assert (report.failed, report.files, report.size_bytes) == ("", 3, 3_000_004)
     assert (server.files, server.asked[-1]) == (WHOLE, "PUT /data/set/7/job-7.sha256")
     assert len(server.asked) == 4, "a plain PUT for each file"
-
-
-@pytest.mark.parametrize(("value", "wanted"), [("t0ken", "Bearer t0ken"), ("me:pass word", "Basic bWU6cGFzcyB3b3Jk")])
-def test_a_server_that_asks_who_it_is_sees_the_groups_secret_at_each_request(
-    server: PutServer, tmp_path: Path, value: str, wanted: str
-) -> None:
-    server.wanted = wanted
-    report = delivered(tmp_path, server, secret=Credential(server.url("data/"), value))
-    assert (report.failed, server.files) == ("", WHOLE)
-    assert {seen for _, seen in server.credentials} == {wanted}
 
 
 def test_a_redirect_is_followed_with_the_whole_file_but_without_the_secret(server: PutServer, tmp_path: Path) -> None:
@@ -54,20 +44,11 @@ def test_a_redirect_is_followed_with_the_whole_file_but_without_the_secret(serve
     assert seen == {(False, "Bearer t0ken"), (True, None)}
 
 
-@pytest.mark.parametrize(
-    ("moved_to", "line"),
-    [
-        ("https://elsewhere.example", "is redirected, and https://elsewhere.example/data/set/7/a.root?"),
-        ("http://127.0.0.1", "must begin with https://"),
-        ("file://", "must not lead to a file of the node"),
-        ("https://t0ken.example/bWU6dDBrZW4=/t0ken", "is redirected, and https://….example/…/…/data"),
-    ],
-)
-def test_a_redirect_that_is_not_allowed_ends_it(server: PutServer, tmp_path: Path, moved_to: str, line: str) -> None:
-    """A server that sends the secret back gets it into no message."""
-    server.moved_to, secret = moved_to, Credential(server.url("data/"), "me:t0ken")
-    report = delivered(tmp_path, server, server.url("data/"), "file:///data/", secret=secret)
-    assert line in report.failed
+def test_a_server_that_sends_the_secret_back_gets_it_into_no_message(server: PutServer, tmp_path: Path) -> None:
+    server.moved_to = "https://t0ken.example/bWU6dDBrZW4=/t0ken"
+    secret = Credential(server.url("data/"), "me:t0ken")
+    report = delivered(tmp_path, server, server.url("data/"), secret=secret)
+    assert "is redirected, and https://….example/…/…/data" in report.failed
     assert (report.may_pass, server.files) == (False, {})
 
 
@@ -83,21 +64,3 @@ def test_a_server_that_fails_in_the_middle_has_no_list(server: PutServer, tmp_pa
     server.refuses |= {"PUT /data/set/7/hist/b c?.root": 500}
     report = delivered(tmp_path, server)
     assert (report.may_pass, set(server.files)) == (True, {"/data/set/7/a.root", "/data/set/7/empty"})
-
-
-def test_a_server_that_hangs_is_given_up(server: PutServer, tmp_path: Path) -> None:
-    server.refuses |= {"hang": 1}
-    node = Node(tmp_path)
-    node.clock.go_ahead_after(server.hangs)
-    report = node.deliver(node.store(FILES), server.url("data/"))
-    assert ("did not take the result within 10 min" in report.failed, report.may_pass) == (True, True)
-
-
-def test_a_name_is_checked_after_it_is_resolved_and_a_node_without_room_sends_nothing(
-    server: PutServer, tmp_path: Path
-) -> None:
-    """`localhost` is on the list, and its address is not."""
-    assert "localhost has the address" in delivered(tmp_path, server, host="localhost").failed
-    (tmp_path / "other").mkdir()
-    assert "has no room for the result" in delivered(tmp_path / "other", server, reserve_bytes=2**60).failed
-    assert server.asked == []

@@ -1,14 +1,12 @@
 """Fetches from a real server that misbehaves: what arrives is whole, and every failure is one line."""
 
 import dataclasses
-import gzip
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,31 +14,41 @@ from urllib.parse import quote
 
 import pytest
 from tests.transfer.bad_server import CONTENT, BadServer, bad_server
+from tests.transfer.node import Node
 from tests.transfer.processes import children
 
-from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.messages import FetchRules
 from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.fetch import Fetch, FetchRequest, NodeFull
-from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure, TransferStopped
+from gleaner.agent.transfer.fetch import FetchRequest
+from gleaner.agent.transfer.process import NodeFull, PermanentFailure, TemporaryFailure
 from gleaner.agent.transfer.rules import Access, RemoteServer
 
 pytestmark = pytest.mark.slow
-RULES = FetchRules(allowed=(), largest_bytes=2**30, total_s=600, silent_s=300)
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
-def request(server: BadServer, path: str, *, host: str = "127.0.0.1", **more: Any) -> FetchRequest:
-    has_digest = more.pop("has_digest", False)
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A URL that is asked for in this process."""
+
+    url: str
+    access: Access
+    sha256: str | None = None
+
+
+def request(server: BadServer, path: str, *, host: str = "127.0.0.1", sha256: str | None = None, **more: Any) -> Asked:
     access = Access((server.url("", host),), control_hosts=(), silent_s=300)
-    return FetchRequest(server.url(path, host), dataclasses.replace(access, **more), has_digest)
+    return Asked(server.url(path, host), dataclasses.replace(access, **more), sha256)
 
 
-def fetched(request: FetchRequest) -> bytes:
-    return b"".join(request.serve())
+def fetched(asked: Asked) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder, "a")
+        size_bytes = FetchRequest(asked.url, asked.access, into, asked.sha256, 2**30, 0).serve(lambda: None)
+        assert size_bytes == [into.stat().st_size]
+        return into.read_bytes()
 
 
-def failure(kind: type[Exception], request: FetchRequest) -> str:
+def failure(kind: type[Exception], request: Asked) -> str:
     with pytest.raises(kind) as caught:
         fetched(request)
     line = str(caught.value)
@@ -51,7 +59,7 @@ def failure(kind: type[Exception], request: FetchRequest) -> str:
 
 def test_a_file_comes_through_redirects_that_are_allowed(server: BadServer) -> None:
     assert fetched(request(server, "moved?to=" + quote("moved?to=good"))) == CONTENT
-    assert fetched(request(server, "unsaid", has_digest=True)) == CONTENT
+    assert fetched(request(server, "unsaid", sha256=SHA256)) == CONTENT
 
 
 def test_what_no_other_try_changes_is_one_line(server: BadServer) -> None:
@@ -68,7 +76,7 @@ def test_what_no_other_try_changes_is_one_line(server: BadServer) -> None:
 def test_content_that_the_server_packs_is_taken_as_it_is_and_only_with_a_digest(server: BadServer) -> None:
     line = failure(PermanentFailure, request(server, "packed"))
     assert "the server sends the file packed (gzip), though it was asked not to: give the sha256" in line
-    assert gzip.decompress(fetched(request(server, "packed", has_digest=True))) == CONTENT
+    assert "has the sha256" in failure(PermanentFailure, request(server, "packed", sha256=SHA256)), "it is taken"
 
 
 def test_a_redirect_is_checked_like_the_url_itself(server: BadServer) -> None:
@@ -96,8 +104,7 @@ def test_what_may_pass_is_one_line_too(server: BadServer) -> None:
     for path in ("silent", "stuck"):
         assert "nothing for 0 s" in failure(TemporaryFailure, request(server, path, silent_s=0.3))
     access = Access(("https://127.0.0.1:1/",), (), 300)
-    gone = FetchRequest("https://127.0.0.1:1/a", access, has_digest=False)
-    assert failure(TemporaryFailure, gone).startswith("https://127.0.0.1:1/a: ")
+    assert failure(TemporaryFailure, Asked("https://127.0.0.1:1/a", access)).startswith("https://127.0.0.1:1/a: ")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +190,8 @@ def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: s
     (public / "mine").chmod(0o600)
     os.mkfifo(public / "pipe", 0o644)
 
-    def of(name: str) -> FetchRequest:
-        return FetchRequest(f"file://{public}/{name}", Access((f"file://{public}/",), (), 300), has_digest=False)
+    def of(name: str) -> Asked:
+        return Asked(f"file://{public}/{name}", Access((f"file://{public}/",), (), 300))
 
     assert fetched(of("a")) == CONTENT
     assert fetched(of("latest")) == CONTENT
@@ -200,18 +207,6 @@ def test_files_are_those_that_everybody_may_read_below_a_listed_folder(source: s
 
 
 @pytest.fixture
-def fetch() -> Fetch:
-    return Fetch(control_hosts=(), reserve_bytes=0, clock=SystemClock())
-
-
-def call(fetch: Fetch, url: str, into: Path, **more: Any) -> Any:
-    stop, sha256 = more.pop("stop", threading.Event()), more.pop("sha256", None)
-    credential = more.pop("credential", None)
-    rules = RULES.model_copy(update={"allowed": (url,)} | more)
-    return fetch(url, into, rules=rules, sha256=sha256, stop=stop, credential=credential)
-
-
-@pytest.fixture
 def source(tmp_path: Path) -> Iterator[str]:
     """The URL of a file that everybody may read."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
@@ -222,49 +217,25 @@ def source(tmp_path: Path) -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-def test_a_file_is_fetched_whole_and_its_digest_is_checked(source: str, fetch: Fetch, tmp_path: Path) -> None:
-    found = call(fetch, source, tmp_path / "a", sha256=SHA256)
-    assert (found.size_bytes, found.sha256) == (len(CONTENT), SHA256)
+def test_a_file_is_fetched_whole_and_its_digest_is_checked(source: str, tmp_path: Path) -> None:
+    assert Node(tmp_path).fetch(source, tmp_path / "a", sha256=SHA256) == len(CONTENT)
     assert (tmp_path / "a").read_bytes() == CONTENT
-    with pytest.raises(TransferFailure, match=f"has the sha256 .*, and not {'0' * 64}") as caught:
-        call(fetch, source, tmp_path / "b", sha256=f"sha256:{'0' * 64}")
-    assert not caught.value.may_pass
-    with pytest.raises(TransferFailure, match="No such file") as caught:
-        call(fetch, f"{source}-missing", tmp_path / "c")
-    assert not caught.value.may_pass
+    with pytest.raises(PermanentFailure, match=f"has the sha256 .*, and not {'0' * 64}"):
+        Node(tmp_path).fetch(source, tmp_path / "b", sha256=f"sha256:{'0' * 64}")
 
 
-def test_limits_of_size_time_and_room_end_a_fetch(source: str, fetch: Fetch, tmp_path: Path) -> None:
-    before = children()
-    with pytest.raises(TransferFailure, match=r"larger than .* \(\[inputs\] largest_gib\)") as caught:
-        call(fetch, source, tmp_path / "large", largest_bytes=100)
-    assert not caught.value.may_pass
-    with pytest.raises(TransferFailure, match=r"was not fetched within .* \(\[inputs\] fetch_s\)") as caught:
-        call(fetch, source, tmp_path / "slow", total_s=0.0)
-    assert caught.value.may_pass
+def test_limits_of_size_time_and_room_end_a_fetch(source: str, server: BadServer, tmp_path: Path) -> None:
+    before, node = children(), Node(tmp_path)
+    with pytest.raises(PermanentFailure, match=r"larger than .* \(\[inputs\] largest_gib\)"):
+        node.fetch(source, tmp_path / "large", largest_bytes=100)
+    with pytest.raises(TemporaryFailure, match=r"not done within .* \(\[inputs\] fetch_s\)"):
+        node.fetch(source, tmp_path / "slow", total_s=0.0)
     with pytest.raises(NodeFull, match="has no room for"):
-        call(dataclasses.replace(fetch, reserve_bytes=2**60), source, tmp_path / "full")
-    assert children() <= before
-
-
-def test_a_server_that_sends_nothing_is_given_up(server: BadServer, fetch: Fetch, tmp_path: Path) -> None:
-    with pytest.raises(TransferFailure, match="the server sent or took nothing for 1 s") as caught:
-        call(fetch, server.url("silent"), tmp_path / "a", silent_s=1.0)
-    assert caught.value.may_pass
-
-
-def test_a_stop_ends_a_fetch_whose_server_hangs_and_leaves_no_process(
-    server: BadServer, fetch: Fetch, tmp_path: Path
-) -> None:
-    stop, before = threading.Event(), children()
-
-    def stopping() -> None:
-        assert server.hangs.wait(120)
-        stop.set()
-
-    threading.Thread(target=stopping).start()
-    with pytest.raises(TransferStopped):
-        call(fetch, server.url("stuck"), tmp_path / "a", stop=stop)
+        Node(tmp_path, reserve_bytes=2**60).fetch(source, tmp_path / "full")
+    with pytest.raises(
+        TemporaryFailure, match=r"nothing was sent or taken for 1 s|the server sent or took nothing for 1 s"
+    ):
+        node.fetch(server.url("silent"), tmp_path / "silent", silent_s=1.0)
     assert children() <= before
 
 
@@ -272,11 +243,12 @@ _PROGRAM = """
 import resource, sys, threading
 from pathlib import Path
 from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.messages import FetchRules
-from gleaner.agent.transfer.fetch import Fetch
+from gleaner.agent.messages import FetchRules, UrlInput
+from gleaner.agent.transfer.file_transfers import Transfers
 url, allowed, into = sys.argv[1:]
 rules = FetchRules(allowed=(allowed,), largest_bytes=2**40, total_s=600, silent_s=300)
-Fetch("", 0, SystemClock())(url, Path(into), rules=rules, sha256=None, stop=threading.Event())
+transfers = Transfers((), 0, SystemClock(), Path("/nowhere"), Path("/nowhere"), Path("/nowhere"))
+transfers.fetch(UrlInput(name="a", url=url), Path(into), rules, threading.Event())
 own = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1]
 print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

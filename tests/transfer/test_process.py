@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,21 @@ from gleaner.agent.transfer.rules import Access
 from gleaner.agent.transfer.stage import REPORTS_WHILE_SILENT, SLOWEST_BYTES_PER_S, Progress
 
 pytestmark = pytest.mark.slow
-LIMITS = Limits(600, "too slow", 300, "too silent")
+LIMITS = Limits(600, 300, "https://host/", "[inputs] fetch_s")
 HANGS = (sys.executable, "-c", "import signal; signal.pause()")
 
 
-def run(request: object, limits: Limits = LIMITS, *, stop: threading.Event, hangs: bool = False) -> list[bytes]:
+def run(request: object, limits: Limits = LIMITS, *, stop: threading.Event, hangs: bool = False) -> list[int]:
     program = HANGS if hangs else process.PROGRAM
-    return list(process.run(request, limits, stop=stop, clock=SystemClock(), program=program))
+    return process.run(request, limits, stop=stop, clock=SystemClock(), program=program)
 
 
 def test_a_child_that_hangs_ends_at_a_stop_or_at_a_limit() -> None:
     before, stop = children(), threading.Event()
-    with pytest.raises(TemporaryFailure, match="too silent"):
-        run(None, Limits(600, "too slow", 0.1, "too silent"), stop=stop, hangs=True)
-    with pytest.raises(TemporaryFailure, match="too slow"):
-        run(None, Limits(0.1, "too slow", 300, "too silent"), stop=stop, hangs=True)
+    with pytest.raises(TemporaryFailure, match="https://host/: nothing was sent or taken for 0 s"):
+        run(None, replace(LIMITS, silent_s=0.1), stop=stop, hangs=True)
+    with pytest.raises(TemporaryFailure, match=r"not done within .* \(\[inputs\] fetch_s\)"):
+        run(None, replace(LIMITS, total_s=0.1), stop=stop, hangs=True)
     stop.set()
     with pytest.raises(TransferStopped):
         run(None, stop=stop, hangs=True)
@@ -43,7 +44,7 @@ def test_a_child_that_hangs_ends_at_a_stop_or_at_a_limit() -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_child_shows_a_credential_to_nobody_writes_no_core_file_and_may_be_killed(
-    server: BadServer, is_killed: bool
+    server: BadServer, tmp_path: Path, is_killed: bool
 ) -> None:
     stop, before, seen, cores = threading.Event(), children(), list[bytes](), list[str]()
     access = Access((server.url(""),), (), 300, Credential(server.url(""), "t0ken"))
@@ -61,7 +62,7 @@ def test_a_child_shows_a_credential_to_nobody_writes_no_core_file_and_may_be_kil
 
     threading.Thread(target=looking).start()
     with pytest.raises(TemporaryFailure if is_killed else TransferStopped):
-        run(FetchRequest(server.url("stuck"), access, has_digest=False), stop=stop)
+        run(FetchRequest(server.url("stuck"), access, tmp_path / "a", None, 2**30, 0), stop=stop)
     assert server.credentials == [("/stuck", "Bearer t0ken")]
     assert [line.split()[4:6] for line in cores] == [["0", "0"]]
     assert len(seen) == 2

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,8 +65,7 @@ from gleaner.agent.timing.deadlines import (
     shutdown_grace_s,
 )
 from gleaner.agent.timing.save_cost import SaveEstimates
-from gleaner.agent.transfer.deliver import Deliver
-from gleaner.agent.transfer.fetch import Fetch
+from gleaner.agent.transfer.file_transfers import Transfers
 
 log = structlog.get_logger()
 
@@ -166,8 +166,9 @@ class Agent:
         )
         place, reserve_bytes = settings.work / self.name, limits.reserve_mib * 2**20
         control_hosts = tuple(urlsplit(url).hostname or "" for url in settings.control_url)
-        deliver = Deliver(settings.storage, place, reserve_bytes, control_hosts, self.clock)
-        self.deliveries = Deliveries(self.client, deliver, self.clock)
+        transfers = Transfers(control_hosts, reserve_bytes, self.clock, settings.storage, settings.work, place)
+        report = partial(self.outbox.put, f"/agents/{self.name}/delivered")
+        self.deliveries = Deliveries(self.client, transfers.deliver, report, self.clock)
         self._context = AgentContext(
             agent=self.name,
             slurm_job=self.slurm_job,
@@ -189,14 +190,7 @@ class Agent:
             images_limit_bytes=images_limit_bytes,
             limits=limits,
             inputs=Inputs(place, self.storage, reserve_bytes=reserve_bytes, clock=self.clock),
-            url_inputs=UrlInputs(
-                place,
-                self.storage,
-                self.clock,
-                Fetch(control_hosts, reserve_bytes, self.clock, (str(settings.storage), str(settings.work))),
-                self.client.fix_input,
-                self.client.ask_credential,
-            ),
+            url_inputs=UrlInputs(place, self.storage, self.clock, transfers.fetch, self.client.fix_input),
         )
 
     # ── the whole ──

@@ -96,8 +96,6 @@ class UrlInputSpec(Shape):
     """One that the site allows (`urls` in `[inputs]` of control's settings)."""
     sha256: Digest | None = None
     """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""
-    content: Digest | None = None
-    """The `content` that an earlier job has read. While the group has it, it is read again, and nothing is fetched."""
     into_job: Flag = False
     """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
 
@@ -140,7 +138,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 def _a_pattern(pattern: str) -> str:
     if why := keep_patterns.fault(pattern):
-        raise PydanticCustomError("pattern", "{why}", {"why": why})
+        raise PydanticCustomError("pattern", "{pattern} {why}", {"pattern": repr(pattern[:60]), "why": why})
     return pattern
 
 

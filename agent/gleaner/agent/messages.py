@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, JobSpec
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, InputName, JobSpec, UrlInputSpec
 from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
@@ -33,7 +33,7 @@ LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_L
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
 """The beginning of a line as base64 of its bytes: it may end within a character."""
-NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+NodeName = InputName
 
 
 JobNumber = Annotated[int, Field(ge=1, le=MAX_ID), NUMBER]
@@ -222,7 +222,7 @@ class ClaimRequest(VersionedMessage):
 class StoredInput(Message):
     """A file or folder that the job reads and does not change. It is in the storage, as a tar archive."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    name: InputName
     """Its name in `/inputs`."""
     content: Digest
     """The SHA-256 of the tar archive."""
@@ -233,17 +233,25 @@ class StoredInput(Message):
     """True: it is copied into the job's folder before the first start, and is the job's own from then on."""
 
 
-class UrlInput(Message):
+class CredentialGiven(Message):
+    """The secret of a job's group for the URL of an input or a target."""
+
+    url: Text
+    """The secret is for the URLs below this one only."""
+    value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json")]
+    """Only the JSON on the wire shows it."""
+    fault: Text = ""
+    """Why control cannot read the secret; then the value is empty."""
+
+
+class UrlInput(UrlInputSpec):
     """A file that the job reads and that is not in the storage yet: the agent fetches it and stores it.
 
     It stands among the inputs, so that an agent that cannot fetch it does not start the job without it.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-    url: Annotated[str, Field(max_length=LONGEST_TEXT)]
-    sha256: Digest | None = None
-    """The SHA-256 of the file; None: nobody has said it, and what is fetched first counts for all slices and jobs."""
-    into_job: Flag = False
+    credential: CredentialGiven | None = None
+    """The group's secret for the URL."""
 
 
 class FetchRules(Message):
@@ -258,38 +266,20 @@ class FetchRules(Message):
 
 
 class InputFetched(VersionedMessage):
-    """An attempt has fetched one of its inputs, or found it broken. Sent to `/jobs/J/attempts/A/input`, before the job
-    starts."""
+    """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+    name: InputName
     content: Digest
     """The SHA-256 of its tar archive, as in `StoredInput`."""
     size_bytes: Count
     digest: Digest | None = None
     """The digest of its manifest in the storage; None: it is not stored yet."""
-    is_broken: Flag = False
-    """True: it is not whole in the storage. Control looks, too, and answers null if it is to be fetched anew."""
 
 
 class InputFixed(VersionedMessage):
     """Control's answer: the input that the job reads from now on. None: control does not find it in the storage."""
 
     input: StoredInput | None = None
-
-
-class CredentialRequest(VersionedMessage):
-    """An attempt is about to fetch one of its inputs. Sent to `/jobs/J/attempts/A/credential`."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-
-
-class CredentialGiven(VersionedMessage):
-    """Control's answer: the secret of the job's group for the URL of this input or target. None: the group has none."""
-
-    url: Text | None = None
-    """The secret is for the URLs below this one only."""
-    value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json-unless-none")] | None = None
-    """Only the JSON on the wire shows it."""
 
 
 class Assignment(Message):

@@ -1,7 +1,7 @@
 """The results that an agent delivers for control, one at a time.
 
-Control offers only results that count. It learns of each end, and of none if the agent ends first: then another agent
-delivers the same result again, which changes nothing where it is there already.
+Control offers only results that count. It learns of each end through the agent's outbox, and of none if the agent ends
+first: then another agent delivers the same result again, which changes nothing where it is there already.
 """
 
 import asyncio
@@ -12,17 +12,12 @@ from dataclasses import dataclass, field
 import structlog
 
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.job.url_inputs import credential_of
 from gleaner.agent.messages import Delivery, DeliveryReport
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent
-from gleaner.agent.transfer.credentials import Credential
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 0.5
-SAY_AGAIN_S = 5.0
-SAY_FOR_S = 60.0
-"""The end of a delivery is reported for so long. If nobody hears, it is delivered again, which does no harm."""
 
 
 @dataclass(slots=True)
@@ -30,8 +25,10 @@ class Deliveries:
     """The deliveries of one agent. Only the calls that block run in a thread."""
 
     client: ControlClient
-    deliver: Callable[[Delivery, threading.Event, Credential | None], DeliveryReport | None]
-    """As `transfer.deliver.Deliver` does it."""
+    deliver: Callable[[Delivery, threading.Event], DeliveryReport | None]
+    """As `transfer.file_transfers.Transfers.deliver` does it."""
+    report: Callable[[DeliveryReport], None]
+    """Puts it into the agent's outbox."""
     clock: Clock
     is_wanted: bool = False
     """True if control has said that a result waits."""
@@ -61,17 +58,10 @@ class Deliveries:
         if delivery is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}
-        report = self.deliver(delivery, self._stop, credential_of(delivery.credential))
+        report = self.deliver(delivery, self._stop)
         if report is None:
             log.info("a delivery is left to another agent", **facts)
             return False
         log.info("a result was delivered" if not report.failed else "a delivery failed", **facts, why=report.failed)
-        give_up_s = self.clock.monotonic_s() + SAY_FOR_S
-        while True:
-            try:
-                self.client.report_delivery(report)
-            except ControlSilent:
-                if self.clock.monotonic_s() >= give_up_s or self.clock.wait(self._stop, SAY_AGAIN_S):
-                    raise
-            else:
-                return True
+        self.report(report)
+        return True

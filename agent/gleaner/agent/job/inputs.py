@@ -9,7 +9,6 @@ block as long as the storage does: make them in a worker thread. Nothing waits f
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -49,14 +48,6 @@ class NotStaged(Exception):
     def __init__(self, why: ReturnReason, detail: str) -> None:
         super().__init__(detail)
         self.why = why
-
-
-class InputBroken(NotStaged):
-    """An input is missing or damaged in the storage."""
-
-    def __init__(self, broken: StoredInput, error: ArchiveBroken) -> None:
-        super().__init__(ReturnReason.INPUT_MISSING, f"the input {broken.name} is not whole in the storage: {error}")
-        self.broken = broken
 
 
 def input_key(group: str, content: str) -> str:
@@ -145,18 +136,10 @@ class Inputs:
             raise NotStaged(ReturnReason.NODE_LACKS, f"the inputs take {size_bytes / 2**20:.0f} MiB, and {has}")
         for one in inputs:
             try:
-                archive = self._open(one, group, stop)
-                if INPUT_PART not in archive.parts:
-                    raise ArchiveBroken(f"{input_key(group, one.content)} has no part {INPUT_PART}")
-                _unpack(until(stop, archive.read(INPUT_PART)), one, folder)
+                _unpack(until(stop, self._open(one, group, stop).read(INPUT_PART)), one, folder)
             except ArchiveBroken as error:
-                raise InputBroken(one, error) from error
-            except OSError as error:
-                if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                    raise
-                raise NotStaged(
-                    ReturnReason.NODE_LACKS, f"no room for the input {one.name}: {error.strerror}"
-                ) from error
+                line = f"the input {one.name} is not whole in the storage: {error}"
+                raise NotStaged(ReturnReason.INPUT_MISSING, line) from error
 
     def _open(self, one: StoredInput, group: str, stop: threading.Event) -> FolderArchive:
         give_up_s = self.clock.monotonic_s() + MISSING_FOR_S

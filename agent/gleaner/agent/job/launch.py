@@ -7,7 +7,7 @@ from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
-from gleaner.agent.job.inputs import InputBroken, NotStaged
+from gleaner.agent.job.inputs import NotStaged
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
 from gleaner.agent.privileged.common import mount_folders
@@ -89,20 +89,14 @@ def launch_job(
         return failure
     inputs, stop = context.inputs, checkpoints.stop_waiting
 
-    def bring(act: Callable[[], None]) -> None:
-        try:
-            act()
-        except InputBroken as error:
-            raise context.url_inputs.report_broken(error, assignment, stop) from error
-
     return start_or_restore(
         context.runtime,
         spec_of(context, assignment, checkpoints),
         checkpoints,
         anew=anew,
         restoring=restoring,
-        stage=lambda: bring(lambda: inputs.stage(assignment, stop)),
-        fill=lambda folder: bring(lambda: inputs.copy(assignment, folder, stop)),
+        stage=lambda: inputs.stage(assignment, stop),
+        fill=lambda folder: inputs.copy(assignment, folder, stop),
     )
 
 

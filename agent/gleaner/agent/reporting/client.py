@@ -19,11 +19,8 @@ from gleaner.agent.messages import (
     Assignments,
     Checkpointed,
     ClaimRequest,
-    CredentialGiven,
-    CredentialRequest,
     Delivery,
     DeliveryOffer,
-    DeliveryReport,
     Deregistration,
     Heartbeat,
     InputFetched,
@@ -122,17 +119,9 @@ class ControlClient:
         """Report an input that was fetched; return the one that counts. None: control does not find it stored."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
 
-    def ask_credential(self, job: int, attempt: int, name: str) -> CredentialGiven:
-        """Return the group's secret for the URL of this input of the attempt."""
-        return self._ask(f"/jobs/{job}/attempts/{attempt}/credential", CredentialRequest(name=name), CredentialGiven)
-
     def take_delivery(self) -> Delivery | None:
         """Ask for a result to deliver. If the answer is lost, control offers the result again after a while."""
         return self._ask(f"/agents/{self._name}/deliver", Message(), DeliveryOffer).delivery
-
-    def report_delivery(self, report: DeliveryReport) -> None:
-        """Report the end of a delivery. To report it again is no error."""
-        self.report(f"/agents/{self._name}/delivered", report.model_dump_json())
 
     def report(self, path: str, body: str) -> None:
         """Send one report. Raises `ControlSilent` or `ControlRefused`. Only control's own answer counts."""

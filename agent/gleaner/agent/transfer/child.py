@@ -5,50 +5,41 @@ import pickle
 import resource
 import signal
 import sys
-from collections.abc import Iterator
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from gleaner.agent.system import openat
-from gleaner.agent.transfer.process import PERMANENT, TEMPORARY, PermanentFailure, TransferFailure
-from gleaner.agent.transfer.rules import Access
+from gleaner.agent.transfer.process import PROGRESS, TemporaryFailure, TransferFailure
 
-
-class Request(Protocol):
-    """A file or a result to move, and how."""
-
-    @property
-    def access(self) -> Access: ...
-
-    def serve(self) -> Iterator[bytes]:
-        """Do it, and yield what the agent is to read. Raises `TransferFailure`."""
-        ...
+if TYPE_CHECKING:
+    from gleaner.agent.transfer.deliver import DeliverRequest
+    from gleaner.agent.transfer.fetch import FetchRequest
 
 
 def main() -> int:
     """Answer one request; return the exit status. The one line of a failure is without the credential."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have the credential in it
     signal.signal(signal.SIGTERM, _end)
-    request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the agent itself
+    request = cast("DeliverRequest | FetchRequest", pickle.load(sys.stdin.buffer))  # noqa: S301  # from the agent
     errors = os.dup(2)
     with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
         os.dup2(nothing, 2)  # the agent does not read meanwhile what libraries print
     try:
-        for chunk in request.serve():
-            openat.write_all(1, chunk)
+        numbers = request.serve(lambda: openat.write_all(1, PROGRESS))
+        openat.write_all(1, " ".join(map(str, numbers)).encode())
     except (TransferFailure, OSError) as error:
         credential = request.access.credential
         line = str(error) if credential is None else credential.hidden_in(str(error))
         openat.write_all(errors, line.encode(errors="replace"))
-        return PERMANENT if isinstance(error, PermanentFailure) else TEMPORARY
+        return error.status if isinstance(error, TransferFailure) else TemporaryFailure.status
     return 0
 
 
 def _end(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(TEMPORARY)  # what the try has left at its target is removed on the way
+    sys.exit(TemporaryFailure.status)  # what the try has left at its target is removed on the way
 
 
 if __name__ == "__main__":
-    status = TEMPORARY
+    status = TemporaryFailure.status
     try:
         status = main()
     finally:

@@ -3,7 +3,6 @@
 from base64 import b64encode
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import takewhile
 from urllib.parse import quote
 
 from gleaner.agent.common import allowed_urls
@@ -11,8 +10,6 @@ from gleaner.agent.common import allowed_urls
 LONGEST = 8192
 """The longest credential: a token with many claims has some thousand letters."""
 _SHORTEST_HIDDEN = 4
-_SHORTEST_CUT = 8
-"""So many first letters of a credential are taken for it, where a line is cut in the middle of one."""
 
 
 class CredentialKind(StrEnum):
@@ -55,23 +52,7 @@ class Credential:
         words = sorted({*plain, *(quote(word, safe="") for word in plain)}, key=len, reverse=True)
         for word in words:
             line = line.replace(word, "…") if len(word) >= _SHORTEST_HIDDEN else line
-        for word in words:
-            line = _without_begin(line, word) if len(word) >= _SHORTEST_CUT else line
         return line
-
-
-def _without_begin(line: str, word: str) -> str:
-    """Return a line without the first letters of a word: the line was cut in the middle of it.
-
-    >>> _without_begin("at ?token=eyJhbGciOiJSUzI1…", "eyJhbGciOiJSUzI1NiJ9.e30.c2ln")
-    'at ?token=……'
-    """
-    begin, at = word[:_SHORTEST_CUT], 0
-    while (at := line.find(begin, at)) >= 0:
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(line[at:], word, strict=False)))
-        line = f"{line[:at]}…{line[at + same :]}"
-        at += 1
-    return line
 
 
 EXPECTED = {

@@ -11,21 +11,22 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, cast
 
 from gleaner.agent.common.clock import Clock
+from gleaner.agent.common.quantities import in_words
 
 CHUNK_BYTES = 2**20
+PROGRESS = b"."
+"""The child writes it for each piece that was moved."""
 LOOK_EVERY_S = 0.25
 """A stop is seen within this time."""
 ENDS_WITHIN_S = 5.0
 """A child that is asked to end has this time to remove what it has left. A child whose storage hangs stays behind."""
 LONGEST_LINE = 2000
-PERMANENT, TEMPORARY = 3, 4
-"""The exit statuses of the two failures."""
 PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
 
 
@@ -33,16 +34,26 @@ class TransferFailure(Exception):
     """A file did not move; one line."""
 
     may_pass = True
-
-
-class TemporaryFailure(TransferFailure):
-    """Another try may succeed."""
+    status: int
+    """The exit status of a child that ends so."""
 
 
 class PermanentFailure(TransferFailure):
     """Every other try would fail, too."""
 
-    may_pass = False
+    may_pass, status = False, 3
+
+
+class TemporaryFailure(TransferFailure):
+    """Another try may succeed."""
+
+    status = 4
+
+
+class NodeFull(TransferFailure):
+    """The node's disk has no room for it."""
+
+    status = 5
 
 
 class TransferStopped(Exception):
@@ -51,28 +62,28 @@ class TransferStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest times of a child, each with the line for the case that it takes longer.
-
-    They are limits here, and not only in the child, since a library may forget its own limits.
-    """
+    """The longest times of a child. They are limits here, too, since a library may forget its own limits."""
 
     total_s: float
-    total_line: str
     silent_s: float
-    silent_line: str
+    shown: str
+    """The URL, for people."""
+    setting: str
+    """The setting that says `total_s`."""
 
 
 def run(
     request: object, limits: Limits, *, stop: threading.Event, clock: Clock, program: Sequence[str] = PROGRAM
-) -> Generator[bytes]:
-    """Run the child for a request, and yield what it writes. Raises `TransferFailure` or `TransferStopped`."""
+) -> list[int]:
+    """Run the child for a request, and return its numbers. Raises `TransferFailure` or `TransferStopped`."""
     pipe = subprocess.PIPE
     child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
     try:
         with suppress(BrokenPipeError), cast("IO[bytes]", child.stdin) as stdin:
             stdin.write(pickle.dumps(request))
-        yield from _output(child, limits, stop, clock)
+        numbers = _output(child, limits, stop, clock)
         _check_end(child)
+        return [int(number) for number in numbers.split()]
     except TransferFailure:
         child.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -86,8 +97,9 @@ def run(
             cast("IO[bytes]", stream).close()
 
 
-def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Event, clock: Clock) -> Generator[bytes]:
-    incoming = cast("IO[bytes]", child.stdout)
+def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Event, clock: Clock) -> bytes:
+    """Return what the child writes after its last sign of progress."""
+    incoming, last = cast("IO[bytes]", child.stdout), b""
     began_s = heard_s = clock.monotonic_s()
     while True:
         if stop.is_set():
@@ -95,15 +107,15 @@ def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Ev
         is_ready = select.select([incoming], [], [], LOOK_EVERY_S)[0]
         now_s = clock.monotonic_s()
         if now_s - began_s > limits.total_s:
-            raise TemporaryFailure(limits.total_line)
+            raise TemporaryFailure(f"{limits.shown}: not done within {in_words(limits.total_s)} ({limits.setting})")
         if is_ready:
             heard_s = now_s
             chunk = os.read(incoming.fileno(), CHUNK_BYTES)
             if not chunk:
-                return
-            yield chunk
+                return last
+            last = (last + chunk).rpartition(PROGRESS)[2]
         elif now_s - heard_s > limits.silent_s + LOOK_EVERY_S:
-            raise TemporaryFailure(limits.silent_line)
+            raise TemporaryFailure(f"{limits.shown}: nothing was sent or taken for {limits.silent_s:.0f} s")
 
 
 def _check_end(child: "subprocess.Popen[bytes]") -> None:
@@ -114,7 +126,7 @@ def _check_end(child: "subprocess.Popen[bytes]") -> None:
         status = child.wait(ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
         status = -1
-    if status == PERMANENT:
-        raise PermanentFailure(line)
+    if status in {PermanentFailure.status, NodeFull.status}:
+        raise (PermanentFailure if status == PermanentFailure.status else NodeFull)(line)
     if status:
         raise TemporaryFailure(line or f"the process that moves files was killed or broke ({status})")

@@ -1,7 +1,7 @@
 """Objects of S3, with the group's keys and no others, at checked addresses, each call once.
 
 An object is there when all of it is: its parts become an object at the last call. What breaks off before leaves no
-object, and its parts are removed by that try, or by the next one.
+object, and removes its parts. Those of a child that was killed stay, until the bucket's own rule removes them.
 """
 
 import shutil
@@ -76,23 +76,13 @@ class S3(RemoteServer):
         key, of_part_bytes = "/".join((*self._above, *names)), max(PART_BYTES, -(-file.size_bytes // MOST_PARTS))
         if not key.isprintable():
             raise PermanentFailure(f"{key!r} has letters that Gleaner gives to no key of S3: rename the file")
-        with self.translating(TemporaryFailure):  # an upload that is not there was removed by another try
-            self._remove_left(key)
+        with self.translating(TemporaryFailure):
             upload = self._server.open(f"{self._bucket}/{key}", "wb", block_size=of_part_bytes, autocommit=False)
             try:
                 shutil.copyfileobj(file, upload, CHUNK_BYTES)
                 upload.close()
-                with file.progress.while_working(file.size_bytes):  # a server may put the parts together for long
-                    upload.commit()
+                upload.commit()
             except BaseException:
                 with suppress(Exception):
                     upload.discard()
                 raise
-
-    def _remove_left(self, key: str) -> None:
-        """Remove the parts that tries before have left of an object. Keys that may not list uploads leave them."""
-        with suppress(OSError):
-            page = self._server.call_s3("list_multipart_uploads", Bucket=self._bucket, Prefix=key)
-            for upload in page.get("Uploads", ()):
-                if upload["Key"] == key:
-                    self._server.abort_mpu(self._bucket, key, upload["UploadId"])

@@ -1,13 +1,12 @@
-"""A result that is unpacked in a folder of its own, which nobody else can enter, on its way to its target."""
+"""The files of a result on their way to their target."""
 
 import hashlib
 import io
 import math
 import os
-import stat
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gleaner.agent.system import openat
@@ -38,13 +37,11 @@ class Progress:
                     return
                 self.report()
 
-        repeating = threading.Thread(target=repeat, daemon=True)
-        repeating.start()
+        threading.Thread(target=repeat, daemon=True).start()
         try:
             yield
         finally:
             is_done.set()
-            repeating.join()
 
 
 class StagedFile(io.FileIO):
@@ -68,75 +65,3 @@ class StagedFile(io.FileIO):
         if chunk:
             self.progress.report()
         return chunk
-
-
-@contextmanager
-def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
-    """Make the folder for a try to deliver a job's result, and remove it at the end. Those of older tries go, too."""
-    remove_stages(parent, job)
-    name = f".gleaner-{job}-{number}"
-    os.mkdir(name, 0o700, dir_fd=parent)
-    try:
-        with openat.walk(parent, (name,)) as folder:
-            yield folder
-    finally:
-        remove_stages(parent, job, str(number))
-
-
-def remove_stages(parent: int, job: int, number: str = "") -> None:
-    """Remove the folders of all tries to deliver a job's result, or of this one."""
-    for name in openat.entries(parent):
-        if name.startswith(f".gleaner-{job}-{number}"):
-            with suppress(OSError):  # somebody else's folder may stay
-                _change_mode(parent, name, 0o700)
-                with openat.walk(parent, (name,)) as folder:
-                    openat.empty(folder)
-                os.rmdir(name, dir_fd=parent)
-
-
-def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
-    """Yield the files in a fixed order, each with its open folder. Links and pipes are passed over.
-
-    What the job has forbidden its owner is allowed again: the result is to be read and moved.
-    """
-    waiting: list[Names] = [()]
-    while waiting:
-        above = waiting.pop()
-        with openat.walk(stage, above) as folder:
-            os.fchmod(folder, 0o700)
-            inner: list[Names] = []
-            for name in sorted(openat.entries(folder), key=os.fsencode):
-                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-                if stat.S_ISDIR(mode):
-                    _change_mode(folder, name, 0o700)
-                    inner.append((*above, name))
-                elif stat.S_ISREG(mode):
-                    _change_mode(folder, name, 0o755 if mode & stat.S_IXUSR else 0o644)
-                    yield folder, (*above, name)
-            waiting.extend(reversed(inner))
-
-
-def list_name(job: int) -> str:
-    """Return the name of the list of a job's files, which comes last.
-
-    >>> list_name(7)
-    'job-7.sha256'
-    """
-    return f"job-{job}.sha256"
-
-
-def list_line(digest: str, names: Names) -> bytes:
-    r"""Return a file's line in a list that `sha256sum --check` reads.
-
-    >>> list_line("0123", ("hist", "a.root")), list_line("0123", ("a\nb",))
-    (b'0123  hist/a.root\n', b'\\0123  a\\nb\n')
-    """
-    plain = os.fsencode("/".join(names))
-    escaped = plain.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
-    return (b"\\" if escaped != plain else b"") + digest.encode() + b"  " + escaped + b"\n"
-
-
-def _change_mode(folder: int, name: str, mode: int) -> None:
-    path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    with openat.closing_fd(os.open(name, path_only, dir_fd=folder)) as itself:
-        openat.change_mode(itself, mode)

@@ -65,14 +65,13 @@ class Xrootd(RemoteServer):
         with self._understanding():
             file = self._server.open(path, block_size=0, cache_type="none", size=_LARGEST)
             self._check_peers()
-            before = self._server.info(path)
             while chunk := file.read(CHUNK_BYTES):
                 read_bytes += len(chunk)
                 yield chunk
             self._check_peers()  # the library connects again where a connection breaks, also to another server
-            after = self._server.info(path)
-        if (before["size"], before["mtime"]) != (after["size"], after["mtime"]) or read_bytes != after["size"]:
-            line = f"the file has changed while it was read, at {read_bytes} bytes of {after['size']}"
+            size_bytes = self._server.info(path)["size"]
+        if read_bytes != size_bytes:
+            line = f"{read_bytes} bytes were read, and the file has {size_bytes}"
             raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def put(self, names: Names, file: StagedFile) -> None:

@@ -4,15 +4,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
+from sqlalchemy import Connection
 
 from gleaner.agent.messages import (
+    Assignment,
     Assignments,
     ClaimRequest,
+    CredentialGiven,
     Delivery,
     DeliveryOffer,
     DeliveryReport,
     Deregistration,
-    FetchRules,
     Heartbeat,
     Orders,
     Registration,
@@ -20,12 +22,11 @@ from gleaner.agent.messages import (
     Welcome,
 )
 from gleaner.control.api import examples
-from gleaner.control.api.access import OwnAgent
+from gleaner.control.api.access import Caller, OwnAgent
 from gleaner.control.api.problems import documented
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, node_rates, secrets
-from gleaner.control.queue.errors import KeyFault
 
 LATE_REPORT_S = 60.0
 """An agent may say so much later that it has delivered a result."""
@@ -38,10 +39,25 @@ def _answer(message: BaseModel) -> Response:
     return Response(message.model_dump_json(), media_type="application/json")
 
 
-def _with_fetch_rules(assignments: Assignments, rules: FetchRules) -> Assignments:
-    if not any(isinstance(one, UrlInput) for job in assignments.jobs for one in job.inputs):
-        return assignments
-    return Assignments(jobs=tuple(job.model_copy(update={"fetch_rules": rules}) for job in assignments.jobs))
+def _as_fetched(caller: Caller, job: Assignment) -> Assignment:
+    """Return the job with what its agent needs to fetch its inputs: the rules, and its group's secrets."""
+    if not any(isinstance(one, UrlInput) for one in job.inputs):
+        return job
+    with caller.reading() as db:
+        inputs = tuple(
+            one.model_copy(update={"credential": _secret(caller, db, job.group, one.url)})
+            if isinstance(one, UrlInput)
+            else one
+            for one in job.inputs
+        )
+    return job.model_copy(update={"inputs": inputs, "fetch_rules": caller.state.settings.inputs.fetch_rules})
+
+
+def _secret(caller: Caller, db: Connection, group: str, url: str) -> CredentialGiven | None:
+    found = secrets.find(db, group, url, caller.state.settings.queue.secret_key_file)
+    if found is not None:
+        caller.about.append(f"group {group}, a secret for {found.url}")
+    return found
 
 
 @router.post("/{name}/register", responses=documented(404, 409, 413, 422))
@@ -72,7 +88,7 @@ def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUES
             may_record=state.usage_cache.may_record,
             limits=state.allowed,
         )
-    assignments = _with_fetch_rules(assignments, state.settings.inputs.fetch_rules)
+    assignments = Assignments(jobs=tuple(_as_fetched(caller, job) for job in assignments.jobs))
     state.usage_cache.record_claims(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))
     return _answer(assignments)
@@ -102,15 +118,7 @@ def take_delivery(caller: OwnAgent) -> Response:
         row = deliveries.take(db, name, lease_s=lease_s, most_failures=tries, now_s=caller.now_s)
         if row is None:
             return _answer(DeliveryOffer())
-        try:
-            found = secrets.find(db, row.group, row.to)
-            credential = secrets.credential(found, caller.state.settings.queue.secret_key_file)
-        except KeyFault as error:
-            failed = DeliveryReport(job=row.job, number=row.tries, failed=str(error))
-            deliveries.record_end(db, failed, agent=name, most_failures=tries, now_s=caller.now_s)
-            return _answer(DeliveryOffer())
-    if credential.url is not None:
-        caller.about.append(f"group {row.group}, a secret for {credential.url}")
+        credential = _secret(caller, db, row.group, row.to)
     return _answer(
         DeliveryOffer(
             delivery=Delivery(

@@ -5,31 +5,27 @@ Repeating a report word for word is no error: the answer to the first may have b
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken
-from gleaner.agent.job.inputs import INPUT_PART, input_key
+from gleaner.agent.job.inputs import input_key
 from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import (
     Checkpointed,
     Completed,
-    CredentialGiven,
-    CredentialRequest,
     InputFetched,
     InputFixed,
     LogLines,
     Returned,
     Saved,
-    StoredInput,
 )
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
-from gleaner.control.api.uploads import is_whole
-from gleaner.control.queue import attempt_inputs, attempt_reports, queries, secrets
+from gleaner.control.queue import attempt_reports, attempts, inputs, queries
 from gleaner.control.queue.attempt_reports import AttemptReport
-from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.errors import Refused
 
 router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
 
@@ -93,13 +89,10 @@ def fix_input(
 ) -> InputFixed:
     """Note which bytes an input from a URL has. Return those that were noted first; null: store yours, and ask again.
 
-    All later slices read these bytes, and so do all jobs of the same submission. If an input that is said to be broken
-    is so, null means that the next attempt fetches it anew.
+    All later slices read these bytes, and so do all jobs of the same submission.
     """
     state = caller.state
     with state.images_turn:  # nothing is removed meanwhile
-        if fetched.is_broken:
-            return InputFixed(input=_check_broken(caller, job, attempt, fetched))
         if fetched.digest is not None:
             with caller.reading() as db:
                 group = queries.job_row(db, job).group
@@ -108,51 +101,10 @@ def fix_input(
             except ArchiveBroken:  # perhaps it is not to be seen yet
                 fetched = fetched.model_copy(update={"digest": None})
         with caller.writing() as db:
-            fixed = attempt_inputs.record_fetched(
-                db,
-                job,
-                attempt,
-                fetched,
-                agent=caller.identity.name,
-                group_bytes=state.settings.inputs.group_bytes,
-                now_s=caller.now_s,
-            )
+            row = attempts.running_job(db, job, attempt, caller.identity.name)
+            group_bytes = state.settings.inputs.group_bytes
+            fixed = inputs.record_fetched(db, row, fetched, group_bytes=group_bytes, now_s=caller.now_s)
     return InputFixed(input=fixed)
-
-
-def _check_broken(caller: Caller, job: int, attempt: int, broken: InputFetched) -> StoredInput | None:
-    """Return the input if it is whole in the storage after all. If not, set it aside, and forget it.
-
-    All of it is read: an agent with bad memory must not cost a group its input.
-    """
-    agent, storage = caller.identity.name, caller.state.storage
-    with caller.writing() as db:
-        group, mine = attempt_inputs.find(db, job, attempt, broken.name, agent=agent)
-    if "digest" not in mine:  # another of its jobs was faster
-        return None
-    key = input_key(group, mine["content"])
-    if is_whole(storage, key, INPUT_PART, mine["digest"]):
-        return StoredInput.model_validate(mine)
-    storage.set_aside(key)
-    with caller.writing() as db:
-        attempt_inputs.record_broken(db, job, attempt, broken, agent=agent)
-    if "url" not in mine:
-        raise Invalid("it is not whole in the storage any more: submit its file again, and release this job")
-    return None
-
-
-@router.post("/credential", response_model=CredentialGiven, responses=documented(404, 409, 413, 422))
-def credential(
-    caller: SomeAgent, job: JobPath, attempt: AttemptPath, asked: Annotated[CredentialRequest, examples.AN_INPUT_NAME]
-) -> Response:
-    """Return the group's secret for the URL of an input that this attempt is about to fetch; nulls if there is none."""
-    with caller.writing() as db:
-        group, one = attempt_inputs.find(db, job, attempt, asked.name, agent=caller.identity.name)
-        found = None if "digest" in one else secrets.find(db, group, one["url"])
-    given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
-    if given.url is not None:
-        caller.about.append(f"group {group}, a secret for {given.url}")
-    return Response(given.model_dump_json(), media_type="application/json")
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)

@@ -68,7 +68,6 @@ A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes
 A_RETURN = _shown({"why": "unstarted", "detail": "there was no time left"})
 A_DELIVERY = _shown({"job": 1, "number": 1, "files": 12, "size_bytes": 10240})
 A_FETCHED_INPUT = _shown({"name": "events.lhe", "content": _DIGEST, "size_bytes": 10240})
-AN_INPUT_NAME = _shown({"name": "events.lhe"})
 SOME_LINES = _shown({"first": 0, "lines": ["event 1", "event 2"]})
 
 

@@ -9,9 +9,10 @@ from typing import Annotated, BinaryIO
 
 from fastapi import APIRouter
 
+from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.control.api import examples
-from gleaner.control.api.access import User
+from gleaner.control.api.access import Caller, User
 from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.api.uploads import Upload, chunks_of, group_of, store, whole_digest
@@ -29,7 +30,15 @@ def missing(caller: User, wanted: Annotated[InputList, examples.AN_INPUT_LIST]) 
     group = group_of(caller, wanted.group)
     with caller.writing() as db:
         stored = inputs.use(db, group, wanted.contents, now_s=caller.now_s)
-    return InputMissing(missing=tuple(one for one in dict.fromkeys(wanted.contents) if one not in stored))
+    there = {one for one, row in stored.items() if _is_there(caller, input_key(group, one), row.digest)}
+    return InputMissing(missing=tuple(one for one in dict.fromkeys(wanted.contents) if one not in there))
+
+
+def _is_there(caller: Caller, key: str, digest: str) -> bool:
+    try:
+        return caller.state.storage.stored_digest(key) == digest
+    except ArchiveBroken:  # what is damaged or lost is to be sent again
+        return False
 
 
 @router.post("", status_code=201, dependencies=[IN_TURN], responses=documented(409, 413, 422, 502))

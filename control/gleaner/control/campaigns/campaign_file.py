@@ -5,7 +5,7 @@ as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,18 +127,6 @@ def self_save(text: str) -> dict[str, object]:
     if match[2]:
         found["exit_code"] = int(match[2])
     return found
-
-
-def patterns(written: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns of what to keep, from an option. Raises `ValueError` with the mistake.
-
-    >>> patterns(["*.root", "hist/**"])
-    ('*.root', 'hist/**')
-    """
-    for pattern in written:
-        if why := keep_patterns.fault(pattern):
-            raise ValueError(f"{_short(pattern)} {why}")
-    return tuple(written)
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
@@ -269,16 +257,8 @@ def _items(node: yaml.Node, where: str, key: str) -> list[yaml.Node]:
 
 
 def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"{where}: environment must be keys with values like {{K: V}}, found a {_kind(node)}")
-    pairs: dict[str, str] = {}
-    for key_node, value_node in node.value:
-        place = _place(name, key_node)
-        key = _text(key_node, place, "a variable")
-        if key in pairs:
-            raise InputError(f"{place}: environment sets {key} twice")
-        pairs[key] = _text(value_node, place, f"environment {key}")
-    return pairs
+    keys = _keys_of("environment", node, name, where, allowed=None, like="{K: V}")
+    return {key: _text(value, place, f"environment {key}") for key, (value, place) in keys.items()}
 
 
 def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
@@ -312,7 +292,7 @@ def _pattern(node: yaml.Node, where: str) -> str:
 
 
 def _keys_of(
-    what: str, node: yaml.Node, name: str, where: str, *, allowed: frozenset[str], like: str
+    what: str, node: yaml.Node, name: str, where: str, *, allowed: frozenset[str] | None, like: str
 ) -> dict[str, tuple[yaml.Node, str]]:
     """Return the keys of a mapping with their values, and the place of each."""
     if not isinstance(node, yaml.MappingNode):
@@ -321,7 +301,7 @@ def _keys_of(
     for key_node, value_node in node.value:
         place = _place(name, key_node)
         key = _text(key_node, place, f"a key of {what}")
-        if key not in allowed:
+        if allowed is not None and key not in allowed:
             raise InputError(f"{place}: {what}: {unknown_key(key, allowed)}")
         if key in found:
             raise InputError(f"{place}: {what} has {key} twice")
@@ -331,17 +311,11 @@ def _keys_of(
 
 def _input(node: yaml.Node, name: str) -> LocalInput | UrlInputSpec:
     where = _place(name, node)
-    written: dict[str, str] = {}
-    if not isinstance(node, yaml.MappingNode):
-        written["from"] = _text(node, where, "an input")
+    if isinstance(node, yaml.ScalarNode):
+        written = {"from": str(node.value)}
     else:
-        for key_node, value_node in node.value:
-            key = _text(key_node, _place(name, key_node), "a key of an input")
-            if key not in input_list.KEYS:
-                raise InputError(one_line(f"{where}: inputs: {unknown_key(key, input_list.KEYS)}"))
-            if key in written:
-                raise InputError(f"{where}: an input has {key} twice")
-            written[key] = _text(value_node, _place(name, value_node), f"inputs {key}")
+        keys = _keys_of("inputs", node, name, where, allowed=input_list.KEYS, like="{from: PATH, to: NAME}")
+        written = {key: _text(value, place, f"inputs {key}") for key, (value, place) in keys.items()}
     try:
         return input_list.parsed(written, where)
     except ValueError as error:

@@ -340,10 +340,8 @@ def _delivery(detail: JobDetail) -> str:
             return f"to {to}: {there}, delivered {moment(delivery.ended_s)}"
         case DeliveryPhase.FAILED:
             return f"results are kept in the storage; delivery to {to} failed: {delivery.problem}"
-        case DeliveryPhase.TAKEN:
-            now = "under way"
         case DeliveryPhase.WAITING:
-            now = "waits for an agent"
+            now = "under way" if delivery.agent else "waits for an agent"
     return f"to {to}: {now}" + (f"; {delivery.trouble}" if delivery.trouble else "")
 
 

@@ -183,6 +183,6 @@ PARSERS: dict[str, Callable[[Any], object] | None] = {
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
     "compute_limit": duration_s, "needs_at_least": duration_s, "silent_limit": duration_s, "disk": memory_mib,
     "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
-    "input": _inputs, "mount": tuple, "keep": campaigns.patterns, "deliver_to": None, "hold": None,
+    "input": _inputs, "mount": tuple, "keep": tuple, "deliver_to": None, "hold": None,
 }  # fmt: skip
 """The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

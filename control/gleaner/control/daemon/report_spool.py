@@ -14,13 +14,13 @@ from pathlib import Path
 
 import structlog
 
-from gleaner.agent.messages import Checkpointed, Completed, Deregistration, LogLines, Returned, Saved
+from gleaner.agent.messages import Checkpointed, Completed, DeliveryReport, Deregistration, LogLines, Returned, Saved
 from gleaner.agent.reporting.spooled_report import REPORTS, UNREAD, SpooledReport
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.queue import agents, attempt_reports, tokens
+from gleaner.control.queue import agents, attempt_reports, deliveries, tokens
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import Invalid, NotYours, Refused, Unknown
@@ -117,23 +117,20 @@ def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) ->
                 rates=settings.rates.rules,
             )
         return 1
+    if left.path == f"/agents/{agent}/delivered":
+        ended, tries = DeliveryReport.model_validate_json(left.body), settings.outputs.tries
+        with state.writing() as db:
+            deliveries.record_end(db, ended, agent=agent, most_failures=tries, now_s=now_s)
+        return 1
     if not (found := _ATTEMPT.match(left.path)):
         raise ValueError(f"{left.path} is no report")
-    job, attempt, report = int(found.group(1)), int(found.group(2)), _REPORTS[found.group(3)]
-    most_bytes = settings.queue.log_bytes_per_job
+    job, attempt, kind = int(found.group(1)), int(found.group(2)), _REPORTS[found.group(3)]
+    report, most_bytes = kind.model_validate_json(left.body), settings.queue.log_bytes_per_job
     try:
         with state.writing() as db:
-            attempt_reports.record_report(
-                db,
-                job,
-                attempt,
-                report.model_validate_json(left.body),
-                agent=agent,
-                most_log_bytes=most_bytes,
-                now_s=now_s,
-            )
+            attempt_reports.record_report(db, job, attempt, report, agent=agent, most_log_bytes=most_bytes, now_s=now_s)
     except Invalid as error:
-        if report is LogLines and not isinstance(error, NotYours):
+        if kind is LogLines and not isinstance(error, NotYours):
             raise _TooLate(str(error)) from error
         raise
     log.info("took a report that waited on the storage", agent=agent, report=left.path)

@@ -27,10 +27,9 @@ class JobInput(Reply):
 
     @property
     def spec(self) -> InputSpec | UrlInputSpec:
-        """The input as another job names it: the same bytes, or what the URL has if they are not stored any more."""
+        """The input as another job names it. What a URL has is fetched anew."""
         if self.url is not None:
-            named = {"name": self.name, "url": self.url, "sha256": self.sha256, "content": self.content}
-            return UrlInputSpec.model_validate(named | {"into_job": self.into_job})
+            return UrlInputSpec(name=self.name, url=self.url, sha256=self.sha256, into_job=self.into_job)
         return InputSpec(name=self.name, content=str(self.content), into_job=self.into_job)
 
 

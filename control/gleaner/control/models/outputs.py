@@ -10,8 +10,6 @@ class DeliveryPhase(StrEnum):
     """The phases of a delivery."""
 
     WAITING = "waiting"
-    TAKEN = "taken"
-    """An agent is at it."""
     DELIVERED = "delivered"
     FAILED = "failed"
     """Given up. The result is in the storage all the same."""
@@ -23,7 +21,9 @@ class DeliveryRow(Reply):
     to: str
     phase: DeliveryPhase
     tries: int
-    """The number of times that an agent has begun with it."""
+    """The number of times that an agent has begun with it. It guards the agents' reports."""
+    agent: str | None
+    """The agent that is at it."""
     problem: str
     """Why the latest try failed; empty if it has not."""
     files: int | None

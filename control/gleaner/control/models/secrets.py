@@ -6,7 +6,7 @@ The value goes one way: to control. No answer to a person has it.
 import json
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, SecretStr, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.common.allowed_urls import LONGEST_URL
@@ -38,7 +38,7 @@ class SecretPut(Shape):
 
     name: Name
     url: SecretUrl
-    value: Annotated[SecretStr, Field(min_length=1, max_length=credentials.LONGEST)]
+    value: SecretStr
     """For `s3`: ACCESS_KEY:SECRET_KEY; for `https`: a bearer token, or USER:PASSWORD; for `roots`: a bearer token."""
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""

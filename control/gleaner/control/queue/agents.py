@@ -10,7 +10,7 @@ from gleaner.control.models.jobs import NOT_SAVED, Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.returns import QUICK_S
-from gleaner.control.queue import compatibility, node_health, node_rates, tokens
+from gleaner.control.queue import compatibility, deliveries, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
@@ -203,7 +203,7 @@ def record_deregistration(
         why = ReturnReason.UNSTARTED
         end = end_columns(Ending.RETURNED, ended_s=now_s, detail=f"{why}: its agent has ended", why=why)
         take_from_agent(db, job, now_s=now_s, detail=f"returned: {name} has ended", end=end)
-    _close(db, name, ended_s=report.ended_s, reason=report.reason)
+    _close(db, name, ended_s=report.ended_s, reason=report.reason, now_s=now_s)
     tokens.end_later(db, agent=name, now_s=now_s)
     if report.fault:
         node_health.record_fault(db, row.node, now_s=now_s, faults_until_excluded=faults_until_excluded)
@@ -221,9 +221,10 @@ def _has_run_a_job(db: Connection, name: str) -> bool:
     return bool(db.execute(select(ran)).scalar_one())
 
 
-def _close(db: Connection, name: str, *, ended_s: float, reason: str) -> None:
+def _close(db: Connection, name: str, *, ended_s: float, reason: str, now_s: float) -> None:
     row = update(AGENT).where(AGENT.c.name == name)
     db.execute(row.values(phase=Phase.ENDED, ended_s=ended_s, reason=reason))
+    deliveries.release(db, name, now_s=now_s)
 
 
 def overdue(db: Connection, *, now_s: float) -> list[str]:
@@ -290,7 +291,7 @@ def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: 
     if row.phase is not Phase.SILENT:
         return False
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
-    _close(db, name, ended_s=now_s, reason=reason)
+    _close(db, name, ended_s=now_s, reason=reason, now_s=now_s)
     # Nobody has seen its end: what it may still be writing stays until it must be gone (`queries.gone_agents`).
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts=row.facts | {"unseen": True}))
     tokens.end_later(db, agent=name, now_s=now_s)

@@ -8,7 +8,7 @@ same bytes.
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, insert, select, text, update
+from sqlalchemy import Connection, exists, insert, select, text, update
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
@@ -19,8 +19,7 @@ from gleaner.control.queue.transitions import record
 
 DELIVERED, NOT_DELIVERED = "delivered", "not delivered"
 """The events of a delivery's end."""
-AGENT_ENDED = "its agent ended before the end"
-NOTHING_HEARD = "its agent has not said in time how it ended"
+UNHEARD = "the agent that had it ended, or was not heard in time"
 
 
 def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
@@ -32,31 +31,21 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
     outputs = row.document.resolved(job=job, campaign=row.campaign, index=row.run).outputs
     if outputs is None or outputs.to is None:
         return
-    to = outputs.to
-    new = {"job": job, "attempt": attempt, "to": to, "phase": DeliveryPhase.WAITING, "tries": 0, "failures": 0}
+    new = {"job": job, "attempt": attempt, "to": outputs.to, "phase": DeliveryPhase.WAITING, "tries": 0, "failures": 0}
     db.execute(insert(DELIVERY).values(**new, due_s=now_s, problem=""))
 
 
 def is_due(db: Connection, *, now_s: float) -> bool:
-    """Return True if a delivery waits for an agent.
-
-    Each heartbeat asks: two questions, each answered by the index.
-    """
-    return any(db.execute(select(DELIVERY.c.job).where(one).limit(1)).first() for one in (_is_due(now_s), _IS_LEFT))
+    """Return True if a delivery waits for an agent. Each heartbeat asks: the answer comes from the index."""
+    return db.execute(select(DELIVERY.c.job).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).limit(1)).first() is not None
 
 
-_IS_OPEN = text("delivery.phase IN ('waiting', 'taken')")  # word by word, so that its partial index is used
-_IS_TAKEN = text("delivery.phase = 'taken'")
-_IS_LEFT = and_(
-    _IS_TAKEN,
-    exists().where(AGENT.c.name == DELIVERY.c.agent, AGENT.c.phase == Phase.ENDED),
-)
-"""The condition: the agent that took it has ended."""
+_IS_OPEN = text("delivery.phase = 'waiting'")  # word by word, so that its partial index is used
 
 
-def _is_due(now_s: float) -> ColumnElement[bool]:
-    """Return the condition: it waits and its pause is over, or the agent that took it has come to no end."""
-    return and_(_IS_OPEN, DELIVERY.c.due_s <= now_s)
+def release(db: Connection, agent: str, *, now_s: float) -> None:
+    """Let another agent take at once what this one has, since it has ended."""
+    db.execute(update(DELIVERY).where(_IS_OPEN, DELIVERY.c.agent == agent).values(due_s=now_s))
 
 
 def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
@@ -68,24 +57,26 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Refused(f"agent {agent} may not deliver: it is not live")
-    for condition, problem in ((_is_due(now_s), NOTHING_HEARD), (_IS_LEFT, AGENT_ENDED)):
-        first = select(DELIVERY).where(condition).order_by(DELIVERY.c.due_s, DELIVERY.c.job).limit(1)
-        while row := db.execute(first.with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
-            taken = {"phase": DeliveryPhase.TAKEN, "tries": row.tries + 1, "agent": agent, "due_s": now_s + lease_s}
-            if row.phase is DeliveryPhase.TAKEN:
-                if row.failures + 1 >= most_failures:
-                    _give_up(db, row, problem, now_s=now_s)
-                    continue
-                taken |= {"failures": row.failures + 1, "problem": problem}
-            _change(db, row, taken)
-            return _whole(db, row.job)
+    due = select(DELIVERY).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).order_by(DELIVERY.c.due_s, DELIVERY.c.job)
+    while row := db.execute(due.limit(1).with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
+        taken = {"tries": row.tries + 1, "agent": agent, "due_s": now_s + lease_s}
+        if row.agent is not None:
+            if row.failures + 1 >= most_failures:
+                _give_up(db, row, UNHEARD, now_s=now_s)
+                continue
+            taken |= {"failures": row.failures + 1, "problem": UNHEARD}
+        _change(db, row.job, taken)
+        columns = (
+            DELIVERY,
+            JOB.c.group,
+            JOB.c.index.label("run"),
+            JOB.c.output_digest,
+            JOB.c.campaign,
+            SPEC.c.document,
+        )
+        whole = select(*columns).join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job)
+        return db.execute(whole.join(SPEC, SPEC.c.id == JOB.c.spec).where(DELIVERY.c.job == row.job)).one()
     return None
-
-
-def _whole(db: Connection, job: int) -> Any:
-    columns = (DELIVERY, JOB.c.group, JOB.c.index.label("run"), JOB.c.output_digest, JOB.c.campaign, SPEC.c.document)
-    whole = select(*columns).join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job).join(SPEC, SPEC.c.id == JOB.c.spec)
-    return db.execute(whole.where(DELIVERY.c.job == job)).one()
 
 
 def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failures: int, now_s: float) -> None:
@@ -95,36 +86,34 @@ def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failu
     begun since. The same report once more changes nothing.
     """
     row = _locked(db, report.job)
-    if row.tries != report.number or row.agent != agent:
+    if row.tries != report.number or row.agent not in {agent, None}:
         raise NotCurrent(report.job, row.attempt, f"try {row.tries} to deliver its result is the latest")
-    if row.phase is not DeliveryPhase.TAKEN:
+    if row.agent is None:
         return
     if not report.failed:
         end = {"phase": DeliveryPhase.DELIVERED, "files": report.files, "size_bytes": report.size_bytes}
-        _change(db, row, {**end, "problem": "", "ended_s": now_s})
+        _change(db, row.job, {**end, "agent": None, "problem": "", "ended_s": now_s})
         record(db, report.job, DELIVERED, now_s=now_s, detail=f"{report.files} files to {row.to}")
         return
     failures = row.failures + 1
     if report.may_pass and failures < most_failures:
         due_s = now_s + retries.pause_s(failures)
-        again = {"phase": DeliveryPhase.WAITING, "failures": failures, "due_s": due_s, "problem": report.failed}
-        _change(db, row, again)
+        _change(db, row.job, {"agent": None, "failures": failures, "due_s": due_s, "problem": report.failed})
         return
     _give_up(db, row, report.failed, now_s=now_s)
 
 
 def _give_up(db: Connection, row: Any, problem: str, *, now_s: float) -> None:
     end = {"phase": DeliveryPhase.FAILED, "failures": row.failures + 1, "problem": problem, "ended_s": now_s}
-    _change(db, row, end)
+    _change(db, row.job, {**end, "agent": None})
     record(db, row.job, NOT_DELIVERED, now_s=now_s, detail=problem)
 
 
 def try_again(db: Connection, job: int, *, now_s: float) -> None:
     """Let a result be delivered anew, also one that is delivered. Raises `Unknown` if its job names no target."""
-    row = _locked(db, job)
-    if row.phase in {DeliveryPhase.DELIVERED, DeliveryPhase.FAILED}:
+    if _locked(db, job).phase is not DeliveryPhase.WAITING:
         again = {"phase": DeliveryPhase.WAITING, "failures": 0, "due_s": now_s, "problem": "", "ended_s": None}
-        _change(db, row, again | {"files": None, "size_bytes": None})
+        _change(db, job, again | {"files": None, "size_bytes": None})
 
 
 def find(db: Connection, job: int) -> DeliveryRow | None:
@@ -140,7 +129,6 @@ def _locked(db: Connection, job: int) -> Any:
     return row
 
 
-def _change(db: Connection, row: Any, values: dict[str, Any]) -> None:
+def _change(db: Connection, job: int, values: dict[str, Any]) -> None:
     """Change a delivery whose row is locked."""
-    same = and_(DELIVERY.c.job == row.job, DELIVERY.c.tries == row.tries, DELIVERY.c.phase == row.phase)
-    db.execute(update(DELIVERY).where(same).values(values))
+    db.execute(update(DELIVERY).where(DELIVERY.c.job == job).values(values))

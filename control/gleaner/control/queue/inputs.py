@@ -12,9 +12,9 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.job_spec import InputSpec, UrlInputSpec
-from gleaner.agent.messages import InputFetched, StoredInput, UrlInput
+from gleaner.agent.messages import InputFetched, StoredInput
 from gleaner.control.models.inputs import InputRow
-from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.tables import INPUT, JOB, SPEC
 from gleaner.control.states import State
 
@@ -33,15 +33,13 @@ def take_for_spec(
 
     Raises `Refused` if the group has not stored one, or if its URL is not allowed.
     """
-    stored = use(db, group, [one.content for one in inputs if one.content is not None], now_s=now_s)
+    stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
     found: list[dict[str, object]] = []
     for one in inputs:
         if isinstance(one, UrlInputSpec):
-            known = stored.get(str(one.content))
-            if known is None and (reason := allowed_urls.refusal(one.url, urls)):
+            if reason := allowed_urls.refusal(one.url, urls):
                 raise Refused(f"the input {one.name}: {reason}")
-            row = {} if known is None else _stored_as(one.name, known, into_job=one.into_job).model_dump()
-            found.append(UrlInput(**one.model_dump(exclude={"content"})).model_dump() | row)
+            found.append(one.model_dump())
         elif one.content not in stored:
             raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:
@@ -59,18 +57,19 @@ def _stored_as(name: str, row: Any, *, into_job: bool) -> StoredInput:
 
 
 def record_fetched(
-    db: Connection, job: int, fetched: InputFetched, *, group: str, group_bytes: int, now_s: float
+    db: Connection, job: Any, fetched: InputFetched, *, group_bytes: int, now_s: float
 ) -> StoredInput | None:
     """Let all jobs of this job's submission read what was fetched, and return it; or what was fixed before.
 
-    None: it is not in the storage yet. Raises `Unknown` if the job has no such input, `Refused` as `put` does, and
-    `Invalid` if what the job has read before is lost, and these are other bytes.
+    None: it is not in the storage yet. Raises `Unknown` if the job has no such input, and `Refused` as `put` does.
     """
-    spec, inputs, mine = _find(db, job, fetched.name)
+    group, mine_of = job.group, select(SPEC.c.inputs).where(SPEC.c.id == job.spec).with_for_update()
+    inputs: list[dict[str, Any]] = db.execute(mine_of).scalar_one() or []
+    mine = next((one for one in inputs if one["name"] == fetched.name), None)
+    if mine is None:
+        raise Unknown(f"job {job.id} has no input {fetched.name}")
     if "digest" in mine:
         return StoredInput.model_validate(mine)
-    if mine.get("content", fetched.content) != fetched.content:
-        raise Invalid("what its jobs have read is lost, and its URL has other bytes by now: submit the jobs anew")
     row = use(db, group, [fetched.content], now_s=now_s).get(fetched.content)
     if row is None and fetched.digest is None:
         check_room(db, group, fetched.size_bytes, group_bytes)
@@ -81,41 +80,8 @@ def record_fetched(
         row = use(db, group, [fetched.content], now_s=now_s)[fetched.content]
     fixed = _stored_as(fetched.name, row, into_job=mine["into_job"])
     kept = [one if one is not mine else mine | fixed.model_dump() for one in inputs]
-    db.execute(update(SPEC).where(SPEC.c.id == spec).values(inputs=kept))
+    db.execute(update(SPEC).where(SPEC.c.id == job.spec).values(inputs=kept))
     return fixed
-
-
-def record_broken(db: Connection, job: int, broken: InputFetched, *, group: str) -> None:
-    """Forget an input that is not whole in the storage any more: it is fetched, or sent, anew.
-
-    The jobs of its submission go on with the same bytes alone. Raises `Unknown` if the job has no such input.
-    """
-    spec, inputs, mine = _find(db, job, broken.name)
-    content = mine.get("content")
-    db.execute(delete(INPUT).where(INPUT.c.group == group, INPUT.c.content == content))
-    kept = [
-        {key: value for key, value in one.items() if key != "digest"}
-        if "url" in one and one.get("content") == content
-        else one
-        for one in inputs
-    ]
-    db.execute(update(SPEC).where(SPEC.c.id == spec).values(inputs=kept))
-
-
-def find(db: Connection, job: int, name: str) -> dict[str, Any]:
-    """Return an input of the job as its spec keeps it. Raises `Unknown`."""
-    return _find(db, job, name)[2]
-
-
-def _find(db: Connection, job: int, name: str) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
-    """Return the job's spec, locked, all its inputs, and the one of this name. Raises `Unknown`."""
-    spec = db.execute(select(JOB.c.spec).where(JOB.c.id == job)).scalar_one()
-    stored = db.execute(select(SPEC.c.inputs).where(SPEC.c.id == spec).with_for_update()).scalar_one()
-    inputs: list[dict[str, Any]] = stored or []
-    mine = next((one for one in inputs if one["name"] == name), None)
-    if mine is None:
-        raise Unknown(f"job {job} has no input {name}")
-    return spec, inputs, mine
 
 
 def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None:

@@ -14,7 +14,7 @@ from gleaner.agent.common.allowed_urls import location
 from gleaner.agent.messages import CredentialGiven
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut, SecretRow
 from gleaner.control.queue import secret_key
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import KeyFault, Refused, Unknown
 from gleaner.control.queue.tables import SECRET
 
 _SHOWN = [column for column in SECRET.c if column.name != "sealed"]
@@ -59,23 +59,20 @@ def remove(db: Connection, group: str, name: str) -> None:
     db.execute(delete(SECRET).where(_is(group, name)))
 
 
-def find(db: Connection, group: str, url: str) -> tuple[str, bytes] | None:
-    """Return the URL and the encrypted value of the group's secret for a URL; None if it has none."""
+def find(db: Connection, group: str, url: str, key_file: Path) -> CredentialGiven | None:
+    """Return the group's secret for a URL, for the agent that is about to use it; None if the group has none."""
     where = location(url)
     mine = db.execute(select(SECRET.c.url, SECRET.c.sealed).where(SECRET.c.group == group)).all()
     fitting = [row for row in mine if where.is_within(location(row.url))]
     if not fitting:
         return None
     best = max(fitting, key=lambda row: len(location(row.url).folders))
-    return str(best.url), bytes(best.sealed)
-
-
-def credential(found: tuple[str, bytes] | None, key_file: Path) -> CredentialGiven:
-    """Return what `find` has found, for the agent that is about to use it. Raises `KeyFault`."""
-    if found is None:
-        return CredentialGiven()
-    url, sealed = found
-    return CredentialGiven(url=url, value=SecretStr(secret_key.opened(key_file, sealed)))
+    value = fault = ""
+    try:
+        value = secret_key.opened(key_file, bytes(best.sealed))
+    except KeyFault as error:
+        fault = str(error)
+    return CredentialGiven(url=best.url, value=SecretStr(value), fault=fault)
 
 
 def _is(group: str, name: str) -> ColumnElement[bool]:

@@ -16,15 +16,9 @@ class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
         CheckConstraint("(ended_s IS NOT NULL) = (phase IN ('delivered', 'failed'))", "end_iff_ended"),
         CheckConstraint("(files IS NOT NULL) = (phase = 'delivered')", "files_iff_delivered"),
         CheckConstraint("(files IS NULL) = (size_bytes IS NULL)", "size_whole"),
-        CheckConstraint("phase <> 'taken' OR agent IS NOT NULL", "taken_by_agent"),
+        CheckConstraint("phase = 'waiting' OR agent IS NULL", "agent_only_while_waiting"),
         Index(
-            "delivery_open",
-            "due_s",
-            sqlite_where=text("phase IN ('waiting', 'taken')"),
-            postgresql_where=text("phase IN ('waiting', 'taken')"),
-        ),
-        Index(
-            "delivery_taken", "agent", sqlite_where=text("phase = 'taken'"), postgresql_where=text("phase = 'taken'")
+            "delivery_open", "due_s", sqlite_where=text("phase = 'waiting'"), postgresql_where=text("phase = 'waiting'")
         ),
     )
     job: int = Field(
@@ -33,7 +27,6 @@ class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
     attempt: int  # The attempt whose result it is.
     phase: DeliveryPhase = Field(sa_type=Enum(DeliveryPhase, name="delivery_phase", **BY_VALUE))
     failures: int
-    agent: str | None = None  # The agent that took it last. The number of tries guards the agents' reports.
     due_s: float  # The time from which an agent may take it; if one has, from which another may.
     problem: str = Field(sa_type=Text)
     files: int | None = Field(default=None, sa_type=BigInteger)
