@@ -132,7 +132,7 @@ def test_a_file_that_a_user_has_sent_and_that_is_broken_is_to_be_sent_anew(harne
     agent, sent = harness.agent(), {"name": "a.lhe", "content": ONE.content}
     with harness.state.writing() as db:
         row = InputRow(content=ONE.content, group="atlas", size_bytes=len(ONE.archive), used_s=harness.now_s)
-        inputs.put(db, row, digest=stored(harness), group_bytes=2**30)
+        inputs.put(db, row, digest=stored(harness))
     job = harness.user.submit(spec={"inputs": [sent]})
     agent.claim()
     damage(harness)

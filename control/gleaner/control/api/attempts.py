@@ -27,7 +27,7 @@ from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
 from gleaner.control.api.uploads import is_whole
-from gleaner.control.queue import attempt_inputs, attempt_reports, queries, secrets
+from gleaner.control.queue import attempt_reports, attempts, inputs, queries, secrets
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Invalid, Refused
 
@@ -108,15 +108,9 @@ def fix_input(
             except ArchiveBroken:  # perhaps it is not to be seen yet
                 fetched = fetched.model_copy(update={"digest": None})
         with caller.writing() as db:
-            fixed = attempt_inputs.record_fetched(
-                db,
-                job,
-                attempt,
-                fetched,
-                agent=caller.identity.name,
-                group_bytes=state.settings.inputs.group_bytes,
-                now_s=caller.now_s,
-            )
+            group = attempts.running_job(db, job, attempt, caller.identity.name).group
+            most_bytes = state.settings.inputs.group_bytes
+            fixed = inputs.record_fetched(db, job, fetched, group=group, group_bytes=most_bytes, now_s=caller.now_s)
     return InputFixed(input=fixed)
 
 
@@ -127,7 +121,8 @@ def _check_broken(caller: Caller, job: int, attempt: int, broken: InputFetched) 
     """
     agent, storage = caller.identity.name, caller.state.storage
     with caller.writing() as db:
-        group, mine = attempt_inputs.find(db, job, attempt, broken.name, agent=agent)
+        group = attempts.running_job(db, job, attempt, agent).group
+        mine = inputs.find(db, job, broken.name)
     if "digest" not in mine:  # another of its jobs was faster
         return None
     key = input_key(group, mine["content"])
@@ -135,7 +130,8 @@ def _check_broken(caller: Caller, job: int, attempt: int, broken: InputFetched) 
         return StoredInput.model_validate(mine)
     storage.set_aside(key)
     with caller.writing() as db:
-        attempt_inputs.record_broken(db, job, attempt, broken, agent=agent)
+        attempts.running_job(db, job, attempt, agent)
+        inputs.record_broken(db, job, broken, group=group)
     if "url" not in mine:
         raise Invalid("it is not whole in the storage any more: submit its file again, and release this job")
     return None
@@ -147,7 +143,8 @@ def credential(
 ) -> Response:
     """Return the group's secret for the URL of an input that this attempt is about to fetch; nulls if there is none."""
     with caller.writing() as db:
-        group, one = attempt_inputs.find(db, job, attempt, asked.name, agent=caller.identity.name)
+        group = attempts.running_job(db, job, attempt, caller.identity.name).group
+        one = inputs.find(db, job, asked.name)
         found = None if "digest" in one else secrets.find(db, group, one["url"])
     given = secrets.credential(found, caller.state.settings.queue.secret_key_file)
     if given.url is not None:

@@ -200,10 +200,10 @@ def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], 
 
 def remove_uploads(folder: Path, *, before_s: float) -> int:
     """Remove the uploads with which nobody has gone on since then. Return their number. Raises `OSError`."""
-    uploads = (folder / UPLOADS).glob("*/*/*")
-    old = [upload for upload in uploads if (about := _facts(upload)) is not None and about.st_mtime < before_s]
-    for upload in old:
-        upload.unlink(missing_ok=True)
+    files = (folder / UPLOADS).glob("*/*/*")
+    old = [file for file in files if (about := _facts(file)) is not None and about.st_mtime < before_s]
+    for file in old:
+        file.unlink(missing_ok=True)
     return len(old)
 
 
