@@ -95,11 +95,13 @@ def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: fl
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
     """Let the newest result or checkpoint of the job count. Return True for each that did."""
-    outputs = [one for one in found if one.exit_code == 0 and one.attempt >= row.attempt]
-    saves = [one for one in found if one.number is not None and one.attempt >= row.attempt]
-    newest = max(outputs, key=_age, default=None) or max(saves, key=_age, default=None)
-    if newest is None or (newest.attempt == row.attempt and row.state is not State.RUNNING and not row.lost):
-        return False, False  # what an attempt left that had ended in the backup did not count then either
+    runs = row.state is State.RUNNING or row.lost
+    first = row.attempt if runs else row.attempt + 1  # what an ended attempt has left did not count then either
+    saves = [one for one in found if one.number is not None and one.attempt >= first]
+    outputs = [one for one in found if one.exit_code == 0 and one.attempt >= first]
+    newest = max(outputs or saves, key=_age, default=None)
+    if newest is None:
+        return False, False
     spent = Slice(started_s=now_s)
     reason, was_held = row.hold_reason, row.held
     if was_held:
