@@ -30,8 +30,8 @@ def put(
         pusher="alice",
         jobs=0,
     )
-    limits = {"size_bytes": size, "group_bytes": more.get("group_bytes", 10**9), "now_s": harness.now_s}
-    harness.do(uploads.reserve, "images", group, image_id, **limits)
+    limits = {"size_bytes": size, "group_bytes": more.get("group_bytes", 10**9)}
+    harness.do(uploads.reserve, "images", group, image_id, **limits, now_s=harness.now_s)
     harness.do(images.put, row, digest=digest(int(image_id[-4:], 16) + 100))
 
 
@@ -139,8 +139,8 @@ def test_room_is_reserved_before_the_content_comes_and_free_again_a_while_after_
     harness: QueueHarness,
 ) -> None:
     def reserve(content: str, size: int = MIB) -> None:
-        limits = {"size_bytes": size, "group_bytes": FOR_TWO, "now_s": harness.now_s}
-        harness.do(uploads.reserve, "inputs", "physics", content, **limits)
+        limits = {"size_bytes": size, "group_bytes": FOR_TWO}
+        harness.do(uploads.reserve, "inputs", "physics", content, **limits, now_s=harness.now_s)
 
     reserve(OLD)
     harness.now_s += 10
