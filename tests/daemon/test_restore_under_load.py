@@ -105,7 +105,7 @@ def run_agent(site: Site, agent: str) -> None:
 
 
 def run_attempt(site: Site, agent: str, work: Assignment) -> None:
-    step, size = 0, {"size_bytes": 7, "log_lines": 0}
+    step = 0
     if (start := work.checkpoint) is not None:
         archive = site.storage.open(checkpoint_key(work.job, start.attempt, start.number), start.digest)
         step = int(str(archive.facts["step"]))
@@ -113,7 +113,7 @@ def run_attempt(site: Site, agent: str, work: Assignment) -> None:
         digest = site.publish(checkpoint_key(work.job, work.attempt, number), work, number, done)
         if site.control.acquire(blocking=False):
             try:
-                made = Checkpoint(attempt=work.attempt, number=number, digest=digest, **size)
+                made = Checkpoint(attempt=work.attempt, number=number, digest=digest, size_bytes=7, log_lines=0)
                 site.report(agent, work, Checkpointed(checkpoint=made, slice=SPENT))
             finally:
                 site.control.release()

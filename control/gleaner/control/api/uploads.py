@@ -71,7 +71,8 @@ class Upload:
             raise HTTPException(403, "this site stores no inputs ([inputs] group_gib in control's settings)")
         caller.state.check_leads()
         self.group = group_of(caller, group)
-        self._caller, self._kind = caller, kind
+        self._caller = caller
+        self._kind: Kind = kind
         self._limits = settings.images if kind == "images" else settings.inputs
         self._path = settings.storage.folder / UPLOADS / kind / self.group / content.removeprefix("sha256:")
         self._content = content

@@ -95,8 +95,8 @@ def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: fl
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
     """Let the newest result or checkpoint of the job count. Return True for each that did."""
-    runs = row.state is State.RUNNING or row.lost
-    first = row.attempt if runs else row.attempt + 1  # what an ended attempt has left did not count then either
+    # What an ended attempt has left did not count then either.
+    first = row.attempt if row.state is State.RUNNING or row.lost else row.attempt + 1
     saves = [one for one in found if one.number is not None and one.attempt >= first]
     outputs = [one for one in found if one.exit_code == 0 and one.attempt >= first]
     newest = max(outputs or saves, key=_age, default=None)
@@ -143,7 +143,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
         db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
     before = lock(db, row.id)
-    made = SimpleNamespace(**before._mapping, log_lines=_log_lines(db, before))
+    made: Any = SimpleNamespace(**before._mapping, log_lines=_log_lines(db, before))
     take(db, [made], agent=agent, node=node, now_s=now_s)
 
 

@@ -4,7 +4,7 @@ A group has what it is about to store, the images that it has a name for or that
 inputs. Each content counts once, and as the disk counts it. A published image is no group's.
 """
 
-from sqlalchemy import CompoundSelect, Connection, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Subquery, and_, delete, func, insert, select, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.control.models.images import EVERYBODY
@@ -29,7 +29,7 @@ def reserve(
     if db.execute(kept).rowcount:
         return
     quotas.lock(db, group)
-    has = _contents(kind, group).subquery()
+    has = _contents(kind, group)
     taken = select(func.count(), func.coalesce(func.sum(has.c.size_bytes), 0)).where(has.c.content != content)
     count, others_bytes = db.execute(taken).one()
     all_bytes = int(others_bytes) + size_bytes + (count + 1) * FILES_BYTES
@@ -53,17 +53,17 @@ def remove_old(db: Connection, *, before_s: float) -> int:
     return db.execute(delete(UPLOAD).where(UPLOAD.c.used_s < before_s)).rowcount
 
 
-def _contents(kind: Kind, group: str) -> CompoundSelect[tuple[str, int]]:
+def _contents(kind: Kind, group: str) -> Subquery:
     """Return the content and size of each image or input that counts for the group."""
     reserved = select(UPLOAD.c.content, UPLOAD.c.size_bytes).where(UPLOAD.c.kind == kind, UPLOAD.c.group == group)
     if kind == "inputs":
-        return reserved.union(select(INPUT.c.content, INPUT.c.size_bytes).where(INPUT.c.group == group))
+        return reserved.union(select(INPUT.c.content, INPUT.c.size_bytes).where(INPUT.c.group == group)).subquery()
     published = select(IMAGE.c.image_id).where(IMAGE.c.group == EVERYBODY)
     named = select(IMAGE.c.image_id).where(IMAGE.c.group == group)
     needed = select(SPEC.c.image_id).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.group == group, quotas.UNENDED)
     its = named.union(needed.where(SPEC.c.image_id.not_in(published)))
     stored = select(STORED_IMAGE.c.image_id, STORED_IMAGE.c.size_bytes)
-    return reserved.union(stored.where(STORED_IMAGE.c.image_id.in_(its)))
+    return reserved.union(stored.where(STORED_IMAGE.c.image_id.in_(its))).subquery()
 
 
 def _is(kind: Kind, group: str, content: str) -> ColumnElement[bool]:
