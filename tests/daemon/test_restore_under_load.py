@@ -41,7 +41,7 @@ class Site:
     steps: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict[int, dict[tuple[int, int], int]])
     """By job, and by attempt and number, the step of each archive that is whole in the storage."""
     taken: Counter[int] = field(default_factory=Counter[int])
-    """How often the queue has taken a job's end as news."""
+    """The number of times that the queue has taken a job's end as news."""
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def publish(self, key: str, work: Assignment, number: int, step: int, **facts: object) -> str:
