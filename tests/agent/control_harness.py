@@ -125,7 +125,7 @@ class Control:
             jobs=0,
         )
         with transaction(self.state.engine) as db:
-            images.put(db, row, digest=published.digest, group_bytes=10**9)
+            images.put(db, row, digest=published.digest)
         return image_id
 
     def agent(

@@ -147,13 +147,30 @@ def test_sizes_are_limited(harness: ApiHarness) -> None:
     assert "[images] largest_gib" in detail(put_part(harness.user, "images", image.image_id, b"", size_bytes), 413)
     assert "[images] largest_gib" in detail(harness.user.post("/v1/images", image.push()), 413)
     assert uploads_left(harness) == []
+
+
+def test_an_image_over_the_quota_is_refused_before_anything_of_it_is_there(harness: ApiHarness) -> None:
+    first, second = of_sizes([2**20]), of_sizes([2**19])
     limit(harness, group_gib=0.0012)
-    pushed(harness.user, image)
-    send(harness.user, of_sizes([2**19]))
-    assert "glean image rm" in detail(harness.user.post("/v1/images", of_sizes([2**19]).push("two:1")), 409)
-    assert harness.storage.keys("images") == [image_key(image.image_id)], "what is refused is not stored before"
+    pushed(harness.user, first)
+    for _ in range(2):
+        sent = put_part(harness.user, "images", second.image_id, second.stored, len(second.stored))
+        assert "glean image rm" in detail(sent, 409)
+        assert "glean image rm" in detail(harness.user.post("/v1/images", second.push("two:1")), 409)
+    assert uploads_left(harness) == []
+    assert harness.storage.keys("images") == [image_key(first.image_id)]
     assert [row["name"] for row in harness.user.get("/v1/images").json()] == ["pi:1"]
-    pushed(harness.user, of_sizes([2**19]))  # in place of the first: there is room
+
+
+def test_a_push_that_is_refused_leaves_nothing_behind_and_counts_no_more(harness: ApiHarness) -> None:
+    harness.agent(architecture="x86_64")
+    limit(harness, group_gib=0.0012)
+    for number in range(3):
+        image = MadeImage((bytes(2**19), tar({"n": bytes(number)})), architecture="arm64")
+        send(harness.user, image)
+        detail(harness.user.post("/v1/images", image.push()), 422)
+        assert uploads_left(harness) == []
+    pushed(harness.user, of_sizes([2**20]))
 
 
 def test_an_admin_can_forbid_pushes(harness: ApiHarness) -> None:

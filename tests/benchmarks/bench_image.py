@@ -180,7 +180,9 @@ def _starts(kind: str, size_mb: int) -> Starts:
     with _opened(kind, file) as image:
         read_s = time.monotonic() - began_s
         began_s = time.monotonic()
-        files = image_archive.stored(image, image_archive.check(image, DECOMPRESSORS, MOST_BYTES), DECOMPRESSORS)
+        files = image_archive.stored(
+            image, image_archive.check(image, image_archive.policy_of(MOST_BYTES), DECOMPRESSORS), DECOMPRESSORS
+        )
         digest = store(storage, image_key(image.id), IMAGE_PART, tar_pack.pack_files(files))
         store_s = time.monotonic() - began_s
     file.unlink()

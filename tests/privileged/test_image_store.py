@@ -128,7 +128,7 @@ def test_only_a_plain_file_is_read(settings: Config, tmp_path: Path) -> None:
     os.close(writer)
 
 
-KIB = 2**10
+UNIT = 10 * 2**10
 
 
 def of_size(size: int, letter: bytes, name: str) -> dict[str, bytes]:
@@ -137,20 +137,36 @@ def of_size(size: int, letter: bytes, name: str) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
-    take(settings, of_size(150 * KIB, b"a", "a:1"), "a:1")
-    with pytest.raises(Hostile, match="0 MiB that images may take on this node 0 are free: the others have names"):
-        take(settings, of_size(150 * KIB, b"b", "b:1"), "b:1")
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
+    take(settings, of_size(150 * UNIT, b"a", "a:1"), "a:1")
+    with pytest.raises(Hostile, match="2 MiB that images may take on this node 0 are free: the others have names"):
+        take(settings, of_size(150 * UNIT, b"b", "b:1"), "b:1")
     assert find(settings, "a:1") is not None
     forget(settings, "a:1")
-    take(settings, of_size(150 * KIB, b"b", "b:1"), "b:1")
+    take(settings, of_size(150 * UNIT, b"b", "b:1"), "b:1")
 
 
-def test_an_image_that_grows_when_it_is_unpacked_is_refused(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
-    with pytest.raises(Hostile, match="larger than may be kept here"):
-        take(settings, MadeImage((tar({"file": bytes(2**20)}),), name="a/b:1").files(packed=True))
-    assert kept(settings) == []
+def test_an_image_that_grows_when_it_is_unpacked_is_refused_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
+    monkeypatch.setattr(image_store, "_unpack", None)
+    for layer in (tar({"file": bytes(3 * 2**20)}), tar({f"file-{number}": b"" for number in range(1000)})):
+        with pytest.raises(Hostile, match="of the 2 MiB that images may take on this node 2 are free"):
+            take(settings, MadeImage((layer,), name="a/b:1").files(packed=True))
+        assert kept(settings) == []
+
+
+def test_an_image_counts_as_the_disk_counts_it_with_folders_small_files_and_links(settings: Config) -> None:
+    files = {f"folder-{number}/{name}": b"1" for number in range(100) for name in ("one", "two")}
+    found = find(settings, take(settings, saved(tar(files, link("link", "folder-0/one")))))
+    assert found is not None
+    rootfs = Path(found.rootfs)
+    disk_bytes = sum(path.lstat().st_blocks * 512 for path in rootfs.rglob("*"))
+    inodes = sum(1 for _ in rootfs.rglob("*"))
+    (stored,) = image_store._stored(str(rootfs.parent.parent))
+    assert stored.size_bytes == disk_bytes + 512 * inodes
+    assert stored.size_bytes > 150_000, "the content is 200 bytes"
 
 
 def unused(settings: Config, image_id: str, age_s: float) -> None:
@@ -161,7 +177,7 @@ def unused(settings: Config, image_id: str, age_s: float) -> None:
 
 def take_pushed(settings: Config, letter: bytes) -> str:
     """Take in an image without a name, as a group pushes it."""
-    image = MadeImage((tar({"file": letter * 65 * KIB}),))
+    image = MadeImage((tar({"file": letter * 65 * UNIT}),))
     with tempfile.TemporaryFile() as file:
         file.write(image.stored)
         file.flush()
@@ -170,7 +186,7 @@ def take_pushed(settings: Config, letter: bytes) -> str:
 
 @pytest.mark.slow
 def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes_first(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
     ids = [take_pushed(settings, letter) for letter in (b"a", b"b", b"c")]
     for image_id, age_s in zip(ids, (2000, 3000, 1000), strict=True):
         unused(settings, image_id, age_s)
@@ -184,7 +200,7 @@ def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes
     unused(settings, new, 5000)
     assert find(settings, new) is not None  # a use
     with pytest.raises(Hostile, match="the others have names, or are in use"):
-        take(settings, of_size(150 * KIB, b"x", "x:1"), "x:1")
+        take(settings, of_size(150 * UNIT, b"x", "x:1"), "x:1")
 
 
 def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,12 +210,12 @@ def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, mon
     unpack_one = image_store._unpack
     dropped: list[bool] = []
 
-    def dropping(*given: Any) -> None:
+    def dropping(*given: Any, **more: Any) -> None:
         thread = threading.Thread(target=lambda: dropped.append(image_store.drop(settings, old)))
         thread.start()
         thread.join(60)
         assert dropped == [True], "it waits"
-        unpack_one(*given)
+        unpack_one(*given, **more)
 
     monkeypatch.setattr(image_store, "_unpack", dropping)
     new = take_pushed(settings, b"b")
@@ -208,12 +224,12 @@ def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, mon
 
 @pytest.mark.slow
 def test_an_image_whose_name_means_another_by_now_makes_room(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * KIB)
-    first = take(settings, of_size(100 * KIB, b"a", "a:1"), "a:1")
-    second = take(settings, of_size(60 * KIB, b"b", "a:1"), "a:1")
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
+    first = take(settings, of_size(100 * UNIT, b"a", "a:1"), "a:1")
+    second = take(settings, of_size(60 * UNIT, b"b", "a:1"), "a:1")
     assert not image_store.drop(settings, second), "it has a name"
     unused(settings, first, 5000)
-    take(settings, of_size(150 * KIB, b"c", "c:1"), "c:1")
+    take(settings, of_size(150 * UNIT, b"c", "c:1"), "c:1")
     assert find(settings, first) is None
     assert find(settings, second) is not None
 
@@ -239,9 +255,9 @@ def test_the_same_image_taken_in_by_many_is_unpacked_once(settings: Config, monk
     unpacked: list[str] = []
     unpack_one = image_store._unpack
 
-    def counted(*given: Any) -> None:
+    def counted(*given: Any, **more: Any) -> None:
         unpacked.append("once")
-        unpack_one(*given)
+        unpack_one(*given, **more)
 
     monkeypatch.setattr(image_store, "_unpack", counted)
     threads = [threading.Thread(target=take, args=(settings, good)) for _ in range(5)]

@@ -5,7 +5,7 @@ from tests.queue.queue_harness import QueueHarness, digest
 
 from gleaner.agent.messages import NodeImages
 from gleaner.control.models.images import ImageRow
-from gleaner.control.queue import images, queries
+from gleaner.control.queue import images, queries, uploads
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
 
 OLD, NEW = digest(1), digest(2)
@@ -30,7 +30,9 @@ def put(
         pusher="alice",
         jobs=0,
     )
-    harness.do(images.put, row, digest=digest(int(image_id[-4:], 16) + 100), group_bytes=more.get("group_bytes", 10**9))
+    limits = {"size_bytes": size, "group_bytes": more.get("group_bytes", 10**9)}
+    harness.do(uploads.reserve, "images", group, image_id, **limits, now_s=harness.now_s)
+    harness.do(images.put, row, digest=digest(int(image_id[-4:], 16) + 100))
 
 
 def test_a_job_gets_the_image_that_its_group_has_pushed_under_the_name(harness: QueueHarness) -> None:
@@ -99,15 +101,59 @@ def test_an_image_is_not_removed_while_an_unended_job_needs_it(harness: QueueHar
         harness.do(images.remove, "physics", "pythia:8.3")
 
 
+MIB = 2**20
+FOR_TWO = 2 * (MIB + uploads.FILES_BYTES)
+"""The quota for two images of 1 MiB."""
+
+
 def test_the_images_of_a_group_have_a_limit_together_and_the_same_content_counts_once(harness: QueueHarness) -> None:
-    put(harness, OLD, size=60)
-    put(harness, OLD, name="again:1", size=60, group_bytes=100)
+    for name in ("pi:1", "again:1"):
+        put(harness, OLD, name=name, size=MIB, group_bytes=FOR_TWO)
     before = harness.everything()
-    with pytest.raises(Refused, match="remove some"):
-        put(harness, NEW, name="other:1", size=60, group_bytes=100)
+    with pytest.raises(Refused, match="glean image rm"):
+        put(harness, NEW, name="pi:1", size=MIB + 1, group_bytes=FOR_TWO)  # both are there until the name is given
     assert harness.everything() == before
-    put(harness, NEW, group="chemistry", size=60, group_bytes=100)
-    put(harness, NEW, name="again:1", size=40, group_bytes=120)
+    put(harness, NEW, group="chemistry", size=MIB + 1, group_bytes=FOR_TWO)
+    put(harness, digest(3), name="again:1", size=MIB, group_bytes=FOR_TWO)
+
+
+def test_an_image_that_only_unended_jobs_need_counts_for_their_group(harness: QueueHarness) -> None:
+    jobs = []
+    for image_id in (OLD, NEW):  # the name means the next one each time, and a held job keeps the one before
+        put(harness, image_id, size=MIB, group_bytes=FOR_TWO)
+        jobs.append(harness.job(image="pythia:8.3", hold=True))
+    with pytest.raises(Refused, match="wait for jobs to end"):
+        put(harness, digest(3), size=MIB, group_bytes=FOR_TWO)
+    harness.cancel(jobs[0])
+    put(harness, digest(3), size=MIB, group_bytes=FOR_TWO)
+
+
+def test_a_published_image_counts_for_no_group_whose_jobs_use_it(harness: QueueHarness) -> None:
+    put(harness, OLD, size=2 * MIB)
+    harness.do(images.publish, "physics", "pythia:8.3", by="root", now_s=harness.now_s)
+    harness.job(image="pythia:8.3", group="chemistry", hold=True)
+    put(harness, NEW, group="chemistry", size=MIB, group_bytes=FOR_TWO // 2)
+
+
+def test_room_is_reserved_before_the_content_comes_and_free_again_a_while_after_the_last_part(
+    harness: QueueHarness,
+) -> None:
+    def reserve(content: str, size: int = MIB) -> None:
+        limits = {"size_bytes": size, "group_bytes": FOR_TWO}
+        harness.do(uploads.reserve, "inputs", "physics", content, **limits, now_s=harness.now_s)
+
+    reserve(OLD)
+    harness.now_s += 10
+    reserve(NEW)
+    reserve(NEW)  # the next part
+    with pytest.raises(Refused, match="group_gib"):
+        reserve(digest(3), 1)
+    with pytest.raises(Refused, match="group_gib"):
+        reserve(NEW, MIB + 1)
+    harness.do(uploads.remove_old, before_s=harness.now_s)
+    reserve(digest(3))
+    harness.do(uploads.release, "inputs", "physics", NEW)
+    reserve(OLD)
 
 
 def test_images_are_listed_by_name_each_group_apart(harness: QueueHarness) -> None:

@@ -99,6 +99,15 @@ def test_what_an_attempt_left_that_had_ended_before_the_backup_does_not_count(ha
     assert work.checkpoint.number == 1
 
 
+def test_a_result_that_did_not_count_keeps_no_newer_checkpoint_from_counting(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.record_save(job, harness.claim_one(harness.agent("a1")).attempt)
+    assert recover(harness, result(job, 1), saved(job, 2, 3)).went_on == 1
+    work = harness.claim_one(harness.agent("a2"))
+    assert work.checkpoint is not None
+    assert (work.checkpoint.attempt, work.checkpoint.number) == (2, 3)
+
+
 def test_an_archive_that_the_queue_refuses_keeps_no_job_from_being_put_back(harness: QueueHarness) -> None:
     """Number 2 is known and broken in the storage, so that only number 1 is found there."""
     harness.agent("a1")

@@ -23,7 +23,7 @@ from tests.made_images import MadeImage, digest, hexed, link, tar
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.helper import image_store
 from gleaner.agent.system import image_archive, tar_pack
-from gleaner.agent.system.image_archive import ArchivedImage, check, content, find
+from gleaner.agent.system.image_archive import ArchivedImage, check, content, find, policy_of
 from gleaner.agent.system.tar_policy import Hostile
 from gleaner.control.cli.images import DECOMPRESSORS
 
@@ -39,7 +39,7 @@ def pushed(
     plain, file = io.BytesIO(), io.BufferedReader(io.BytesIO(archive))
     is_packed = image_archive.unpack(file, plain, DECOMPRESSORS, most_bytes)
     image = find(plain if is_packed else file, architecture=architecture, name=name)
-    files = image_archive.stored(image, check(image, DECOMPRESSORS, most_bytes), DECOMPRESSORS)
+    files = image_archive.stored(image, check(image, policy_of(most_bytes), DECOMPRESSORS), DECOMPRESSORS)
     size = tar_pack.packed_bytes(files)
     sent = b"".join(tar_pack.pack_files(files))
     assert len(sent) == size

@@ -202,7 +202,7 @@ def test_a_wrong_campaign_is_refused_with_its_line_and_nothing_is_lost(
 def test_a_job_with_inputs_that_came_to_need_all_its_memory_is_run_again(harness: ApiHarness) -> None:
     row = InputRow(content=INPUT, group="atlas", size_bytes=1, used_s=harness.now_s)
     with transaction(harness.state.engine) as db:
-        inputs.put(db, row, digest=INPUT, group_bytes=2**30)
+        inputs.put(db, row, digest=INPUT)
     wanted = [{"name": "a.cmnd", "content": INPUT, "into_job": True}]
     harness.user.submit(spec={"inputs": wanted, "memory_mib": 100, "most_memory_mib": 200})
     with transaction(harness.state.engine) as db:

@@ -125,8 +125,7 @@ class ControlState:
     storage_number: StorageNumber = field(default_factory=StorageNumber)
     """The number of the storage folder; empty until a loop has read it."""
     images_turn: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that adds an image or an input to the storage, or removes one, together with its row in the
-    queue."""
+    """Held by the thread that adds an image or an input to the storage."""
     orphans_since_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """By key, the stored images and inputs without a row, and the time at which `storage_gc` first saw each of them."""
     accounted: AccountedMonths = field(default_factory=AccountedMonths)
@@ -190,14 +189,14 @@ class ControlState:
         return None if self.term is None else self.term.epoch
 
     @contextmanager
-    def writing(self) -> Generator[Connection]:
+    def writing(self, *, alone: bool = False) -> Generator[Connection]:
         """Yield one transaction under the leader's term. Nobody else begins to lead before it has ended.
 
-        Raises `NotLeading`.
+        `alone`: it also waits for all others that write, and lets them wait. Raises `NotLeading`.
         """
         term = self.current_term()
         with transaction(self.engine) as db:
-            self._look_up(db, term, locks=True)
+            self._look_up(db, term, locks=True, alone=alone)
             yield db
 
     def check_leads(self) -> None:
@@ -218,12 +217,12 @@ class ControlState:
                 raise self._refusal(db)
         return term
 
-    def _look_up(self, db: Connection, term: Term | None, *, locks: bool) -> None:
+    def _look_up(self, db: Connection, term: Term | None, *, locks: bool, alone: bool = False) -> None:
         now = self.database_clock()
         if self.follows:
             may_write = leader.leader(db, now=now, locks=locks) is not None
         else:
-            may_write = term is None or leader.holds(db, term, now=now, locks=locks)
+            may_write = term is None or leader.holds(db, term, now=now, locks=locks, alone=alone)
         if may_write:
             return
         if self.term == term:  # otherwise the leader's loop has asked again since

@@ -444,7 +444,8 @@ class ImageSettings(_StoreSettings):
     largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one image, all its layers uncompressed."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all images of a group together. What two names mean counts once."""
+    """The size of all images of a group together, with those that only its unended jobs need and those that are being
+    sent. What two names mean counts once."""
 
 
 class InputSettings(_StoreSettings):
@@ -453,7 +454,8 @@ class InputSettings(_StoreSettings):
     largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one file or folder."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all inputs of a group together. What has the same content counts once. 0: there are none."""
+    """The size of all inputs of a group together, with those that are being sent. What has the same content counts
+    once. 0: there are none."""
     keep_days: float = Field(default=7, ge=0, le=MOST)
     """An input that no unended job needs is removed this long after its last use."""
     mounts: tuple[str, ...] = ()

@@ -143,9 +143,8 @@ class _Archive:
 
     def _open(self, name: str) -> IO[bytes]:
         """Open a file, or what a link leads to: Docker before version 25 writes a layer that is there twice so."""
-        member = self._members.get("/".join(steps(name)))
         try:
-            opened = None if member is None else self._archive.extractfile(member)
+            opened = self._archive.extractfile(self._members["/".join(steps(name))])
         except KeyError:
             opened = None
         if opened is None:
@@ -154,8 +153,7 @@ class _Archive:
 
     def layer(self, diff_id: str, name: str) -> ArchivedLayer:
         """Return a layer. Raises `Hostile` if its file is not there."""
-        with self._open(name) as file:
-            return ArchivedLayer(diff_id, file.seek(0, os.SEEK_END), lambda: self._open(name))
+        return ArchivedLayer(diff_id, self._open(name).seek(0, os.SEEK_END), lambda: self._open(name))
 
     def _json(self, name: str, digest: str = "") -> tuple[bytes, Any]:
         """Return a small file, and what it says. Raises `Hostile` unless it has the digest, if one is given."""
@@ -236,9 +234,14 @@ def unpack(source: IO[bytes], target: IO[bytes], decompressors: Mapping[bytes, D
     return decompress is not None
 
 
-def check(image: ArchivedImage, decompressors: Mapping[bytes, Decompressor], most_bytes: int) -> Sequence[int]:
+def policy_of(most_bytes: float, *, file_bytes: int = 0) -> Policy:
+    """Return the rules for an image's layers, at the push and on a node."""
+    return Policy(SizeLimit(most_bytes), is_overlaid=True, has_whiteouts=True, has_holes=True, file_bytes=file_bytes)
+
+
+def check(image: ArchivedImage, policy: Policy, decompressors: Mapping[bytes, Decompressor] = STANDARD) -> list[int]:
     """Read all layers as a node reads them. Return their sizes, uncompressed. Raises `Hostile`."""
-    policy, sizes = Policy(SizeLimit(most_bytes), is_overlaid=True, has_whiteouts=True, has_holes=True), list[int]()
+    sizes = list[int]()
     for layer in image.layers:
         source = tar_unpack.Source(content(layer, decompressors))
         with readable():

@@ -207,8 +207,7 @@ class _Packing:
         more: dict[str, str] | None = None,
     ) -> bytes:
         """Return a member's header, for any name that a file system can hold."""
-        self._policy.limit.take_file()
-        self._policy.limit.take(size_bytes)
+        self._policy.limit.take_file(size_bytes)
         top = self._policy.top
         member = tarfile.TarInfo("/".join((top, *names) if top else names) or ".")
         member.type, member.linkname, member.size, member.mode = kind, link, size_bytes, 0

@@ -54,11 +54,12 @@ class SizeLimit:
         if self.passed_bytes > self._bytes:
             raise Hostile("it is larger than may be kept here")
 
-    def take_file(self) -> None:
-        """Count a file. Raises `Hostile` beyond the limit."""
+    def take_file(self, size_bytes: int = 0) -> None:
+        """Count a file, and so many bytes. Raises `Hostile` beyond the limit."""
         self._files -= 1
         if self._files < 0:
             raise Hostile("it has more files than may be kept here")
+        self.take(size_bytes)
 
 
 class Policy(NamedTuple):
@@ -74,6 +75,8 @@ class Policy(NamedTuple):
     folders are made. Otherwise all must be new, and no device may pass."""
     has_whiteouts: bool = False
     """`.wh.` before a name deletes what an earlier archive has put there (image-spec, layer.md)."""
+    file_bytes: int = 0
+    """So much counts for each file beside its content."""
     has_own_links: bool = False
     """Hard links lead to files of the same archive only: overlay would copy any other, which no limit counts."""
     links: Links | None = None

@@ -19,7 +19,6 @@ from typing import IO, Any, NamedTuple, cast
 from . import openat
 from .tar_policy import END, Hostile, Policy, ShortMember, steps
 
-_BUFFER_BYTES = 2**16
 _LONGEST_TIME = 40
 """Characters of a time: Python before 3.11 works minutes on a number of a million digits."""
 _MOST_LINKS = 200_000
@@ -93,8 +92,8 @@ def unpack_all(sources: Iterable[Source], target: int, policy: Policy) -> None:
 def check(source: Source, policy: Policy) -> None:
     """Read all of an archive. Raises what `unpack` would raise for the name, kind or size of a member."""
     for _, member in _members(source):
-        policy.limit.take_file()
-        policy.limit.take(member.size if member.isreg() and not member.issparse() else 0)
+        segments: Sequence[tuple[int, int]] = getattr(member, "sparse", None) or [(0, member.size)]
+        policy.limit.take_file(policy.file_bytes + (sum(size for _, size in segments) if member.isreg() else 0))
         for name in (member.name, member.linkname if member.islnk() else ""):
             steps(name, policy.limit.most_steps)
         _check_kind(member, policy)
@@ -104,7 +103,7 @@ def check(source: Source, policy: Policy) -> None:
 
 def _members(source: Source) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     stream = cast("IO[bytes]", source)
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=ShortMember) as archive:
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=openat.CHUNK_BYTES, tarinfo=ShortMember) as archive:
         while (member := archive.next()) is not None:
             vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
             yield archive, member
@@ -141,7 +140,7 @@ class _Unpacking:
         self._new.clear()
 
     def put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        self._policy.limit.take_file()
+        self._policy.limit.take_file(self._policy.file_bytes)
         path = self._steps(member.name)
         if not path:
             if not member.isdir():

@@ -92,18 +92,17 @@ def fix_input(
     All later slices read these bytes, and so do all jobs of the same submission.
     """
     state = caller.state
-    with state.images_turn:  # nothing is removed meanwhile
-        if fetched.digest is not None:
-            with caller.reading() as db:
-                group = queries.job_row(db, job).group
-            try:
-                state.storage.open(input_key(group, fetched.content), fetched.digest)
-            except ArchiveBroken:  # perhaps it is not to be seen yet
-                fetched = fetched.model_copy(update={"digest": None})
-        with caller.writing() as db:
-            row = attempts.running_job(db, job, attempt, caller.identity.name)
-            group_bytes = state.settings.inputs.group_bytes
-            fixed = inputs.record_fetched(db, row, fetched, group_bytes=group_bytes, now_s=caller.now_s)
+    if fetched.digest is not None:
+        with caller.reading() as db:
+            group = queries.job_row(db, job).group
+        try:
+            state.storage.open(input_key(group, fetched.content), fetched.digest)
+        except ArchiveBroken:  # perhaps it is not to be seen yet
+            fetched = fetched.model_copy(update={"digest": None})
+    with caller.writing() as db:
+        row = attempts.running_job(db, job, attempt, caller.identity.name)
+        group_bytes = state.settings.inputs.group_bytes
+        fixed = inputs.record_fetched(db, row, fetched, group_bytes=group_bytes, now_s=caller.now_s)
     return InputFixed(input=fixed)
 
 

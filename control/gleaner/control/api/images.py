@@ -64,7 +64,7 @@ def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
     whose = group_of(caller, group)
-    with caller.state.images_turn, caller.writing() as db:
+    with caller.writing() as db:
         found = images.row(db, whose, image)
         caller.may_change(f"image {found.name}", group=whose, submitter=found.pusher)
         images.remove(db, whose, image)
@@ -76,7 +76,7 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
     whose = group_of(caller, group)
-    with caller.state.images_turn, caller.writing() as db:
+    with caller.writing() as db:
         found = images.publish(db, whose, image, by=caller.identity.name, now_s=caller.now_s)
     caller.about.append(f"group {whose}, image {found.name}, {found.image_id}")
     return found
@@ -85,7 +85,7 @@ def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
 @router.post("/{image}/unpublish", dependencies=[IN_TURN], responses=documented(404, 409, 422))
 def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
     """Take an image back that was published. Refused while a job that has not ended needs it."""
-    with caller.state.images_turn, caller.writing() as db:
+    with caller.writing() as db:
         found = images.row(db, EVERYBODY, image)
         images.remove(db, EVERYBODY, image)
     caller.about.append(f"image {found.name}")
@@ -96,38 +96,36 @@ def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
     """Store an image that was sent whole, and give it its name in the group."""
     state, sent = caller.state, Upload(caller, "images", pushed.image_id, pushed.group, pushed.size_bytes)
-    name, key, group_bytes = tagged(pushed.name), image_key(pushed.image_id), state.settings.images.group_bytes
-    if pushed.registry_image and (why := registry_refusal(pushed.registry_image, state.settings.images.registries)):
-        raise HTTPException(403, why)
-    with state.images_turn:
-        with sent.opened() as file:
-            image = _image(file, pushed.image_id)
-            row = ImageRow(
-                name=name,
-                group=sent.group,
-                image_id=image.id,
-                architecture=image.architecture,
-                size_bytes=sum(layer.size for layer in image.layers),
-                pushed_s=caller.now_s,
-                pusher=caller.identity.name,
-                jobs=0,
+    name, key, registries = tagged(pushed.name), image_key(pushed.image_id), state.settings.images.registries
+    with state.images_turn, sent.opened() as file:
+        if pushed.registry_image and (why := registry_refusal(pushed.registry_image, registries)):
+            raise HTTPException(403, why)
+        image = _image(file, pushed.image_id)
+        row = ImageRow(
+            name=name,
+            group=sent.group,
+            image_id=image.id,
+            architecture=image.architecture,
+            size_bytes=pushed.size_bytes,
+            pushed_s=caller.now_s,
+            pusher=caller.identity.name,
+            jobs=0,
+        )
+        with caller.reading() as db:
+            _check_may_push(caller, images.rows(db, sent.group, name))
+            known = images.architectures(db)
+        if known and row.architecture not in known:
+            raise HTTPException(
+                422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
             )
-            with caller.reading() as db:
-                _check_may_push(caller, images.rows(db, sent.group, name))
-                images.check_room(db, row, group_bytes=group_bytes)
-                known = images.architectures(db)
-            if known and row.architecture not in known:
-                raise HTTPException(
-                    422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
-                )
-            files = image_archive.stored(image, [layer.size for layer in image.layers], {})
-            whole = whole_digest(state.storage, key, IMAGE_PART)
-            digest = store(state.storage, key, IMAGE_PART, tar_pack.pack_files(files), whole=whole)
+        files = image_archive.stored(image, [layer.size for layer in image.layers], {})
+        whole = whole_digest(state.storage, key, IMAGE_PART)
+        digest = store(state.storage, key, IMAGE_PART, tar_pack.pack_files(files), whole=whole)
         with caller.writing() as db:
             _check_may_push(caller, images.rows(db, sent.group, name))
-            images.put(db, row, digest=digest, group_bytes=group_bytes)
+            images.put(db, row, digest=digest)
             answer = images.row(db, sent.group, name)
-        sent.remove()
+    sent.remove()
     whence = f", from {pushed.registry_image}" if pushed.registry_image else ""
     caller.about.append(f"group {sent.group}, image {name}, {pushed.image_id}{whence}")
     return answer

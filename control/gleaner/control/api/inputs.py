@@ -45,20 +45,19 @@ def _is_there(caller: Caller, key: str, digest: str) -> bool:
 def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow:
     """Store an input that was sent whole."""
     state, sent = caller.state, Upload(caller, "inputs", given.content, given.group, given.size_bytes)
-    key, group_bytes = input_key(sent.group, given.content), state.settings.inputs.group_bytes
+    key = input_key(sent.group, given.content)
     row = InputRow(content=given.content, group=sent.group, size_bytes=given.size_bytes, used_s=caller.now_s)
     with state.images_turn:
         with caller.writing() as db:
             stored = inputs.use(db, sent.group, [given.content], now_s=caller.now_s).get(given.content)
-            if stored is None:
-                inputs.check_room(db, sent.group, given.size_bytes, group_bytes)
         whole = whole_digest(state.storage, key, INPUT_PART)
         if stored is not None and whole == stored.digest:
+            sent.remove()
             return replaced(row, size_bytes=stored.size_bytes)  # another user of the group was faster
         with sent.opened() as file:
             digest = store(state.storage, key, INPUT_PART, _checked(file, given), whole=whole)
-        with caller.writing() as db:
-            inputs.put(db, row, digest=digest, group_bytes=group_bytes)
+            with caller.writing() as db:
+                inputs.put(db, row, digest=digest)
         sent.remove()
     caller.about.append(f"group {sent.group}, input {given.content}")
     return row

@@ -21,7 +21,8 @@ from gleaner.agent.system.openat import CHUNK_BYTES
 from gleaner.agent.system.tar_policy import Hostile
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.uploads import KEEP_UPLOADS_S, MOST_BYTES, PART_BYTES, UPLOADS, Kind, Uploaded
+from gleaner.control.models.uploads import MOST_BYTES, PART_BYTES, UPLOADS, Kind, Uploaded
+from gleaner.control.queue import uploads
 from gleaner.control.queue.errors import Invalid, Refused
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
@@ -70,27 +71,27 @@ class Upload:
             raise HTTPException(403, "this site stores no inputs ([inputs] group_gib in control's settings)")
         caller.state.check_leads()
         self.group = group_of(caller, group)
-        self._most_bytes = (settings.images if kind == "images" else settings.inputs).largest_bytes
+        self._caller = caller
+        self._kind: Kind = kind
+        self._limits = settings.images if kind == "images" else settings.inputs
         self._path = settings.storage.folder / UPLOADS / kind / self.group / content.removeprefix("sha256:")
         self._content = content
         self._size_bytes = size_bytes
-        if size_bytes > self._most_bytes:
-            said = f"{size_bytes / 2**30:.3g} GiB, and may have {self._most_bytes / 2**30:.3g} ([{kind}] largest_gib)"
+        if size_bytes > (most_bytes := self._limits.largest_bytes):
+            said = f"{size_bytes / 2**30:.3g} GiB, and may have {most_bytes / 2**30:.3g} ([{kind}] largest_gib)"
             raise HTTPException(413, f"the {kind[:-1]} has {said}")
 
     def put(self, part: bytes, at: int) -> int:
-        """Put a part at its place, and return the size of what is there. Raises `Refused` if the group has too much."""
+        """Put a part at its place, and return the size of what is there. Raises `Refused` for lack of room."""
         if at + len(part) > self._size_bytes:
             raise Invalid(f"at: the part ends behind the {self._size_bytes} bytes of the upload")
+        size = {"size_bytes": self._size_bytes, "group_bytes": self._limits.group_bytes}
+        with self._caller.writing() as db:
+            uploads.reserve(db, self._kind, self.group, self._content, **size, now_s=self._caller.now_s)
         with _translated():
             self._path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
             if not part and not self._path.exists():
                 return 0
-            if part and self._others_bytes() + at + len(part) > self._most_bytes:
-                raise Refused(
-                    "the group has too many uploads that were not finished: finish one, or wait"
-                    f" {KEEP_UPLOADS_S / 86_400:.0f} days, after which they are removed"
-                )
             with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
                 if file.seek(0, os.SEEK_END) > self._size_bytes:  # something else
                     file.truncate(0)
@@ -100,38 +101,32 @@ class Upload:
                 os.utime(file.fileno())
                 return file.seek(0, os.SEEK_END)
 
-    def _others_bytes(self) -> int:
-        """Return the size of the group's other uploads. Each counts as one part at least, for what a file costs."""
-        others = (path for path in self._path.parent.iterdir() if path != self._path)
-        return sum(max(PART_BYTES, path.stat().st_size) for path in others)
-
     @contextmanager
     def opened(self) -> Generator[BinaryIO]:
-        """Open what has come. Raises `Refused` if it is not whole.
+        """Open what has come, for which there is room. Raises `Refused` if it is not whole.
 
-        What turns out to be something else is removed, so that the next upload begins anew; `Invalid` is raised.
+        What is refused is removed, so that it counts no more. What turns out to be something else is `Invalid`.
         """
-        try:
-            with _translated():
-                file = self._path.open("rb")
-        except StorageError:
-            raise Refused(self._missing()) from None
+        if self.put(b"", 0) < self._size_bytes:
+            raise Refused(f"not all of {self._content} is here: send it again, which goes on from there")
+        with _translated():
+            file = self._path.open("rb")
         with file:
-            if os.fstat(file.fileno()).st_size < self._size_bytes:
-                raise Refused(self._missing())
             try:
                 yield file
             except (Hostile, Invalid) as error:
                 self.remove()
                 raise Invalid(f"what was sent is not {self._content}: {error}; send it again") from error
-
-    def _missing(self) -> str:
-        return f"not all of {self._content} is here: send it again, which goes on from there"
+            except (HTTPException, Refused):
+                self.remove()
+                raise
 
     def remove(self) -> None:
-        """Remove what has come."""
+        """Remove what has come, and count it no more."""
         with _translated():
             self._path.unlink(missing_ok=True)
+        with self._caller.writing() as db:
+            uploads.release(db, self._kind, self.group, self._content)
 
 
 def is_whole(storage: FolderStorage, key: str, part: str, digest: str) -> bool:

@@ -75,7 +75,7 @@ def push(
     try:
         with _image(source, architecture or dockers_word(platform.machine()), image) as found:
             with render.busy(f"reading {one_line(source)}"):
-                sizes = image_archive.check(found, DECOMPRESSORS, MOST_BYTES)
+                sizes = image_archive.check(found, image_archive.policy_of(MOST_BYTES), DECOMPRESSORS)
 
             def files() -> list[tar_pack.File]:
                 return image_archive.stored(found, sizes, DECOMPRESSORS)

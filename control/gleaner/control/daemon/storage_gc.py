@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import storage_number
@@ -39,7 +39,7 @@ from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.provisioning import remove_token
 from gleaner.control.models.uploads import KEEP_UPLOADS_S, UPLOADS
-from gleaner.control.queue import images, inputs, queries, tokens
+from gleaner.control.queue import images, inputs, queries, tokens, uploads
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.queries import Kept
 from gleaner.control.queue.retention import REMOVED
@@ -148,11 +148,10 @@ def forget_inputs(state: ControlState, now_s: float) -> int:
     Their files go with `remove_orphans`, a day later.
     """
     before_s = now_s - state.settings.inputs.keep_days * DAY_S
-    with state.images_turn:
-        with snapshot(state.engine) as db:  # this reads the inputs of all jobs: no transaction that writes waits for it
-            unneeded = inputs.unneeded(db, before_s=before_s)
-        with state.writing() as db:
-            return len(inputs.forget(db, unneeded, before_s=before_s))
+    with snapshot(state.engine) as db:  # this reads the inputs of all jobs: no transaction that writes waits for it
+        unneeded = inputs.unneeded(db, before_s=before_s)
+    with state.writing() as db:
+        return len(inputs.forget(db, unneeded, before_s=before_s))
 
 
 def remove_orphans(state: ControlState) -> int:
@@ -162,24 +161,31 @@ def remove_orphans(state: ControlState) -> int:
     they are another queue's, perhaps because the settings name a wrong one.
     """
     now_s = state.steady_clock()
-    with state.images_turn:
-        stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
-        with snapshot(state.engine) as db:
-            known = {image_key(image_id) for image_id in images.stored_ids(db)}
-            known |= {input_key(group, content) for group, content in inputs.stored(db)}
-            has_jobs = queries.has_jobs(db)
-        since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
-        old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
-        if old and (_has_jobs_of_others(state) or not (has_jobs or known)):
-            return 0
-        if old:
-            state.check_leads()
-        for key in old:
-            state.current_term()  # raises once the term is over
-            state.storage.delete(key)
-            del since_s[key]
-        state.orphans_since_s = since_s
+    stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
+    with snapshot(state.engine) as db:
+        known, has_jobs = _known_uploads(db), queries.has_jobs(db)
+    since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
+    old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
+    if old and (_has_jobs_of_others(state) or not (has_jobs or known)):
+        return 0
+    if old:
+        with state.writing(alone=True) as db:  # whoever pushes one of them now finds it there no more, and stores it
+            old = [key for key in old if key not in _known_uploads(db)]
+            for key in old:
+                state.storage.set_aside(key)
+    for key in old:
+        state.storage.remove_set_aside(key)
+        del since_s[key]
+    state.orphans_since_s = since_s
     return len(old)
+
+
+def _known_uploads(db: Connection) -> set[str]:
+    """Return the keys of the images and inputs that have a row, or are on their way."""
+    known = {image_key(image_id) for image_id in images.stored_ids(db)}
+    known |= {input_key(group, content) for group, content in inputs.stored(db)}
+    on_their_way = uploads.reserved(db)
+    return known | {image_key(one) if kind == "images" else input_key(group, one) for kind, group, one in on_their_way}
 
 
 def _has_jobs_of_others(state: ControlState) -> bool:
@@ -200,10 +206,10 @@ def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], 
 
 def remove_uploads(folder: Path, *, before_s: float) -> int:
     """Remove the uploads with which nobody has gone on since then. Return their number. Raises `OSError`."""
-    uploads = (folder / UPLOADS).glob("*/*/*")
-    old = [upload for upload in uploads if (about := _facts(upload)) is not None and about.st_mtime < before_s]
-    for upload in old:
-        upload.unlink(missing_ok=True)
+    files = (folder / UPLOADS).glob("*/*/*")
+    old = [file for file in files if (about := _facts(file)) is not None and about.st_mtime < before_s]
+    for file in old:
+        file.unlink(missing_ok=True)
     return len(old)
 
 

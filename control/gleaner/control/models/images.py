@@ -91,7 +91,7 @@ class ImageRow(Reply):
     image_id: str
     architecture: str
     size_bytes: int
-    """The size of all its layers, uncompressed."""
+    """The size of its archive in the storage: all its layers, uncompressed."""
     pushed_s: float
     pusher: str
     """The user who pushed it."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, Engine, inspect
 
 from gleaner.agent.system import atomic
@@ -87,7 +88,7 @@ def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
         yield engine
         return
     place = _file_of(engine)
-    new = _beside(place)
+    new = place.with_name(f".{place.name}.new")
     _remove_sqlite(new)
     try:
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -147,10 +148,6 @@ def finish(db: Connection) -> None:
 
 def _file_of(engine: Engine) -> Path:
     return Path(str(engine.url.database))
-
-
-def _beside(file: Path) -> Path:
-    return file.with_name(f".{file.name}.new")
 
 
 def _copy_sqlite(source: Path, into: Path) -> None:
@@ -222,7 +219,12 @@ def _program(
         raise BackupFailed(
             f"{name} is not installed here: install PostgreSQL's client programs of the server's version"
         )
-    known = {"PGOPTIONS": "-c client_min_messages=error"} | ({} if engine is None else _environment(engine))
+    known = {"PGOPTIONS": "-c client_min_messages=error"}
+    if engine is not None:
+        _, options = engine.dialect.create_connect_args(engine.url)
+        options.pop("context", None)  # psycopg's own
+        known |= {"PGPASSWORD": password} if (password := options.pop("password", None)) else {}
+        arguments = [f"--dbname={make_conninfo(**options)}", *arguments]
     with (
         TemporaryFile() as said,
         subprocess.Popen(
@@ -245,23 +247,3 @@ def _program(
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()
             raise BackupFailed(lines[0] if lines else f"{name} ended with {program.returncode}")
-
-
-_VARIABLES = {
-    "host": "PGHOST",
-    "port": "PGPORT",
-    "user": "PGUSER",
-    "password": "PGPASSWORD",
-    "dbname": "PGDATABASE",
-    "sslmode": "PGSSLMODE",
-    "sslrootcert": "PGSSLROOTCERT",
-    "sslcert": "PGSSLCERT",
-    "sslkey": "PGSSLKEY",
-    "service": "PGSERVICE",
-}
-
-
-def _environment(engine: Engine) -> dict[str, str]:
-    """Return the variables of libpq that connect as the engine does (libpq-envars.html)."""
-    _, options = engine.dialect.create_connect_args(engine.url)
-    return {_VARIABLES[name]: str(value) for name, value in options.items() if name in _VARIABLES}

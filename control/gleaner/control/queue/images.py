@@ -16,15 +16,14 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.agent.messages import NodeImages
 from gleaner.agent.system.image_names import full_name, is_id, matches
 from gleaner.control.models.images import EVERYBODY, ImageRow, SiteImage, SiteImages, dockers_word, tagged
+from gleaner.control.queue import quotas, uploads
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
-from gleaner.control.states import State
 
 LATEST = 20
 """If no agent lives, so many of those that ended last tell which images the nodes have."""
 MOST_NAMED = 8
 """A refusal names so many of the images that there are: those with the nearest names."""
-_UNENDED = JOB.c.state != State.COMPLETE
 
 
 def pushed_id(db: Connection, group: str, image: str) -> str | None:
@@ -46,7 +45,7 @@ def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[Im
         select(func.count())
         .select_from(JOB)
         .join(SPEC, SPEC.c.id == JOB.c.spec)
-        .where(_UNENDED, is_its, SPEC.c.image_id == IMAGE.c.image_id)
+        .where(quotas.UNENDED, is_its, SPEC.c.image_id == IMAGE.c.image_id)
         .scalar_subquery()
     )
     stored = (STORED_IMAGE.c.architecture, STORED_IMAGE.c.size_bytes)
@@ -133,31 +132,15 @@ def stored_ids(db: Connection) -> frozenset[str]:
     return frozenset(db.execute(select(STORED_IMAGE.c.image_id)).scalars())
 
 
-def check_room(db: Connection, pushed: ImageRow, *, group_bytes: int) -> None:
-    """Raise `Refused` if with this image, in place of what its name means, the group's were larger than that."""
-    others = select(IMAGE.c.image_id).where(IMAGE.c.group == pushed.group, IMAGE.c.name != tagged(pushed.name))
-    stored = select(func.coalesce(func.sum(STORED_IMAGE.c.size_bytes), 0))
-    is_other = STORED_IMAGE.c.image_id.in_(others.distinct()), STORED_IMAGE.c.image_id != pushed.image_id
-    would_bytes = int(db.execute(stored.where(*is_other)).scalar_one()) + pushed.size_bytes
-    if would_bytes > group_bytes:
-        raise Refused(
-            f"with this image group {pushed.group} would have {would_bytes / 2**30:.3g} GiB of images, and may have"
-            f" {group_bytes / 2**30:.3g}: remove some with `glean image rm`"
-        )
-
-
-def put(db: Connection, pushed: ImageRow, *, digest: str, group_bytes: int) -> None:
-    """Give an image that was stored with this digest its name in the group, in place of what the name meant before.
-
-    Raises `Refused` as `check_room` does.
-    """
-    check_room(db, pushed, group_bytes=group_bytes)
+def put(db: Connection, pushed: ImageRow, *, digest: str) -> None:
+    """Give an image that was stored with this digest its name in the group, in place of what the name meant before."""
     if not db.execute(
         update(STORED_IMAGE).where(STORED_IMAGE.c.image_id == pushed.image_id).values(digest=digest)
     ).rowcount:
         facts = {"architecture": pushed.architecture, "size_bytes": pushed.size_bytes}
         db.execute(insert(STORED_IMAGE).values(image_id=pushed.image_id, digest=digest, **facts))
     _name(db, pushed)
+    uploads.release(db, "images", pushed.group, pushed.image_id)
     _forget_unneeded(db)
 
 
@@ -185,7 +168,7 @@ def unended_jobs(db: Connection, group: str, image_id: str) -> int:
     needed = select(func.count()).select_from(JOB).join(SPEC, SPEC.c.id == JOB.c.spec)
     if group != EVERYBODY:
         needed = needed.where(JOB.c.group == group)
-    return db.execute(needed.where(_UNENDED, SPEC.c.image_id == image_id)).scalar_one()
+    return db.execute(needed.where(quotas.UNENDED, SPEC.c.image_id == image_id)).scalar_one()
 
 
 def _forget_unneeded(db: Connection) -> None:
@@ -194,7 +177,7 @@ def _forget_unneeded(db: Connection) -> None:
     is_used = exists(
         select(JOB.c.id)
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-        .where(_UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
+        .where(quotas.UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
     )
     db.execute(delete(STORED_IMAGE).where(~is_named, ~is_used))
 

@@ -8,12 +8,13 @@ and for some days after its last use.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.job_spec import InputSpec, UrlInputSpec
 from gleaner.agent.messages import InputFetched, StoredInput
 from gleaner.control.models.inputs import InputRow
+from gleaner.control.queue import uploads
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.tables import INPUT, JOB, SPEC
 from gleaner.control.states import State
@@ -71,12 +72,13 @@ def record_fetched(
     if "digest" in mine:
         return StoredInput.model_validate(mine)
     row = use(db, group, [fetched.content], now_s=now_s).get(fetched.content)
-    if row is None and fetched.digest is None:
-        check_room(db, group, fetched.size_bytes, group_bytes)
-        return None
     if row is None:
         made = InputRow(content=fetched.content, group=group, size_bytes=fetched.size_bytes, used_s=now_s)
-        put(db, made, digest=str(fetched.digest), group_bytes=group_bytes)
+        size = {"size_bytes": made.size_bytes, "group_bytes": group_bytes}
+        uploads.reserve(db, "inputs", group, made.content, **size, now_s=now_s)
+        if fetched.digest is None:
+            return None
+        put(db, made, digest=fetched.digest)
         row = use(db, group, [fetched.content], now_s=now_s)[fetched.content]
     fixed = _stored_as(fetched.name, row, into_job=mine["into_job"])
     kept = [one if one is not mine else mine | fixed.model_dump() for one in inputs]
@@ -84,27 +86,11 @@ def record_fetched(
     return fixed
 
 
-def put(db: Connection, row: InputRow, *, digest: str, group_bytes: int) -> None:
-    """Record that an input is in the storage, with this digest of its manifest.
-
-    Raises `Refused` if the group's inputs are larger than `group_bytes` together.
-    """
-    mine = INPUT.c.group == row.group
-    db.execute(delete(INPUT).where(mine, INPUT.c.content == row.content))
-    check_room(db, row.group, row.size_bytes, group_bytes)
+def put(db: Connection, row: InputRow, *, digest: str) -> None:
+    """Record that an input is in the storage, with this digest of its manifest."""
+    db.execute(delete(INPUT).where(INPUT.c.group == row.group, INPUT.c.content == row.content))
+    uploads.release(db, "inputs", row.group, row.content)
     db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
-
-
-def check_room(db: Connection, group: str, size_bytes: int, group_bytes: int) -> None:
-    """Raise `Refused` if with so many bytes more the group's inputs would be larger than `group_bytes`."""
-    of_group = select(func.coalesce(func.sum(INPUT.c.size_bytes), 0)).where(INPUT.c.group == group)
-    all_bytes = db.execute(of_group).scalar_one() + size_bytes
-    if all_bytes > group_bytes:
-        raise Refused(
-            f"the inputs of group {group} would take {all_bytes / 2**30:.3g} GiB, and may take"
-            f" {group_bytes / 2**30:.3g}: ask an admin for more ([inputs] group_gib), or wait until those of ended"
-            " jobs are removed, some days after their last use"
-        )
 
 
 def stored(db: Connection) -> list[tuple[str, str]]:

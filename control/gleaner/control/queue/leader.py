@@ -97,22 +97,22 @@ def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s
     return db.execute(mine.returning(LEADER.c.epoch)).scalar_one_or_none()
 
 
-def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool) -> bool:
+def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool, alone: bool = False) -> bool:
     """Return True if this term has not ended. With `locks` no program takes over before this transaction has ended.
 
     Only a share of the row's key is locked: others of the leader's transactions take it too, and its next term does not
-    wait for it. Only a program that takes over waits.
+    wait for it. Only a program that takes over waits. With `alone` all other transactions that write wait, too.
     """
-    found = db.execute(_holding(now, locks), {"holder_": term.holder, "epoch_": term.epoch})
+    found = db.execute(_holding(now, locks, alone), {"holder_": term.holder, "epoch_": term.epoch})
     return found.one_or_none() is not None
 
 
 @lru_cache(maxsize=8)
-def _holding(now: ColumnElement[float], locks: bool) -> Select[tuple[int]]:
+def _holding(now: ColumnElement[float], locks: bool, alone: bool) -> Select[tuple[int]]:
     """Return the statement that looks. It is made once, for it is the first of each transaction, also of each claim."""
     is_it = and_(LEADER.c.holder == bindparam("holder_", type_=String()), LEADER.c.epoch == bindparam("epoch_"))
     wanted = select(LEADER.c.id).where(_MINE, is_it, LEADER.c.until_s > now)
-    return wanted.with_for_update(read=True, key_share=True) if locks else wanted
+    return wanted.with_for_update(read=not alone, key_share=not alone) if locks else wanted
 
 
 def leader(db: Connection, *, now: ColumnElement[float], locks: bool = False) -> str | None:

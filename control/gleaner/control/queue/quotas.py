@@ -31,10 +31,9 @@ from gleaner.control.queue.tables import CHECKPOINT, JOB, LANE, Standing
 from gleaner.control.states import State
 
 STORED_FRESH_S = 30.0
-_LOCKS = 0x676C
-"""The class of our advisory locks, apart from whatever else locks in the same database."""
-_LOCK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, hashtext(:group_))")
-_UNENDED = text("job.state <> 'Complete'")  # word by word, so that the partial index is used
+_LOCK = text("SELECT pg_advisory_xact_lock(26476, hashtext(:group_))")
+"""The number keeps our advisory locks apart from whatever else locks in the same database."""
+UNENDED = text("job.state <> 'Complete'")  # word by word, so that the partial index is used
 _RUNS = text("job.agent IS NOT NULL")
 _SIZES = text("""
 WITH RECURSIVE kept(lane) AS (
@@ -59,7 +58,7 @@ _WAITING = (
 _CHECKPOINTS = (
     select(JOB.c.group, JOB.c.submitter, func.sum(CHECKPOINT.c.size_bytes).label("bytes"))
     .join_from(JOB, CHECKPOINT, CHECKPOINT.c.job == JOB.c.id)
-    .where(_UNENDED, CHECKPOINT.c.standing == Standing.NAMED)
+    .where(UNENDED, CHECKPOINT.c.standing == Standing.NAMED)
     .group_by(JOB.c.group, JOB.c.submitter)
 )
 _OUTPUTS = (
@@ -125,7 +124,7 @@ def check_submission(
             raise OverQuota(over_stored(limit, whose, has_bytes=has_bytes[whose]))
     counted = tuple(rules.concerning(group, submitter, Quantity.JOBS, Quantity.SIZES))
     if counted:
-        _lock(db, group)
+        lock(db, group)
     for limit, whose in counted:
         if limit.of is Quantity.JOBS:
             has = _unended(db, *whose, at_most=limit.most)
@@ -139,7 +138,7 @@ def check_submission(
 
 def _unended(db: Connection, group: str, user: str, *, at_most: int) -> int:
     """Return how many jobs have not ended. It counts no further than a little above what is allowed."""
-    some = select(JOB.c.id).where(JOB.c.group == group, _UNENDED)
+    some = select(JOB.c.id).where(JOB.c.group == group, UNENDED)
     if user:
         some = some.where(JOB.c.submitter == user)
     return int(db.execute(select(func.count()).select_from(some.limit(at_most + 1).subquery())).scalar_one())
@@ -165,7 +164,7 @@ def allowance(
         if not limits:
             continue
         if locks:
-            _lock(db, group)
+            lock(db, group)
         running = {row.submitter: int(row.cpus) for row in db.execute(_RUNNING, {"group_": group})}
         for limit in limits:
             if limit.is_of_user:
@@ -208,7 +207,7 @@ def obstacle(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable
     return ""
 
 
-def _lock(db: Connection, group: str) -> None:
+def lock(db: Connection, group: str) -> None:
     """Wait for all transactions that count what this group has. Several groups are locked in order of their names."""
     if db.dialect.name == "postgresql":
         db.execute(_LOCK, {"group_": group})

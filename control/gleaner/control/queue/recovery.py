@@ -10,7 +10,8 @@ Everything here works in the caller's transaction.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from sqlalchemy import Connection, column, delete, func, insert, select, table, update
 
@@ -55,16 +56,6 @@ class Recovered:
     """The time at which the backup was taken, or a little before that."""
 
 
-class _Waiting(NamedTuple):
-    """A job that is to be claimed."""
-
-    id: int
-    attempt: int
-    from_attempt: int | None
-    from_number: int | None
-    log_lines: int | None
-
-
 def unfinished(db: Connection) -> Mapping[int, int]:
     """Return the latest attempt of each job that has not ended."""
     rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.state != State.COMPLETE))
@@ -104,11 +95,13 @@ def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: fl
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
     """Let the newest result or checkpoint of the job count. Return True for each that did."""
-    outputs = [one for one in found if one.exit_code == 0 and one.attempt >= row.attempt]
-    saves = [one for one in found if one.number is not None and one.attempt >= row.attempt]
-    newest = max(outputs, key=_age, default=None) or max(saves, key=_age, default=None)
-    if newest is None or (newest.attempt == row.attempt and not _runs(row)):
-        return False, False  # what an attempt left that had ended in the backup did not count then either
+    # What an ended attempt has left did not count then either.
+    first = row.attempt if row.state is State.RUNNING or row.lost else row.attempt + 1
+    saves = [one for one in found if one.number is not None and one.attempt >= first]
+    outputs = [one for one in found if one.exit_code == 0 and one.attempt >= first]
+    newest = max(outputs or saves, key=_age, default=None)
+    if newest is None:
+        return False, False
     spent = Slice(started_s=now_s)
     reason, was_held = row.hold_reason, row.held
     if was_held:
@@ -119,8 +112,16 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
         output = Output(digest=newest.digest, size_bytes=newest.size_bytes)
         report = Completed(exit_code=0, output=output, slice=spent)
         return attempt_reports.record_completion(db, row.id, newest.attempt, report, now_s=now_s), False
-    saved = Saved(checkpoint=_checkpoint(db, row, newest, newest.number), slice=spent)
-    attempt_reports.record_save(db, row.id, newest.attempt, saved, now_s=now_s)
+    checkpoint = Checkpoint(
+        attempt=newest.attempt,
+        number=newest.number,
+        digest=newest.digest,
+        size_bytes=newest.size_bytes,
+        log_lines=_log_lines(db, row),  # lines that were written since the backup are lost, and not counted
+        chain=newest.chain,
+        has_memory=newest.has_memory,
+    )
+    attempt_reports.record_save(db, row.id, newest.attempt, Saved(checkpoint=checkpoint, slice=spent), now_s=now_s)
     if was_held:
         jobs.put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
     return False, True
@@ -128,10 +129,6 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
 
 def _age(one: Found) -> tuple[int, int]:
     return one.attempt, one.number or 0
-
-
-def _runs(row: Any) -> bool:
-    return row.state is State.RUNNING or bool(row.lost)
 
 
 def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
@@ -146,20 +143,8 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
         db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
     before = lock(db, row.id)
-    made = _Waiting(row.id, one.attempt - 1, before.from_attempt, before.from_number, _log_lines(db, before))
+    made: Any = SimpleNamespace(**before._mapping, log_lines=_log_lines(db, before))
     take(db, [made], agent=agent, node=node, now_s=now_s)
-
-
-def _checkpoint(db: Connection, row: Any, one: Found, number: int) -> Checkpoint:
-    return Checkpoint(
-        attempt=one.attempt,
-        number=number,
-        digest=one.digest,
-        size_bytes=one.size_bytes,
-        log_lines=_log_lines(db, row),  # lines that were written since the backup are lost, and not counted
-        chain=one.chain,
-        has_memory=one.has_memory,
-    )
 
 
 def _log_lines(db: Connection, row: Any) -> int:

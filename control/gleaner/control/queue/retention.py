@@ -19,7 +19,8 @@ import structlog
 from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select
 
 from gleaner.control.models.tokens import Role
-from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, web_sessions
+from gleaner.control.models.uploads import KEEP_UPLOADS_S
+from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, uploads, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase
@@ -111,6 +112,7 @@ def _removals(
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
+        ("uploads", lambda db: uploads.remove_old(db, before_s=now_s - KEEP_UPLOADS_S)),
         ("steps", lambda db: node_time.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
     )
     for what, remove in by_age:

@@ -22,11 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...system import atomic, image_archive, openat, tar_unpack
 from ...system.image_names import full_name
-from ...system.tar_policy import MOST_STEPS, Hostile, Policy, SizeLimit
+from ...system.tar_policy import MOST_STEPS, Hostile, SizeLimit
 from ..common import bundle, config, confined, linux, mounts
 from ..common.request import is_image_id
 
@@ -35,9 +36,12 @@ _NAMES, _SIZE = "names.json", "size.json"
 _WITHIN_S = 3500
 """The time in which an image must be read; whoever waits for it waits a little longer."""
 _LARGEST_FILE = 2**40
+_INODE_BYTES = 512
+_FILE_BYTES = 2**12 + _INODE_BYTES
+"""The disk's cost of a file beside its content, at most: its inode, and the rest of its last block."""
 _FRESH_S = 600.0
 """An image that was used so recently is not removed: perhaps a container is about to be made."""
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 _MOUNT_POINTS = ("dev", "proc", "sys", "etc", "job")
 _MOUNT_FILES = ("hosts", "hostname", "resolv.conf", "passwd")
 """In /etc."""
@@ -82,7 +86,7 @@ def import_image(settings: config.Config, descriptor: int, name: str) -> str:
             if not is_here:
                 _make_room(settings, folder, size_bytes)
         if not is_here:
-            _unpack(_Source(descriptor, name, raw_config), folder, place, settings.most_image_bytes)
+            _unpack(descriptor, name, raw_config, folder=folder, place=place, most_bytes=settings.most_image_bytes)
         if not is_image_id(name):
             with _lock(settings):
                 _write(os.path.join(folder, _NAMES), {**named_images(settings), full_name(name): image_id})
@@ -107,10 +111,10 @@ def unnamed(settings: config.Config) -> list[StoredImage]:
 def drop(settings: config.Config, image_id: str) -> bool:
     """Remove an image without a name. Return False if it is used, or not there."""
     with _lock(settings) as folder:
-        if image_id not in {one.image_id for one in _unneeded(settings)}:
-            return False
-        _remove(folder, image_id.replace(":", "-"))
-        return True
+        is_unneeded = image_id in {one.image_id for one in _unneeded(settings)}
+        if is_unneeded:
+            _remove(folder, image_id.replace(":", "-"))
+        return is_unneeded
 
 
 def forget(settings: config.Config, name: str) -> None:
@@ -152,18 +156,6 @@ def _remove(folder: str, name: str) -> None:
     mounts.remove_tree(trash)
 
 
-class _Source(NamedTuple):
-    """An archive, the name of the image in it that is wanted, and that image's configuration, which is known."""
-
-    descriptor: int
-    name: str
-    config: bytes
-
-
-def _architecture() -> str:
-    return _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
-
-
 def _confined(folder: str, function: Callable[[int], bytes], source: int, at: str | None = None) -> bytes:
     """Call the function with a folder, by default an empty one, in a process without rights. Raises `Hostile`."""
     target = at or tempfile.mkdtemp(prefix=_PART, dir=folder)
@@ -186,25 +178,33 @@ def _confined(folder: str, function: Callable[[int], bytes], source: int, at: st
             mounts.remove_tree(target)
 
 
+def _image(descriptor: int, name: str) -> image_archive.ArchivedImage:
+    file = open(descriptor, "rb", closefd=False)  # noqa: SIM115 - it closes nothing
+    return image_archive.find(file, architecture=_ARCHITECTURE, name=name)
+
+
 def _facts(descriptor: int, name: str) -> bytes:
-    """Return the size of the image's layers in the archive, as 8 bytes, and the configuration."""
-    with open(descriptor, "rb", closefd=False) as file:
-        image = image_archive.find(file, architecture=_architecture(), name=name)
-        return sum(layer.size for layer in image.layers).to_bytes(8, "big") + image.config
+    """Return the size that the image will have on the disk at most, as 8 bytes, and the configuration."""
+    image, policy = _image(descriptor, name), image_archive.policy_of(_LARGEST_FILE, file_bytes=_FILE_BYTES)
+    image_archive.check(image, policy)
+    return policy.limit.passed_bytes.to_bytes(8, "big") + image.config
 
 
-def _unpack(source: _Source, folder: str, place: str, most_bytes: int) -> None:
+def _unpack(descriptor: int, name: str, raw_config: bytes, *, folder: str, place: str, most_bytes: int) -> None:
     part = tempfile.mkdtemp(prefix=_PART, dir=folder)
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
         most_bytes -= _stored_bytes(folder)
-        answer = _confined(folder, lambda target: _unpack_layers(source, target, most_bytes), source.descriptor, rootfs)
+        read = _confined(folder, partial(_unpack_layers, descriptor, name, most_bytes), descriptor, rootfs)
+        if read != raw_config:
+            raise Hostile("it was changed while it was read")
+        size = SizeLimit(most_bytes)
         with openat.closing_fd(os.open(rootfs, openat.FOLDER)) as top:
-            _give_to_root(top, SizeLimit(most_bytes))
+            _give_to_root(top, size)
         with open(os.path.join(part, "config.json"), "wb") as file:
-            file.write(source.config)
-        _write(os.path.join(part, _SIZE), {"bytes": int.from_bytes(answer, "big")})
+            file.write(raw_config)
+        _write(os.path.join(part, _SIZE), {"bytes": size.passed_bytes})
         linux.sync(part)
         os.rename(part, place)
     except BaseException:
@@ -212,16 +212,13 @@ def _unpack(source: _Source, folder: str, place: str, most_bytes: int) -> None:
         raise
 
 
-def _unpack_layers(source: _Source, target: int, most_bytes: int) -> bytes:
-    """Unpack the image into the folder. Return the size of its files, as 8 bytes."""
-    limit = SizeLimit(most_bytes)
-    policy = Policy(limit, is_overlaid=True, has_whiteouts=True, has_holes=True)
-    with open(source.descriptor, "rb", closefd=False) as file, image_archive.readable():
-        image = image_archive.find(file, architecture=_architecture(), name=source.name)
-        if image.config != source.config:
-            raise Hostile("it was changed while it was read")
+def _unpack_layers(descriptor: int, name: str, most_bytes: int, target: int) -> bytes:
+    """Unpack the image into the folder. Return its configuration."""
+    with image_archive.readable():
+        image = _image(descriptor, name)
+        policy = image_archive.policy_of(most_bytes, file_bytes=_FILE_BYTES)
         tar_unpack.unpack_all(_layers(image, target), target, policy)
-    return limit.passed_bytes.to_bytes(8, "big")
+    return image.config
 
 
 def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unpack.Source]:
@@ -236,18 +233,18 @@ def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unp
 def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
     """Make root the owner of all files below a folder that nobody writes to any more. That ends each setuid bit.
 
-    Raises `Hostile` beyond the limit.
+    The files are counted as the disk counts them. Raises `Hostile` beyond the limit.
     """
     if depth > MOST_STEPS:
         raise Hostile("its folders are too deep")
     for name in openat.entries(folder):
-        limit.take_file()
         facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISDIR(facts.st_mode):
+        is_folder = stat.S_ISDIR(facts.st_mode)
+        limit.take_file((_INODE_BYTES + facts.st_blocks * 512) // (1 if is_folder else facts.st_nlink))
+        if is_folder:
             with openat.walk(folder, (name,)) as inside:
                 _give_to_root(inside, limit, depth + 1)
         else:
-            limit.take(min(facts.st_size, facts.st_blocks * 512) // facts.st_nlink)
             os.chown(name, os.geteuid(), os.getegid(), dir_fd=folder, follow_symlinks=False)
     os.fchown(folder, os.geteuid(), os.getegid())
 

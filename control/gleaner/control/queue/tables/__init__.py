@@ -20,7 +20,7 @@ from gleaner.control.queue.tables.column_types import QueueRecord
 from gleaner.control.queue.tables.decisions import ActedRecord, DecisionRecord, SubjectRecord, ToldRecord
 from gleaner.control.queue.tables.deliveries import DeliveryRecord
 from gleaner.control.queue.tables.drains import DrainRecord
-from gleaner.control.queue.tables.images import ImageNameRecord, ImageRecord
+from gleaner.control.queue.tables.images import ImageNameRecord, ImageRecord, UploadRecord
 from gleaner.control.queue.tables.inputs import InputRecord, SecretRecord
 from gleaner.control.queue.tables.jobs import ANY_KIND as ANY_KIND
 from gleaner.control.queue.tables.jobs import SAVING as SAVING
@@ -82,6 +82,7 @@ NODE_TIME_MARK = _table(NodeTimeMarkRecord)
 STORED_IMAGE = _table(ImageRecord)
 IMAGE = _table(ImageNameRecord)
 INPUT = _table(InputRecord)
+UPLOAD = _table(UploadRecord)
 SECRET = _table(SecretRecord)
 DELIVERY = _table(DeliveryRecord)
 ACTED = _table(ActedRecord)

@@ -1,4 +1,4 @@
-"""Images that groups have pushed."""
+"""Images that groups have pushed, and the room for what they are about to store."""
 
 from sqlalchemy import BigInteger, CheckConstraint
 from sqlmodel import Field
@@ -26,3 +26,15 @@ class ImageNameRecord(QueueRecord, table=True):
     image_id: str = Field(foreign_key="stored_image.image_id")
     pushed_s: float
     pusher: str
+
+
+class UploadRecord(QueueRecord, table=True):
+    """Room in the storage for an image or an input that a group is about to store."""
+
+    __tablename__ = "upload"
+    __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
+    kind: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    content: str = Field(primary_key=True)
+    size_bytes: int = Field(sa_type=BigInteger)
+    used_s: float  # The latest time at which a part came.

@@ -1,0 +1,75 @@
+"""The quota of what groups store: room for an image or an input is reserved before anything of it is written.
+
+A group has what it is about to store, the images that it has a name for or that only its unended jobs need, and its
+inputs. Each content counts once, and as the disk counts it. A published image is no group's.
+"""
+
+from sqlalchemy import Connection, Subquery, and_, delete, func, insert, select, update
+from sqlalchemy.sql import ColumnElement
+
+from gleaner.control.models.images import EVERYBODY
+from gleaner.control.models.uploads import Kind
+from gleaner.control.queue import quotas
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.tables import IMAGE, INPUT, JOB, SPEC, STORED_IMAGE, UPLOAD
+
+FILES_BYTES = 16 * 2**10
+"""The disk's cost of an archive beside its content: its folder, its manifest, the rest of the last block."""
+
+
+def reserve(
+    db: Connection, kind: Kind, group: str, content: str, *, size_bytes: int, group_bytes: int, now_s: float
+) -> None:
+    """Reserve room for an image or an input that the group is about to store, or keep what is reserved for it.
+
+    Raises `Refused` if the group would have more than `group_bytes`.
+    """
+    mine = _is(kind, group, content)
+    kept = update(UPLOAD).where(mine, UPLOAD.c.size_bytes == size_bytes).values(used_s=now_s)
+    if db.execute(kept).rowcount:
+        return
+    quotas.lock(db, group)
+    has = _contents(kind, group)
+    taken = select(func.count(), func.coalesce(func.sum(has.c.size_bytes), 0)).where(has.c.content != content)
+    count, others_bytes = db.execute(taken).one()
+    all_bytes = int(others_bytes) + size_bytes + (count + 1) * FILES_BYTES
+    if all_bytes > group_bytes:
+        raise Refused(
+            f"group {group} would have {all_bytes / 2**30:.3g} GiB of {kind}, with those that are being sent, and may"
+            f" have {group_bytes / 2**30:.3g}: remove images with `glean image rm`, wait for jobs"
+            f" to end, or ask an admin for more ([{kind}] group_gib)"
+        )
+    release(db, kind, group, content)
+    db.execute(insert(UPLOAD).values(kind=kind, group=group, content=content, size_bytes=size_bytes, used_s=now_s))
+
+
+def release(db: Connection, kind: Kind, group: str, content: str) -> None:
+    """End a reservation: the content is stored, and counts by itself, or it has been refused."""
+    db.execute(delete(UPLOAD).where(_is(kind, group, content)))
+
+
+def reserved(db: Connection) -> list[tuple[str, str, str]]:
+    """Return kind, group and content of all that is on its way to the storage."""
+    return [(str(row.kind), str(row.group), str(row.content)) for row in db.execute(select(UPLOAD))]
+
+
+def remove_old(db: Connection, *, before_s: float) -> int:
+    """End the reservations that nobody has used since then. Return their number."""
+    return db.execute(delete(UPLOAD).where(UPLOAD.c.used_s < before_s)).rowcount
+
+
+def _contents(kind: Kind, group: str) -> Subquery:
+    """Return the content and size of each image or input that counts for the group."""
+    reserved = select(UPLOAD.c.content, UPLOAD.c.size_bytes).where(UPLOAD.c.kind == kind, UPLOAD.c.group == group)
+    if kind == "inputs":
+        return reserved.union(select(INPUT.c.content, INPUT.c.size_bytes).where(INPUT.c.group == group)).subquery()
+    published = select(IMAGE.c.image_id).where(IMAGE.c.group == EVERYBODY)
+    named = select(IMAGE.c.image_id).where(IMAGE.c.group == group)
+    needed = select(SPEC.c.image_id).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.group == group, quotas.UNENDED)
+    its = named.union(needed.where(SPEC.c.image_id.not_in(published)))
+    stored = select(STORED_IMAGE.c.image_id, STORED_IMAGE.c.size_bytes)
+    return reserved.union(stored.where(STORED_IMAGE.c.image_id.in_(its))).subquery()
+
+
+def _is(kind: Kind, group: str, content: str) -> ColumnElement[bool]:
+    return and_(UPLOAD.c.kind == kind, UPLOAD.c.group == group, UPLOAD.c.content == content)
