@@ -223,6 +223,7 @@ class DockerRuntime(ContainerRuntime):
 
     def _create(self, spec: ContainerSpec, image: str, *, restored: bool) -> ContainerId:
         self._pulled_images.record_use(image, now_s=time.time())
+        asks_for_quota = self._has_quotas  # another thread may find out meanwhile
         try:
             with translate_errors(f"cannot create {spec.name}"):
                 host = self._api.create_host_config(network_mode="none", **self._host_options(spec))
@@ -238,7 +239,7 @@ class DockerRuntime(ContainerRuntime):
             missing = line.partition(_NO_FOLDER)[2]
             if missing in spec.mounts:
                 raise MountMissing(f"{missing}: there is no such folder") from error
-            if self._has_quotas and "storage-opt" in line:
+            if asks_for_quota and "storage-opt" in line:
                 log.info("Docker sets no limit of what containers write", reason=line)
                 self._has_quotas = False
                 return self._create(spec, image, restored=restored)

@@ -91,6 +91,7 @@ def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUES
     assignments = Assignments(jobs=tuple(_as_fetched(caller, job) for job in assignments.jobs))
     state.usage_cache.record_claims(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))
+    caller.meters.unrecorded.set(state.usage_cache.unrecorded)
     return _answer(assignments)
 
 

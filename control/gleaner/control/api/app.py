@@ -38,8 +38,8 @@ from gleaner.control.control_state import ControlState
 class Door(StrEnum):
     """A port with routes of its own, in a process of its own."""
 
-    AGENTS = "agents"
     PEOPLE = "people"
+    AGENTS = "agents"
 
 
 _PEOPLES = (

@@ -6,7 +6,7 @@ Each app has an `Instruments` of its own; nothing is global.
 import time
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,6 +35,11 @@ class Instruments:
             registry=self.registry,
         )
         self.claimed = Counter("gleaner_jobs_claimed", "Jobs handed to agents", registry=self.registry)
+        self.unrecorded = Gauge(
+            "gleaner_decisions_unrecorded",
+            "Claims between groups since control started of which no decision was recorded, to bound what is kept",
+            registry=self.registry,
+        )
         self.refused = Counter(
             "gleaner_reports_refused",
             "Reports of attempts that were not current (409), by kind",

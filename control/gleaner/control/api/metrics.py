@@ -25,11 +25,7 @@ _DOCUMENTED = documented() | {200: {"content": {"text/plain": {"schema": {"type"
 @agents_router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def agents_metrics(caller: Metrics) -> Response:
     """Return what is counted at the agents' door, in Prometheus' text format."""
-    unrecorded = "Claims between groups since control started of which no decision was recorded, to bound what is kept"
-    now = CollectorRegistry()
-    now.register(Gauges({"gleaner_decisions_unrecorded": (unrecorded, "", {"": caller.state.usage_cache.unrecorded})}))
-    text = generate_latest(caller.meters.registry) + generate_latest(now)
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(caller.meters.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
