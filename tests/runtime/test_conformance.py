@@ -3,11 +3,13 @@
 Docker with the shim, and the node helper (see `nodes.Node`).
 """
 
+import dataclasses
 import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -736,3 +738,17 @@ def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str)
     assert full_name(IMAGE) in facts.images
     assert facts.runtime.startswith("runc 1" if kind == "criu" else "docker 2")
     assert kind != "criu" or facts.criu  # Docker's runtime looks for it where it runs, which is not the node here
+
+
+def test_jobs_with_a_disk_limit_all_start_when_the_first_finds_that_the_engine_has_no_quotas(
+    node: Node, work: Work
+) -> None:
+    works = [Work(work.storage) for _ in range(4)]
+
+    def start(one: Work) -> str:
+        one.folder(node)
+        return str(node.runtime.start(dataclasses.replace(one.spec("import time; time.sleep(600)"), disk_mib=64)))
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        containers = list(pool.map(start, works))
+    assert {*containers} <= {*node.runtime.our_containers()}
