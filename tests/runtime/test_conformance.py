@@ -740,6 +740,7 @@ def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str)
     assert kind != "criu" or facts.criu  # Docker's runtime looks for it where it runs, which is not the node here
 
 
+@pytest.mark.nodes
 def test_jobs_with_a_disk_limit_all_start_when_the_first_finds_that_the_engine_has_no_quotas(
     node: Node, work: Work
 ) -> None:
@@ -752,3 +753,6 @@ def test_jobs_with_a_disk_limit_all_start_when_the_first_finds_that_the_engine_h
     with ThreadPoolExecutor(len(works)) as pool:
         containers = list(pool.map(start, works))
     assert {*containers} <= {*node.runtime.our_containers()}
+    for container in containers:
+        node.runtime.kill(container)
+        node.runtime.remove(container)
