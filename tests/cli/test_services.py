@@ -119,6 +119,7 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
         "GLEANER_STORAGE__FOLDER": str(tmp_path / "site-storage"),
         "GLEANER_QUEUE__SECRET_KEY_FILE": str(tmp_path / "site.key"),
         "GLEANER_API__PORT": str(port),
+        "GLEANER_API__AGENTS_PORT": "0",
         "GLEANER_CLUSTER__LOCAL_AGENTS": "0",
         "GLEANER_CLIENT__URL": f"http://127.0.0.1:{port}",
         "GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "site-token"),
@@ -134,7 +135,7 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
     site.good("token", "create", "--local", "--role", "admin", "--name", "root", "--to", str(tmp_path / "site-token"))
     running = site.start("control", "run")
     assert running.stderr
-    while "listening" not in (line := running.stderr.readline()):
+    while "door=people" not in (line := running.stderr.readline()):
         assert line, "control has ended"
     assert site.good("submit", "--image", "a", "--group", "atlas") == "job 1\n"
     running.terminate()
