@@ -219,13 +219,14 @@ def test_a_credential_whose_maker_wanted_it_to_live_for_long_does_not(
 
 def test_what_was_seen_is_forgotten_only_when_it_is_worth_nothing() -> None:
     once = Once(at_most=2)
-    assert once.take("a", until_s=10, now_s=0)
-    assert not once.take("a", until_s=10, now_s=0)
-    assert once.take("b", until_s=20, now_s=0)
+    assert once.take("a", "alice", until_s=10, now_s=0)
+    assert not once.take("a", "alice", until_s=10, now_s=0)
+    assert once.take("b", "alice", until_s=20, now_s=0)
     with pytest.raises(Exception, match="too many munge credentials"):
-        once.take("c", until_s=20, now_s=10)
-    assert once.take("c", until_s=20, now_s=11)
-    assert not once.take("b", until_s=20, now_s=11)
+        once.take("c", "alice", until_s=20, now_s=10)
+    assert once.take("c", "bob", until_s=20, now_s=10), "what alice fills is hers"
+    assert once.take("c", "alice", until_s=20, now_s=11)
+    assert not once.take("b", "alice", until_s=20, now_s=11)
 
 
 def test_the_payload_says_nothing_of_the_request_and_differs_with_each_part() -> None:

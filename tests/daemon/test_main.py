@@ -210,6 +210,10 @@ def test_the_peoples_door_may_hang_or_end_without_the_agents_door_and_ends_with_
     until(lambda: control.ask("GET", "/nodes", admin).json()["read_s"])  # what the loops know
     address = control.address
     door = peoples_door(control)
+    forged = {"Authorization": f"Bearer {admin}", "X-Forwarded-For": "10.66.6.6"}
+    httpx.post(f"{address}/v1/jobs", headers=forged, json=JOB)
+    until(lambda: "POST /v1/jobs" in control.said)
+    assert "10.66.6.6" not in control.said, "nobody but a proxy that is listed names another address"
     os.kill(door, signal.SIGSTOP)
     assert control.leads()
     of_people = httpx.get(f"{control.agents_address}/v1/jobs", headers={"Authorization": f"Bearer {admin}"})

@@ -322,6 +322,9 @@ class ApiSettings(_Table):
     """The people's door: the port for users, admins and the page."""
     agents_port: int = Field(default=8643, ge=0, le=65535)
     """The agents' door: the port for agents, in a process that people cannot slow down."""
+    proxies: tuple[str, ...] = ()
+    """The addresses of proxies in front of control. What they say of a caller's address is believed, and nobody
+    else's word."""
     certificate: Path | None = None
     """The certificate for TLS, with the chain to its authority (PEM)."""
     key: Path | None = None

@@ -28,7 +28,8 @@ from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, 
 PROOF = "gleaner-proof"
 SKEW_S = 5
 """The largest difference of the two nodes' clocks, by munge's own times."""
-REMEMBERED_AT_MOST = 20_000
+REMEMBERED_AT_MOST = 10_000
+"""So many credentials of each user are remembered."""
 LONGEST_CREDENTIAL = 4096
 
 _PROOF = re.compile("([0-9a-f]{32}) ([0-9a-f]{64})")
@@ -36,23 +37,25 @@ _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Once:
-    """The credentials seen within their lifetime. None of them is forgotten sooner: a full memory refuses new ones."""
+    """The credentials seen within their lifetime, by user. None is forgotten sooner: a user has only so many."""
 
     def __init__(self, at_most: int = REMEMBERED_AT_MOST) -> None:
         self._at_most = at_most
-        self._until_s: dict[str, int] = {}
+        self._seen: dict[str, dict[str, int]] = {}
+        """By user, the end of each credential's lifetime."""
         self._turn = threading.Lock()
 
-    def take(self, word: str, *, until_s: int, now_s: int) -> bool:
-        """Return True if the credential is seen for the first time. Raises 503 if there is no room to remember it."""
+    def take(self, word: str, user: str, *, until_s: int, now_s: int) -> bool:
+        """Return True if the user's credential is seen for the first time. Raises 503 if the user has too many."""
         with self._turn:
-            if word in self._until_s:
+            seen = self._seen.setdefault(user, {})
+            if word in seen:
                 return False
-            if len(self._until_s) >= self._at_most:
-                self._until_s = {seen: end_s for seen, end_s in self._until_s.items() if end_s >= now_s}
-                if len(self._until_s) >= self._at_most:
+            if len(seen) >= self._at_most:
+                seen = self._seen[user] = {one: end_s for one, end_s in seen.items() if end_s >= now_s}
+                if len(seen) >= self._at_most:
                     raise HTTPException(503, "too many munge credentials in a minute: try again", {"Retry-After": "5"})
-            self._until_s[word] = until_s
+            seen[word] = until_s
             return True
 
 
@@ -90,12 +93,12 @@ class MungeLogin:
             raise _unauthorized("this munge credential was made for another request")
         if not -SKEW_S <= found.decoded_s - found.encoded_s <= TTL_S + SKEW_S:
             raise _unauthorized(f"this munge credential is older than {TTL_S} s: are the clocks of the nodes the same?")
-        if not self._once.take(payload, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
-            raise _unauthorized("this munge credential was used already")
         user, groups = _unix_names(found.uid)
         identity = identity_of(user, groups, self._settings.allow)
-        if identity is None:
+        if identity is None:  # before anything is remembered: strangers take no memory
             raise HTTPException(403, f"no rule of [[munge.allow]] admits Unix user {user}: ask an admin")
+        if not self._once.take(payload, user, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
+            raise _unauthorized("this munge credential was used already")
         return identity
 
     async def with_its_body(self, headers: Headers, receive: Receive) -> Receive:

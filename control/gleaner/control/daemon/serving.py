@@ -82,6 +82,8 @@ class Server:
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=bool(api.proxies),
+            forwarded_allow_ips=list(api.proxies),
             timeout_graceful_shutdown=JOIN_S,
             backlog=BACKLOG,
             limit_concurrency=api.connections_at_most,
