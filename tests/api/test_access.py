@@ -239,8 +239,10 @@ def test_the_peoples_door_reads_always_and_writes_while_any_program_leads(harnes
     harness.state.leads_until_s = 0.0
     assert harness.user.get("/v1/jobs").status_code == 200
     assert detail(harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}), 503)
+    assert "gleaner_leader 0.0" in harness.admin.get("/metrics").text
     with transaction(harness.state.engine) as db:
         leader.try_lead(db, "head2:8643", now=leader.NOW, term_s=60)
+    assert "gleaner_leader 1.0" in harness.admin.get("/metrics").text
     harness.user.submit()
     with transaction(harness.state.engine) as db:
         leader.resign(db, "head2:8643")

@@ -14,7 +14,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.report import month_span
 from gleaner.control.policy.harm import harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import node_health, node_rates, node_time, queries, regular_delays
+from gleaner.control.queue import leader, node_health, node_rates, node_time, queries, regular_delays
 
 router = APIRouter(tags=["metrics"])
 agents_router = APIRouter(tags=["metrics"])
@@ -56,6 +56,7 @@ def _gauges(caller: Caller) -> Gauges:
         paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}
         stored = state.stored.bytes_by_owner(db)
         mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
+        leads = leader.leader(db, now=state.database_clock()) is not None if state.follows else state.is_leader
     states = {
         "new": jobs.new,
         "running": jobs.running,
@@ -83,7 +84,7 @@ def _gauges(caller: Caller) -> Gauges:
             "",
             {"": len(state.wrong_clocks)},
         ),
-        "gleaner_leader": ("1 if this control program leads", "", {"": int(state.is_leader or state.follows)}),
+        "gleaner_leader": ("1 if a control program leads", "", {"": int(leads)}),
         "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
         "gleaner_step_failures": (
             "Rounds of control's background steps that failed by a bug since control started",
