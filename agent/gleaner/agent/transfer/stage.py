@@ -24,7 +24,7 @@ class Progress:
 
     report: Callable[[], None]
     silent_s: float
-    """Who hears nothing for so long gives up."""
+    """The parent gives up when it has heard nothing for so long."""
 
     @contextmanager
     def while_working(self, size_bytes: int) -> Generator[None]:

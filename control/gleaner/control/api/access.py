@@ -89,9 +89,8 @@ class Gate:
         self._app = app
         self._state = state
         self._meters = meters
-        self._takes_munge = takes_munge
         self._lookups = TokenLookup(state, strangers())
-        self._munged = MungeLogin(state.settings.munge, strangers())  # own threads: new agents are heard if munge hangs
+        self._munged = MungeLogin(state.settings.munge, strangers()) if takes_munge else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 without a known token, and 413 to a body whose declared length is too large."""
@@ -102,7 +101,7 @@ class Gate:
                 if _is_too_large(headers.get("content-length")):
                     raise _too_large()
                 receive = _bounded(receive)
-                if self._takes_munge and is_munge(headers):
+                if self._munged is not None and is_munge(headers):
                     receive = await self._munged.with_its_body(headers, receive)
             except Exception as error:
                 await answer_to(error)(scope, receive, send)
@@ -113,7 +112,7 @@ class Gate:
     async def _identity(self, scope: Scope, headers: Headers) -> Identity:
         """Return the caller. Raises 401, or 503 if too many unknown callers wait."""
         host = str((scope.get("client") or ("", 0))[0])
-        if self._takes_munge and is_munge(headers):
+        if self._munged is not None and is_munge(headers):
             return await self._munged.identity(scope, headers, host=host)
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         secret = secret.strip()

@@ -39,17 +39,16 @@ def _answer(message: BaseModel) -> Response:
     return Response(message.model_dump_json(), media_type="application/json")
 
 
-def _as_fetched(caller: Caller, job: Assignment) -> Assignment:
+def _as_fetched(caller: Caller, db: Connection, job: Assignment) -> Assignment:
     """Return the job with what its agent needs to fetch its inputs: the rules, and its group's secrets."""
     if not any(isinstance(one, UrlInput) for one in job.inputs):
         return job
-    with caller.reading() as db:
-        inputs = tuple(
-            one.model_copy(update={"credential": _secret(caller, db, job.group, one.url)})
-            if isinstance(one, UrlInput)
-            else one
-            for one in job.inputs
-        )
+    inputs = tuple(
+        one.model_copy(update={"credential": _secret(caller, db, job.group, one.url)})
+        if isinstance(one, UrlInput)
+        else one
+        for one in job.inputs
+    )
     return job.model_copy(update={"inputs": inputs, "fetch_rules": caller.state.settings.inputs.fetch_rules})
 
 
@@ -88,7 +87,7 @@ def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUES
             may_record=state.usage_cache.may_record,
             limits=state.allowed,
         )
-    assignments = Assignments(jobs=tuple(_as_fetched(caller, job) for job in assignments.jobs))
+        assignments = Assignments(jobs=tuple(_as_fetched(caller, db, job) for job in assignments.jobs))
     state.usage_cache.record_claims(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))
     caller.meters.unrecorded.set(state.usage_cache.unrecorded)

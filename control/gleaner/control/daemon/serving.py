@@ -114,7 +114,7 @@ def serve(state: ControlState, loops: Sequence[Loop], server: Server, door: Door
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        threads.run_once(loops[0])  # the leader's: the others' first rounds find out then whether this program leads
+        threads.run_once(loops[0])  # what the others, and the first answers, depend on: who leads, or the leader's view
         for loop in loops:
             threads.start(loop)
         server.run(door)

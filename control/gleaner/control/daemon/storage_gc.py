@@ -170,7 +170,8 @@ def remove_orphans(state: ControlState) -> int:
         return 0
     if old:
         with state.writing(alone=True) as db:  # whoever pushes one of them now finds it there no more, and stores it
-            old = [key for key in old if key not in _known_uploads(db)]
+            known = _known_uploads(db)
+            old = [key for key in old if key not in known]
             for key in old:
                 state.storage.set_aside(key)
     for key in old:
