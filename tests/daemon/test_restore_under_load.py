@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,12 @@ class Site:
     control: threading.Lock = field(default_factory=threading.Lock)
     """Held by whoever calls control, and by the restore all the time."""
     published: threading.Condition = field(default_factory=threading.Condition)
-    count: int = 0
+    tries: int = 0
+    """The number of archives that agents have published, or tried to."""
+    hold_at: float = inf
+    """From this number of tries on, agents stop between two archives until a restore has begun."""
+    holding: int = 0
+    """The number of agents that wait for this."""
     steps: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict[int, dict[tuple[int, int], int]])
     """By job, and by attempt and number, the step of each archive that is whole in the storage."""
     taken: Counter[int] = field(default_factory=Counter[int])
@@ -45,14 +51,25 @@ class Site:
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def publish(self, key: str, work: Assignment, number: int, step: int, **facts: object) -> str:
-        with self.storage.draft(key) as draft:
-            draft.add("folder.tar", [b"content"])
-            digest = draft.publish({"step": step, **facts}).digest
-        with self.published:
-            self.count += 1
-            self.steps.setdefault(work.job, {})[work.attempt, number] = step
-            self.published.notify_all()
+        try:
+            with self.storage.draft(key) as draft:
+                draft.add("folder.tar", [b"content"])
+                digest = draft.publish({"step": step, **facts}).digest
+            with self.published:
+                self.steps.setdefault(work.job, {})[work.attempt, number] = step
+        finally:
+            with self.published:
+                self.tries += 1
+                self.published.notify_all()
         return digest
+
+    def hold(self) -> None:
+        """Wait, between two archives, until the next restore has begun. The agent does not hold control here."""
+        with self.published:
+            self.holding += 1
+            self.published.notify_all()
+            self.published.wait_for(lambda: self.tries < self.hold_at or self.is_over.is_set())
+            self.holding -= 1
 
     def reached(self, job: int) -> int:
         """The step from which the queue would let the job go on; all of them for one that is Complete."""
@@ -71,11 +88,6 @@ class Site:
         row = self.harness.row(job)
         newer = [one for one in self.steps.get(job, {}) if row.state is State.RUNNING and one[0] >= row.attempt]
         return self.steps[job][max(newer)] if newer else self.reached(job)
-
-    def wait_for(self, more: int) -> None:
-        with self.published:
-            until = self.count + more
-            assert self.published.wait_for(lambda: self.count >= until, 60)
 
     def report(self, agent: str, work: Assignment, report: AttemptReport) -> None:
         is_news = self.harness.do(
@@ -117,6 +129,7 @@ def run_attempt(site: Site, agent: str, work: Assignment) -> None:
                 site.report(agent, work, Checkpointed(checkpoint=made, slice=SPENT))
             finally:
                 site.control.release()
+        site.hold()
     digest = site.publish(output_key(work.job, work.attempt), work, STEPS, STEPS, job=work.job, exit_code=0)
     with site.control:
         site.report(agent, work, Completed(exit_code=0, output=Output(digest=digest, size_bytes=7), slice=SPENT))
@@ -124,14 +137,18 @@ def run_attempt(site: Site, agent: str, work: Assignment) -> None:
 
 def restore(site: Site, jobs: Sequence[int], file: Path) -> None:
     """Put the backup back while agents go on. What was whole before must count."""
+    with site.published:
+        assert site.published.wait_for(lambda: site.holding, 60), "an agent is within an attempt"
     with site.control:
         with site.published:
-            before, whole = site.count, {job: site.whole(job) for job in jobs}
+            before, whole = site.tries, {job: site.whole(job) for job in jobs}
+            site.hold_at = inf
+            site.published.notify_all()
         url = site.harness.engine.url.render_as_string(hide_password=False)
         putting_back.put_back(url, file, file.parent / "storage", replace=True, now_s=site.harness.now_s)
         site.harness.engine = connect(url)
         with site.published:
-            assert site.published.wait_for(lambda: site.count > before, 60), "agents publish meanwhile"
+            assert site.published.wait_for(lambda: site.tries > before, 60), "agents publish meanwhile"
         lost = {job: (step, reached) for job, step in whole.items() if (reached := site.reached(job)) < step}
         assert lost == {}
 
@@ -142,7 +159,9 @@ def site(queue_engine: Engine, tmp_path: Path) -> Iterator[Site]:
     storage.prepare()
     site = Site(QueueHarness(queue_engine), storage)
     yield site
-    site.is_over.set()
+    with site.published:
+        site.is_over.set()
+        site.published.notify_all()
     site.harness.engine.dispose()
 
 
@@ -158,7 +177,8 @@ def test_of_what_agents_publish_around_restores_nothing_is_lost_and_nothing_comp
         with site.control:
             jobs += [site.harness.job(cpus=1) for _ in range(2)]
             backup.back_up(site.harness.engine, file := tmp_path / f"backup-{number}")
-        site.wait_for(12)
+            with site.published:
+                site.hold_at = site.tries + 12  # fewer than the two new jobs still publish
         restore(site, jobs, file)
     give_up = threading.Timer(600, site.is_over.set)
     give_up.start()
