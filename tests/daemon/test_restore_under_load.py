@@ -106,6 +106,7 @@ def run_agent(site: Site, agent: str) -> None:
     """Work as an agent does: go on from the checkpoint, publish before each report, and stop an attempt if told to."""
     while not site.is_over.is_set():
         with site.control:
+            site.harness.record_heartbeat(agent)
             jobs = site.harness.claim(agent, cpus=1, most=1)
         for work in jobs:
             with suppress(Refused, NotYours, Unknown):  # the attempt is another one's by now
