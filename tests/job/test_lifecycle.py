@@ -52,7 +52,7 @@ CHECKPOINT = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_b
 REPORTS = (ReportSaved, ReportStopped, ReportUnstartable, ReportReturned, Finish)
 HOW = SelfSave(signal="SIGUSR1", exit_code=85)
 FULL = SaveFailed("disk full")
-UNSAVABLE = SaveFailed("it has a queue: use a pipe", lasts=True)
+UNSAVABLE = SaveFailed("it has a queue: use a pipe", ReturnReason.UNSAVABLE)
 
 
 def _times(number: int, *events: Event) -> list[Event]:

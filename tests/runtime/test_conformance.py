@@ -637,7 +637,7 @@ def test_a_checkpoint_that_criu_does_not_take_leaves_nothing(node: Node, work: W
             if not name.endswith("pages-1.img"):
                 draft.add(name, good.read(name))
         wrong = draft.publish(good.facts)
-    with pytest.raises(CannotRestore, match="CRIU cannot restore its memory: ") as refused:
+    with pytest.raises(CannotRestore, match="CRIU cannot restore it: ") as refused:
         work.restore(node, wrong, COUNTER, "1")
     assert "\n" not in str(refused.value)
     assert node.containers() == []

@@ -23,7 +23,7 @@ import requests
 import structlog
 import urllib3.exceptions
 
-from gleaner.agent.messages import Way
+from gleaner.agent.messages import ReturnReason, Way
 from gleaner.agent.privileged.common import config, freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim import unsavable
@@ -328,7 +328,7 @@ class DockerRuntime(ContainerRuntime):
                 if state["Paused"]:
                     return
                 if (never := unsavable.NO_MAIN_THREAD.text) in str(error):  # the shim's words
-                    raise CannotCheckpoint(f"its first process {never}", lasts=True) from error
+                    raise CannotCheckpoint(f"its first process {never}", ReturnReason.UNSAVABLE) from error
                 if is_last:
                     raise
 

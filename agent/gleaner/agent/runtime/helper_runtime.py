@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.agent.messages import Way
+from gleaner.agent.messages import ReturnReason, Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.core import ContainerRuntime, End, start_error
@@ -49,7 +49,7 @@ _ERRORS: Mapping[tuple[str, str], Callable[[str], Exception]] = {
     ("run", "mount"): MountMissing,
     ("import", "image"): lambda why: ImageRefused(f"the node's helper does not take the image: {why}"),
     ("pause", "ended"): ContainerExited,
-    ("pause", "checkpoint"): lambda why: CannotCheckpoint(why, lasts=True),
+    ("pause", "checkpoint"): lambda why: CannotCheckpoint(why, ReturnReason.UNSAVABLE),
 }
 """The errors for the helper's refusals, by the request and the kind of the refusal."""
 
