@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.privileged.waiting import wait_until
 
+from gleaner.agent.messages import ReturnReason
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
 from gleaner.agent.privileged.shim.criu_messages import NotUnderstood, field, fields
@@ -358,7 +359,7 @@ def test_what_must_not_be_saved_never_reaches_criu_and_the_log_says_why_and_that
     (log,) = (tmp_path / "work").iterdir()
     why = cannot_checkpoint(log.read_text(), "")
     assert "holds an eventfd with EFD_SEMAPHORE" in str(why)
-    assert why.lasts
+    assert why.why is ReturnReason.UNSAVABLE
 
 
 def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..common import bundle, request
 from ..common.request import Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
-from ..shim.own_config import socket_denials
+from ..shim.own_config import denials
 
 FOLDER_IN_CONTAINER = "/job"
 INPUTS_IN_CONTAINER = "/inputs"
@@ -206,6 +206,6 @@ def _seccomp() -> dict[str, Any]:
             deny(_DENIED),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
             deny(["clone3"], error=_ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
-            *socket_denials(),
+            *denials(),
         ],
     }

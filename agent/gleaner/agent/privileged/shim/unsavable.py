@@ -23,6 +23,7 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,6 +35,7 @@ LASTS, PASSES = "gleaner/lasts", "gleaner/passes"
 _LONGEST_PATH = 80
 _EVENTS = "anon_inode:[eventfd]"
 _DELETED = " (deleted)"
+_THREAD_FILE = re.compile(r"/proc/(?P<pid>[0-9]+)/task/(?P<tid>[0-9]+)(/|\Z)")
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_COPIES = ("/proc", "/sys")
 _NAMELESS = ("/[aio]", "/secretmem")
@@ -149,6 +151,25 @@ def _has_semaphore(pid: int) -> bool:
     return False
 
 
+def _has_thread_file(pid: int) -> bool:
+    """Return True if a process holds a file about a thread: CRIU opens files before it has made the threads."""
+    links = (_link(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd"))
+    return any(found["pid"] != found["tid"] for found in map(_THREAD_FILE.match, links) if found)
+
+
+def _has_first_thread_timer(pid: int) -> bool:
+    """Return True if a timer signals the first thread: CRIU makes timers when that thread does not have its number."""
+    with suppress(ProcessLookupError), open(f"/proc/{pid}/timers", encoding="ascii") as file:
+        return f"notify: signal/tid.{pid}\n" in file
+    return False
+
+
+def _has_private_huge_pages(pid: int) -> bool:
+    """Return True if private memory is in huge pages: CRIU restores such memory from files alone, not from pipes."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        return any(line.endswith(" /anon_hugepage (deleted)\n") and line.split()[1].endswith("p") for line in file)
+
+
 def _link(entry: str) -> str:
     try:
         return os.readlink(entry)
@@ -189,6 +210,28 @@ _KINDS = (
         _has_semaphore,
         Reason(
             "holds an eventfd with EFD_SEMAPHORE, which CRIU does not keep: it can be saved without that",
+            lasts=True,
+        ),
+    ),
+    (
+        _has_thread_file,
+        Reason(
+            "holds a file about a thread open (/proc/PID/task/TID/...): it can be saved when that file is closed",
+            lasts=True,
+        ),
+    ),
+    (
+        _has_first_thread_timer,
+        Reason(
+            "has a timer that signals its first thread (timer_create with SIGEV_THREAD_ID):"
+            " it can be saved with a timer that signals the process (SIGEV_SIGNAL)",
+            lasts=True,
+        ),
+    ),
+    (
+        _has_private_huge_pages,
+        Reason(
+            "has private memory in huge pages (MAP_HUGETLB): it can be saved with shared or with ordinary memory",
             lasts=True,
         ),
     ),
