@@ -94,6 +94,9 @@ class JobLog:
     _end_of_output: threading.Event = field(default_factory=threading.Event)
     _live: Lines | None = None
     """The live output; it is ahead of the container's log."""
+    _count: int = 0
+    """The whole lines of this slice that have come; those of the live output are `_live_count`."""
+    _live_count: int = 0
     _last_output_s: float = 0.0
     """The instant of the last output, by the monotonic clock."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
@@ -128,6 +131,7 @@ class JobLog:
                     self.clock.pause(0.2)
                 rate.allowance_bytes -= size_bytes
                 self._append(line)
+                self._count += 1
                 self._last_output_s = self.clock.monotonic_s()
         finally:
             self._end_of_output.set()
@@ -152,7 +156,7 @@ class JobLog:
         self._live = Lines(dict(self._first_beginnings))
         try:
             for _ in self._live.of(self._note_times(output)):
-                pass
+                self._live_count += 1
         finally:
             self._live = None
 
@@ -172,6 +176,8 @@ class JobLog:
             if self.clock.monotonic_s() > give_up_s:
                 break
             self.clock.pause(quiet_s)
+        else:
+            self._mark_gap()
         return Mark(self.line_count, self.open_lines())
 
     def wait(self) -> None:
@@ -189,8 +195,16 @@ class JobLog:
 
     def end_lines(self) -> None:
         """Turn the open lines into whole lines, since no slice will end them. Not for a job that was saved."""
+        if self._end_of_output.is_set():
+            self._mark_gap()
         for line in self._split.rest():
             self._append(line)
+
+    def _mark_gap(self) -> None:
+        """Add a line that tells of lines that the container's log has lost, since it was read too slowly."""
+        if (missing := self._live_count - self._count) > 0:
+            self._append(f"[gleaner] {missing} lines above are missing: they were printed faster than they can be kept")
+            self._count += missing
 
     def take_batches(self, room_bytes: Callable[[], int] | None = None) -> Iterator[LogBatch]:
         """Take out the lines, in batches that control accepts; with `room_bytes`, only while there is room."""
