@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.agent.privileged.shim.unsavable import Reason, log_line
-from gleaner.agent.runtime.criu_reasons import KINDS, cannot_checkpoint, cannot_restore, criu_reason
+from gleaner.agent.runtime.criu_reasons import KINDS, cannot_checkpoint, cannot_restore
 
 DUMP_LOG = """\
 (00.000528) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
@@ -28,7 +28,7 @@ SAID = {
         "it holds /job/big open, a deleted file of 3221225472 bytes, and at most 1 GiB is saved of such a file: "
     ),
     "files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255 /dev/nvidia0)": (
-        "it has something open that cannot be saved (chr 195:255 /dev/nvidia0), as a GPU or another device: let the "
+        "it has something open or mapped that cannot be saved (chr 195:255 /dev/nvidia0), as a device or a file"
     ),
     "tty.c:2035): tty: ctty inheritance detected sid/pgrp 6 (ctty pid_real 9 pty pid_real 8)": (
         "it has a process that has opened its terminal by the name /dev/tty, as an interactive shell does: run the "
@@ -38,7 +38,7 @@ SAID = {
     ),
     "mount.c:1): Can't lookup mount=16 for fd=-3 path=/anon_hugepage (deleted)": "it has memory in huge pages (M",
     "files-ext.c:94): Can't dump file 3 of that type [600] (anon anon_inode:[userfaultfd])": (
-        "it has a file of the kernel open that cannot be saved (userfaultfd): close it before the save"
+        "it has something open or mapped that cannot be saved (anon anon_inode:[userfaultfd]), as a device or a"
     ),
     "timer.c:329): Unable to convert the notify thread id 4711": "it has a timer that sends its signal to one thread (",
     "pagemap-cache.c:54): pagemap-cache: pmc_init: Can't allocate 30064246792 bytes": "it has reserved more addresses",
@@ -80,27 +80,16 @@ def test_what_may_pass_by_itself_is_not_called_lasting(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    "said",
     [
-        (
-            "compel/arch/x86/src/lib/infect.c:424): Can't set FPU registers for 306: Bad address",
-            "by this node's CRIU, wh",
-        ),
-        (
-            "criu/cr-dump.c:203): 1236353 has rseq but kernel lacks get_rseq_conf feature",
-            "by this node's CRIU, which is",
-        ),
-        (
-            'criu/util.c:626): execvp("iptables-restore", ...) failed: No such file or directory',
-            "here: this node lacks the program iptables-restore",
-        ),
+        "compel/arch/x86/src/lib/infect.c:424): Can't set FPU registers for 306: Bad address",
+        "criu/cr-dump.c:203): 1236353 has rseq but kernel lacks get_rseq_conf feature",
+        'criu/util.c:626): execvp("iptables-restore", ...) failed: No such file or directory',
     ],
 )
-def test_what_the_node_lacks_for_a_save_is_no_fault_of_the_job_and_sends_it_to_another_node(
-    said: str, why: str
-) -> None:
+def test_what_the_node_lacks_for_a_save_is_no_fault_of_the_job_and_sends_it_to_another_node(said: str) -> None:
     found = cannot_checkpoint(DUMP_LOG.format(error=f"(00.1) Error ({said}"), "")
-    assert str(found).startswith(f"it cannot be saved {why}")
+    assert str(found).startswith("it cannot be saved by this node's CRIU, ")
     assert found.why is ReturnReason.NODE_LACKS
 
 
@@ -165,7 +154,10 @@ def test_each_kind_says_what_to_do() -> None:
 
 def test_the_reason_is_the_first_error_that_matters() -> None:
     log = DUMP_LOG.format(error="(00.1) Error (criu/files-reg.c:1839): Can't create link remap for /job/x.")
-    assert criu_reason(log) == "Can't create link remap for /job/x."
-    assert criu_reason("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n") == "no pages"
-    assert criu_reason("(00.1)      7: Error (criu/mem.c:1): no memory\n") == "no memory"
-    assert criu_reason("(00.1) Running scripts\n") == ""
+    assert str(cannot_checkpoint(log, "")) == "CRIU cannot save it: Can't create link remap for /job/x."
+    for log, reason in (
+        ("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n", "no pages"),
+        ("(00.1)      7: Error (criu/mem.c:1): no memory\n", "no memory"),
+        ("(00.1) Running scripts\n", "it ended"),
+    ):
+        assert str(cannot_checkpoint(log, "it ended")) == f"CRIU cannot save it: {reason}"

@@ -72,11 +72,7 @@ KINDS = (
         "read the answer at once",
         ReturnReason.SAVE_FAILED,
     ),
-    Kind(
-        r"Can't lookup mount=\S+ for fd=\S+ path=/anon_hugepage",
-        "has memory in huge pages (MAP_HUGETLB)",
-        "use ordinary memory",
-    ),
+    Kind(r"path=/anon_hugepage", "has memory in huge pages (MAP_HUGETLB)", "use ordinary memory"),
     Kind(
         r"Can't lookup mount=\S+ for fd=\S+ path=(?P<path>\S+)",
         "has {path} open, which lies on no disk of its container, as a POSIX message queue (mq_open) does",
@@ -84,35 +80,16 @@ KINDS = (
     ),
     Kind(r"mqueue isn't empty", "has a POSIX message queue (mq_open)", _NO_QUEUE),
     Kind(
-        r"Can't link remap to|Unaccessible path opened",
-        "holds a file open that is deleted or replaced, and that has another name still (a hard link)",
-        "close the file, or delete its other names too",
-    ),
-    Kind(
         r"Can't dump ghost file (?P<path>.+) of (?P<size>\d+) size",
         "holds {path} open, a deleted file of {size} bytes, and at most 1 GiB is saved of such a file",
         "delete the file only when it is closed",
     ),
     Kind(
-        r"Can't dump file \d+ of that type \[\d+\] \(anon anon_inode:\[(?P<what>[^)\]]*)",
-        "has a file of the kernel open that cannot be saved ({what})",
-        "close it before the save",
+        r"Can't dump file \d+ of that type \[\d+\] \((?P<what>[^)]*)\)|non-regular mapping|handle_device_vma",
+        "has something open or mapped that cannot be saved ({what}), as a device or a file of the kernel",
+        f"close it, or {_BY_ITSELF}",
     ),
-    Kind(
-        r"Can't dump file \d+ of that type \[\d+\] \((?P<what>[^)]*)\)",
-        "has something open that cannot be saved ({what}), as a GPU or another device",
-        _BY_ITSELF,
-    ),
-    Kind(
-        r"Can't handle non-regular mapping|handle_device_vma",
-        "has mapped the memory of a device, as of a GPU",
-        _BY_ITSELF,
-    ),
-    Kind(
-        r"Unknown file lock: .* LEASE",
-        "has a lease on a file (F_SETLEASE)",
-        "release the lease, or use a lock",
-    ),
+    Kind(r"Unknown file lock: .* LEASE", "has a lease on a file (F_SETLEASE)", "release the lease, or use a lock"),
     Kind(
         r"Unable to convert the notify thread id",
         "has a timer that sends its signal to one thread (timer_create with SIGEV_THREAD_ID)",
@@ -123,11 +100,7 @@ KINDS = (
         "has reserved more addresses for memory than CRIU can look through",
         "let the program reserve less",
     ),
-    Kind(
-        r"packetized mode for pipes",
-        "has a pipe in packet mode (O_DIRECT)",
-        "make the pipe without O_DIRECT",
-    ),
+    Kind(r"packetized mode for pipes", "has a pipe in packet mode (O_DIRECT)", "make the pipe without O_DIRECT"),
     Kind(
         r"ctty inheritance detected",
         "has a process that has opened its terminal by the name /dev/tty, as an interactive shell does",
@@ -139,23 +112,12 @@ KINDS = (
         "ask an admin for CRIU 4.2, or use an older image",
     ),
     Kind(
-        r"Can't set FPU registers|has rseq but kernel lacks",
-        "cannot be saved by this node's CRIU, which is too old for its processor or its kernel",
-        "ask an admin for a newer CRIU",
-        ReturnReason.NODE_LACKS,
-    ),
-    Kind(
-        r"execvp\(\"(?P<what>[\w.-]+)\", \.\.\.\) failed: No such file",
-        "cannot be saved here: this node lacks the program {what}, which CRIU calls",
-        "ask an admin to install it",
+        r"Can't set FPU registers|has rseq but kernel lacks|execvp\(.* failed: No such file",
+        "cannot be saved by this node's CRIU, which is too old for the node, or lacks a program that it calls",
+        "ask an admin for a newer CRIU, or for that program",
         ReturnReason.NODE_LACKS,
     ),
     Kind(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
-    Kind(
-        r"Can't dump nested (?P<what>\w+) namespace",
-        "has a process in a {what} namespace of its own (unshare, a sandbox)",
-        "run it without the sandbox",
-    ),
     Kind(
         r"Unable to freeze cgroup|Timeout reached|Unseizable non-zombie|task not interrupted after seize",
         "did not stand still in time, as while it waits for a slow disk",
@@ -170,15 +132,6 @@ KINDS = (
 )
 
 
-def criu_reason(log: str) -> str:
-    r"""Return CRIU's first error that matters, in one bounded line; those after it are consequences. "" if none.
-
-    >>> criu_reason("(00.1) Error (criu/x.c:1): files: no\n(00.2) Error (criu/cr-dump.c:2111): Dumping FAILED.\n")
-    'files: no'
-    """
-    return next((text for _, text in _errors(log)), "")
-
-
 def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
     """Return the error for a save after which CRIU has left this log; `otherwise` says why if the log does not.
 
@@ -191,11 +144,11 @@ def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
     for file, text in errors:
         for kind in KINDS:
             if (match := re.search(kind.pattern, text)) is not None:
-                reason = kind.reason.format(**match.groupdict(default="a file"))
+                reason = kind.reason.format(**match.groupdict(default="a device"))
                 return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", kind.why)
         if file in _WHY_OF_OWN:
             return CannotCheckpoint(text, _WHY_OF_OWN[file])
-    first = criu_reason(log) or _one_line(otherwise)
+    first = errors[0][1] if errors else _one_line(otherwise)  # those after it are consequences
     return CannotCheckpoint(f"CRIU cannot save it: {first}")
 
 

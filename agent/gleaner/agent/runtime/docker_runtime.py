@@ -510,11 +510,7 @@ def _mount(path: str) -> docker.types.Mount:
 def _criu_version() -> str:
     """Return CRIU's version on this node, or ""; CRIU lies in a folder that is not on an ordinary user's PATH."""
     program = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
-    try:
-        text = system_programs.run([program or "criu", "--version"], within_s=_CRIU_PATIENCE_S).stdout
-    except OSError:
-        return ""
-    return next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("Version:")), "")
+    return system_programs.version_of_criu(program or "criu", within_s=_CRIU_PATIENCE_S)
 
 
 if TYPE_CHECKING:

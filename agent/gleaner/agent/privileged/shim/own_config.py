@@ -28,7 +28,7 @@ _NETLINK, _ROUTE = 16, 0
 _MOST_FAMILIES = 64
 """Linux has fewer; the filter denies what is beyond, and every number that only looks like a family in 32 bits."""
 _CALLS = ("socket", "socketpair")
-_LANDLOCK, _ENOSYS = "landlock_create_ruleset", 38
+_LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
 """The call that a program makes first, and the error that it knows (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
 """The call with which programs of i386 once made sockets; a filter cannot see its family. They have `socket`, too."""
@@ -124,4 +124,4 @@ def _deny(name: str, *arguments: dict[str, Any]) -> dict[str, Any]:
     return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": 1, "args": list(arguments)}
 
 
-_NO_LANDLOCK: dict[str, Any] = {"names": [_LANDLOCK], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS}
+_NO_LANDLOCK: dict[str, Any] = {"names": [_LANDLOCK], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}
