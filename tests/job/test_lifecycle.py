@@ -224,6 +224,12 @@ def test_the_first_reason_goes_with_a_job_whose_last_save_came_too_late() -> Non
     assert ReportReturned(ReturnReason.TOO_LATE, "no checkpoint was published before the agent's end") in since_saved
 
 
+def test_what_the_node_lacks_for_a_save_sends_the_job_elsewhere_though_an_earlier_save_failed_otherwise() -> None:
+    lacks = SaveFailed("its CRIU is too old", ReturnReason.NODE_LACKS)
+    end: list[Event] = [Started(C), SaveDue(), FULL, SaveDue(), lacks, AgentEnds(), OutOfTime()]
+    assert ReportReturned(ReturnReason.NODE_LACKS, lacks.detail) in play(*end)[1]
+
+
 def test_a_reason_in_the_job_itself_is_reported_whenever_it_was_found() -> None:
     back = ReportReturned(ReturnReason.UNSAVABLE, UNSAVABLE.detail)
     found: list[list[Event]] = [
