@@ -158,6 +158,7 @@ def test_the_reason_is_the_first_error_that_matters() -> None:
     for log, reason in (
         ("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n", "no pages"),
         ("(00.1)      7: Error (criu/mem.c:1): no memory\n", "no memory"),
+        ("Warn  (criu/x.c:1): odd\n     1: Error (criu/files-reg.c:2353): no file\n", "no file"),
         ("(00.1) Running scripts\n", "it ended"),
     ):
         assert str(cannot_checkpoint(log, "it ended")) == f"CRIU cannot save it: {reason}"

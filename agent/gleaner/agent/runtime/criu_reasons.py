@@ -12,7 +12,7 @@ from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore
 
 _LONGEST = 300
 _ERROR = re.compile(
-    r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
+    r"^(?:\(\d+\.\d+\))?\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
 )
 _WHY_OF_OWN = {unsavable.LASTS: ReturnReason.UNSAVABLE, unsavable.PASSES: ReturnReason.SAVE_FAILED}
 _NODE_LACKS = re.compile(r"required by image is not supported on host|Can't restore 0x\w+ mapping with 0xf+4$")
