@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.messages import Way
+from gleaner.agent.messages import ReturnReason, Way
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.interface import (
     CachedImage,
@@ -214,7 +214,7 @@ class PretendedRuntime:
     def checkpoint(self, container: ContainerId, draft: FolderDraft) -> None:
         if self.unsavable:
             self._clock.pause(self.unsavable_after_s)
-            raise CannotCheckpoint(self.unsavable, lasts=True)
+            raise CannotCheckpoint(self.unsavable, ReturnReason.UNSAVABLE)
         if self.checkpoints_that_fail > 0:
             self.checkpoints_that_fail -= 1
             raise CannotCheckpoint("it holds a device")

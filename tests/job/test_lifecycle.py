@@ -52,7 +52,7 @@ CHECKPOINT = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_b
 REPORTS = (ReportSaved, ReportStopped, ReportUnstartable, ReportReturned, Finish)
 HOW = SelfSave(signal="SIGUSR1", exit_code=85)
 FULL = SaveFailed("disk full")
-UNSAVABLE = SaveFailed("it has a queue: use a pipe", lasts=True)
+UNSAVABLE = SaveFailed("it has a queue: use a pipe", ReturnReason.UNSAVABLE)
 
 
 def _times(number: int, *events: Event) -> list[Event]:
@@ -222,6 +222,12 @@ def test_the_first_reason_goes_with_a_job_whose_last_save_came_too_late() -> Non
         assert ReportReturned(ReturnReason.TOO_LATE, detail) in play(Started(C), *events, OutOfTime())[1]
     since_saved = play(Started(C), SaveDue(), FULL, SaveDue(), SaveDone(CHECKPOINT), AgentEnds(), OutOfTime())[1]
     assert ReportReturned(ReturnReason.TOO_LATE, "no checkpoint was published before the agent's end") in since_saved
+
+
+def test_what_the_node_lacks_for_a_save_sends_the_job_elsewhere_though_an_earlier_save_failed_otherwise() -> None:
+    lacks = SaveFailed("its CRIU is too old", ReturnReason.NODE_LACKS)
+    end: list[Event] = [Started(C), SaveDue(), FULL, SaveDue(), lacks, AgentEnds(), OutOfTime()]
+    assert ReportReturned(ReturnReason.NODE_LACKS, lacks.detail) in play(*end)[1]
 
 
 def test_a_reason_in_the_job_itself_is_reported_whenever_it_was_found() -> None:

@@ -149,21 +149,6 @@ def test_a_folder_that_cannot_be_cleaned_does_not_keep_the_other_from_it(place: 
     assert not old.exists()
 
 
-def test_the_helpers_watchdog_looks_by_itself(place: Path) -> None:
-    old = log(place / "work" / "a1.log")
-    words = f"""import sys
-from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.helper.main import Helper
-Helper(Config(*{tuple(settings_of(place))!r})).watchdog.watch()
-sys.stdin.read()"""
-    with subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE) as watching:
-        give_up_s = time.monotonic() + 60
-        while old.exists() and time.monotonic() < give_up_s:
-            time.sleep(0.02)
-        watching.kill()
-    assert not old.exists()
-
-
 def test_the_watchdog_of_a_node_with_docker_calls_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = log(place / "work" / "a1.log")
     monkeypatch.setattr(config, "load", lambda: settings_of(place))

@@ -19,7 +19,6 @@ from tests.privileged.waiting import wait_until
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
 from gleaner.agent.privileged.shim.criu_messages import NotUnderstood, field, fields
-from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 2**63 - 1) | st.binary(max_size=300)), max_size=10))
@@ -341,24 +340,6 @@ def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
             assert runcs.recv(1) == b""
         finally:
             os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
-
-
-def test_what_must_not_be_saved_never_reaches_criu_and_the_log_says_why_and_that_it_lasts(tmp_path: Path) -> None:
-    held = "import os, time; held = os.eventfd(3, os.EFD_SEMAPHORE); print(flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", held], stdout=subprocess.PIPE) as job:
-        assert job.stdout is not None
-        job.stdout.readline()
-        save = field(1, criu_call.DUMP) + field(2, field(2, job.pid))
-        try:
-            with called(tmp_path, "#!/bin/sh\ntouch came\n", save) as (hearing, _):
-                assert hearing.wait(30) == 1
-        finally:
-            job.kill()
-    assert not (tmp_path / "came").exists()
-    (log,) = (tmp_path / "work").iterdir()
-    why = cannot_checkpoint(log.read_text(), "")
-    assert "holds an eventfd with EFD_SEMAPHORE" in str(why)
-    assert why.lasts
 
 
 def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:

@@ -245,18 +245,6 @@ def let(shim: Shim, seccomp: object, *, annotations: object) -> list[dict[str, o
 OURS = {"org.gleaner.handshake": "m"}
 
 
-def test_a_job_of_ours_gets_the_usual_sockets_alone(shim: Shim) -> None:
-    rules = let(shim, DOCKERS, annotations=OURS)
-    allowed = [rule for rule in rules if rule["action"] == "SCMP_ACT_ALLOW"]
-    assert all(rule["names"] in (["socket"], ["socketpair"]) and rule["args"] for rule in allowed)
-    assert [rule["args"][0]["value"] for rule in allowed if rule["names"] == ["socket"]] == [1, 2, 10, 16]  # type: ignore[index]
-    assert {"names": ["clone3", "socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38} in rules
-    assert "SCMP_ACT_ALLOW" not in {
-        rule["action"] for rule in let(shim, {"defaultAction": "SCMP_ACT_ALLOW"}, annotations=OURS)
-    }
-    assert let(shim, None, annotations=OURS) == []
-
-
 def test_containers_of_others_keep_their_filter(shim: Shim) -> None:
     for annotations in ({}, None, {"a": "org.gleaner.handshake"}):
         assert let(shim, DOCKERS, annotations=annotations) == DOCKERS["syscalls"]

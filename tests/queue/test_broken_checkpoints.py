@@ -47,7 +47,7 @@ def test_nodes_that_cannot_restore_a_checkpoint_do_not_break_it_until_there_are_
     harness.record_save(job, 1)
     for attempt, (agent, state) in enumerate((("b", State.SAVED), ("c", State.SAVED), ("d", State.NEW)), 2):
         harness.claim(harness.agent(agent))
-        harness.record_return(job, attempt, ReturnReason.CANNOT_RESTORE, "CRIU cannot restore its memory")
+        harness.record_return(job, attempt, ReturnReason.CANNOT_RESTORE, "CRIU cannot restore it")
         assert harness.row(job).state is state
     assert harness.detail(job).failures == 0
 

@@ -35,7 +35,7 @@ from gleaner.agent.privileged.shim import (
 from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.reporting import output_lines
 from gleaner.agent.runtime import log_frames
-from gleaner.agent.runtime.criu_reasons import criu_reason
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.system import ipc, untrusted
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, SizeLimit
@@ -89,7 +89,10 @@ ON_A_NODE = (
         (b'{"level": "error", "msg": "no such thing"}\n{"level": "info", "msg": "x"}\n',),
     ),
     Reader(
-        "CRIU's log", lambda content, _: criu_reason(text_of(content)), (), (b"(00.1) Error (criu/x.c:1): files: no\n",)
+        "CRIU's log",
+        lambda content, _: str(cannot_checkpoint(text_of(content), "")),
+        (),
+        (b"(00.1) Error (criu/x.c:1): files: no\n",),
     ),
 )
 

@@ -53,6 +53,17 @@ def test_a_slice_that_writes_nothing_hands_the_open_line_on() -> None:
     assert saved(second) == saved(first)
 
 
+def test_lines_that_the_containers_log_has_lost_are_counted_once_in_a_line_of_their_own() -> None:
+    log = JobLog.from_checkpoint(None, SystemClock())
+    log.listen([(1, b"1\n2\n3\n4\nopen")])
+    assert followed(log, [(1, b"1\n4\n")]) == [LogLines(first=0, lines=("1", "4"))]
+    log.mark(paused_s=0.0)
+    log.end_lines()
+    (batch,) = batches(log)
+    assert batch.first == 2
+    assert batch.lines == ("[gleaner] 2 lines above are missing: they were printed faster than they can be kept",)
+
+
 def test_an_open_line_is_a_line_like_others_when_nobody_goes_on_with_it() -> None:
     log = JobLog.from_checkpoint(None, SystemClock())
     followed(log, [(1, b"one\nno end")])

@@ -5,6 +5,7 @@ Docker with the shim, and the node helper (see `nodes.Node`).
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -229,61 +230,6 @@ def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node,
     work.read_to_end()
     assert work.lines[0] == work.lines[1]
     assert "three" not in work.lines[0]
-
-
-HOLDER = """
-import fcntl, os, socket, time
-lock = open("/job/lock", "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-deleted = [open(path, "w+b", buffering=0) for path in ("/job/deleted", "/tmp/deleted")]
-for file in deleted:
-    file.write(b"x" * (5 << 20))
-    os.unlink(file.name)
-one, other = socket.socketpair()
-reader, writer = os.pipe()
-if os.fork() == 0:
-    os.close(reader)
-    try:
-        for count in range(100_000):
-            os.write(writer, b"%d\\n" % count)
-            time.sleep(0.02)
-    except BrokenPipeError:  # the other has ended, and this one is not killed yet
-        os._exit(0)
-os.close(writer)
-counts = os.fdopen(reader)
-expected = 0
-print("ready")
-while not os.path.exists("/job/stop"):
-    assert int(counts.readline()) == expected
-    expected += 1
-    if expected == 10:
-        print("10")
-again = open("/job/lock")
-try:
-    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    raise SystemExit("the lock is lost")
-except BlockingIOError:
-    pass
-for file in deleted:
-    file.seek(0)
-    assert len(file.readall()) == 5 << 20
-one.send(b"x")
-assert other.recv(1) == b"x"
-print("end")
-"""
-
-
-@pytest.mark.nodes
-def test_locks_deleted_files_children_pipes_and_sockets_go_along(pair: tuple[Node, Node], work: Work) -> None:
-    container = work.start(pair[0], HOLDER)
-    work.until("10")
-    saved = work.save(pair[0], container)
-    work.end(pair[0], container)
-    container = work.restore(pair[1], saved, HOLDER)
-    (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container) == 0
-    work.read_to_end()
-    assert work.lines == ["ready", "10", "end"]
 
 
 CONNECTED = """
@@ -637,9 +583,9 @@ def test_a_checkpoint_that_criu_does_not_take_leaves_nothing(node: Node, work: W
             if not name.endswith("pages-1.img"):
                 draft.add(name, good.read(name))
         wrong = draft.publish(good.facts)
-    with pytest.raises(CannotRestore, match="CRIU cannot restore its memory: ") as refused:
+    with pytest.raises(CannotRestore, match="CRIU cannot restore it: ") as refused:
         work.restore(node, wrong, COUNTER, "1")
-    assert "\n" not in str(refused.value)
+    assert re.fullmatch("CRIU cannot restore it: [^()]*", str(refused.value)), str(refused.value)
     assert node.containers() == []
 
 

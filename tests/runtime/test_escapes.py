@@ -11,13 +11,52 @@ import pytest
 from tests.effort import a_few
 from tests.runtime.escapes import FORGER, HOLDER, TARGET, UserWork, mounts, tree, user_jobs, without
 from tests.runtime.nodes_harness import Node, Work
-from tests.runtime.test_conformance import HOLDER as HARMLESS
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, RuntimeFault
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
+HARMLESS = """
+import fcntl, os, socket, time
+lock = open("/job/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+deleted = [open(path, "w+b", buffering=0) for path in ("/job/deleted", "/tmp/deleted")]
+for file in deleted:
+    file.write(b"x" * (5 << 20))
+    os.unlink(file.name)
+one, other = socket.socketpair()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.close(reader)
+    try:
+        for count in range(100_000):
+            os.write(writer, b"%d\\n" % count)
+            time.sleep(0.02)
+    except BrokenPipeError:  # the other has ended, and this one is not killed yet
+        os._exit(0)
+os.close(writer)
+counts = os.fdopen(reader)
+expected = 0
+print("ready")
+while not os.path.exists("/job/stop"):
+    assert int(counts.readline()) == expected
+    expected += 1
+    if expected == 10:
+        print("10")
+again = open("/job/lock")
+try:
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    raise SystemExit("the lock is lost")
+except BlockingIOError:
+    pass
+for file in deleted:
+    file.seek(0)
+    assert len(file.readall()) == 5 << 20
+one.send(b"x")
+assert other.recv(1) == b"x"
+print("end")
+"""
 EVERYWHERE = [(place, what) for place in ("/job", "/tmp", "/dev/shm") for what in ("file", "folder")]
 NOT_MADE = "(Can't create ghost|couldn't mkdirpat) .*"
 SOME = [

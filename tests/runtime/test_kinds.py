@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.runtime.kinds.kind import PREAMBLE, Kind
@@ -17,6 +18,16 @@ TRIED = [
     for is_first, ways in ((True, ("shim", "criu")), (False, ("criu", "shim")))
     if is_first or one.both_ways
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _huge_pages() -> Iterator[None]:
+    """The machine, and with it each node, has some."""
+    setting = Path("/proc/sys/vm/nr_hugepages")
+    before = setting.read_text()
+    setting.write_text(str(max(8, int(before))))
+    yield
+    setting.write_text(before)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ from gleaner.agent.messages import (
     Way,
 )
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
-from gleaner.agent.node.leftovers import remove_agents_sockets, remove_containers, remove_folders
+from gleaner.agent.node.leftovers import remove_containers, remove_folders
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.reporting.spooled_report import REPORTS
@@ -206,7 +206,6 @@ class Agent:
         await asyncio.to_thread(remove_containers, self.runtime, agent=self.name, whole_node=whole_node, now_s=now_s)
         if self.slurm_job is not None:
             await asyncio.to_thread(remove_folders, self.settings.work, agent=self.name, now_s=now_s)
-            await asyncio.to_thread(remove_agents_sockets)
         if not await self._register():
             return 1
         parts = (self._send_heartbeats, self._deliver_reports, self._claim_jobs, self._measure_memory, self._watch_disk)

@@ -515,8 +515,8 @@ class ReturnReason(StrEnum):
     """An input could not be fetched now, for example because its server does not answer. The job waits for a while,
     and is tried again."""
     NODE_LACKS = "node lacks"
-    """The node lacks something that the job needs at each start, for example room for its image or its inputs. The
-    job is not offered to this node for a while."""
+    """The node lacks something that the job needs at each start, for example room for its image or its inputs, or at
+    each save, for example a newer CRIU. The job is not offered to this node for a while."""
     MOUNT_MISSING = "mount missing"
     """The node lacks a folder that the job mounts: `detail` begins with it and a colon. Jobs that mount it are not
     offered to this node before its next agent has found it."""
@@ -525,8 +525,8 @@ class ReturnReason(StrEnum):
     CANNOT_RESTORE = "cannot restore"
     """The checkpoint is whole, but the restore failed on this node. It may succeed on another node."""
     INCOMPATIBLE = "incompatible"
-    """This node lacks what the checkpoint needs: `detail` says what. It was found before the restore, so the checkpoint
-    still counts as whole. The job is not offered to this node again."""
+    """This node lacks what the checkpoint needs: `detail` says what. The checkpoint still counts as whole. The job is
+    not offered to this node again."""
     SAVE_FAILED = "save failed"
     """The job ran, and every save failed. `detail` says why the first one failed."""
     UNSAVABLE = "cannot be saved"

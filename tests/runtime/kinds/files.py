@@ -205,13 +205,25 @@ assert open("/job/999").read() == "999"
     Kind(
         "files of `/proc` and `/sys`, `/dev/null`, `/dev/zero`, `/dev/urandom`",
         """
-status, zero, random, sink = (
-    open(f"/{name}", "rb") for name in ("proc/self/status", "dev/zero", "dev/urandom", "dev/null")
+status, thread, zero, random, sink = (
+    open(f"/{name}", "rb")
+    for name in ("proc/self/status", "proc/thread-self/stat", "dev/zero", "dev/urandom", "dev/null")
 )
 huge = open("/sys/kernel/mm/transparent_hugepage/enabled")
 rest()
-assert status.read().startswith(b"Name:") and zero.read(3) == bytes(3) and len(random.read(3)) == 3 and huge.read()
+assert status.read().startswith(b"Name:") and thread.read() and huge.read() and zero.read(3) == bytes(3)
+assert len(random.read(3)) == 3
 """,
+    ),
+    Kind(
+        "a file of `/proc` about a thread (`/proc/self/task/TID/stat`), but for the first one",
+        """
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+threads = set(os.listdir("/proc/self/task")) - {str(os.getpid())}
+held = [open(f"/proc/self/task/{thread}/stat") for thread in threads]
+rest()
+""",
+        refused="holds a file about a thread open (/proc/PID/task/TID/...)",
     ),
     Kind(
         "a program that runs and is deleted",

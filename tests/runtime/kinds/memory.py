@@ -107,6 +107,24 @@ assert len(drawn) == 3
         brief=True,
     ),
     Kind(
+        "shared memory in huge pages (MAP_HUGETLB)",
+        """
+memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_SHARED | 0x40000)
+memory[5000] = 5
+rest()
+assert memory[5000] == 5
+""",
+    ),
+    Kind(
+        "private memory in huge pages (MAP_HUGETLB)",
+        """
+memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)
+memory[5000] = 5
+rest()
+""",
+        refused="has private memory in huge pages (MAP_HUGETLB)",
+    ),
+    Kind(
         "guard pages (threads with glibc 2.42 or newer)",
         """
 memory = mmap.mmap(-1, 16384, flags=mmap.MAP_PRIVATE)

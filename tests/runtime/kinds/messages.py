@@ -135,6 +135,22 @@ assert libc.msgrcv(queue, got, 9, 0, 0) == 3 and got.raw[8:11] == b"abc"
 """,
     ),
     Kind(
+        "a semaphore of System V that is taken with SEM_UNDO",
+        """
+semaphore = libc.semget(7, 1, 0o1600)
+libc.semctl(semaphore, 0, 16, 1)
+def take():
+    libc.semop(semaphore, struct.pack("Hhh", 0, -1, 0x1000), 1)
+    time.sleep(1000)
+pid = child(take)
+within(lambda: libc.semctl(semaphore, 0, 12) == 0)
+rest()
+os.kill(pid, 9)
+assert code(pid) == -9 and libc.semctl(semaphore, 0, 12) == 0
+""",
+        but="but it stays taken if its process ends after the restore: give it back in the program",
+    ),
+    Kind(
         "named semaphores (`sem_open`)",
         """
 libc.sem_open.restype = ctypes.c_void_p

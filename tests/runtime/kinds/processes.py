@@ -18,6 +18,19 @@ os.execvp("python3", ["python3", "pool.py"])
 
 KINDS = (
     Kind(
+        "its own limits in `/sys/fs/cgroup`",
+        """
+names = ("memory/memory.limit_in_bytes", "pids/pids.max", "cpu/cpu.cfs_quota_us", "memory.max", "pids.max", "cpu.max")
+def limits():
+    return [open(f"/sys/fs/cgroup/{name}").read() for name in names if os.path.exists(f"/sys/fs/cgroup/{name}")]
+before = limits()
+assert str(200 << 20) + chr(10) in before
+rest()
+assert limits() == before
+""",
+        both_ways=True,
+    ),
+    Kind(
         "threads that compute, wait and hold locks",
         """
 counts, condition, stop = [0] * 30, threading.Condition(), threading.Event()
@@ -280,9 +293,10 @@ assert code(lives) == -9 and select.select([to_gone], [], [], 60)[0]
 """,
     ),
     Kind(
-        "io_uring, userfaultfd, user namespaces",
+        "io_uring, userfaultfd, Landlock, user namespaces",
         """
 assert libc.syscall(425, 4, bytes(120)) == -1 and libc.syscall(323 if os.uname().machine == "x86_64" else 282, 1) == -1
+assert libc.syscall(444, None, 0, 1) == -1 and ctypes.get_errno() == 38
 try:
     os.unshare(os.CLONE_NEWUSER)
     raise SystemExit("it has a namespace of its own")

@@ -16,10 +16,10 @@ KINDS = (
     Kind(
         "timers that fire once (timerfd), also those that are off or have fired",
         f"""{_TIMER}
-soon, fired, off = timer(2), timer(0.001), timer(0)
+soon, fired, off, never = timer(2), timer(0.001), timer(0), timer(0, 0.01)
 within(lambda: select.select([fired], [], [], 0)[0])
 rest()
-assert fires(fired, 0) and fires(soon) and not fires(off, 0) and not fires(fired, 0)
+assert fires(fired, 0) and fires(soon) and not any(fires(one, 0.1) for one in (off, never, fired))
 """,
     ),
     Kind(
@@ -86,6 +86,33 @@ heard.clear()
 within(lambda: heard.count(signal.SIGUSR1) > 5)
 assert libc.timer_gettime(once, left) == 0 and 0 < struct.unpack("4q", left)[2] < 600
 """,
+    ),
+    Kind(
+        "a timer of POSIX that signals a thread (SIGEV_THREAD_ID), but for the first one",
+        """
+heard, numbers = [], []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+def run():
+    numbers.append(threading.get_native_id())
+    time.sleep(1000)
+threading.Thread(target=run, daemon=True).start()
+within(lambda: numbers)
+made, event = ctypes.c_void_p(), struct.pack("Qiii44x", 0, signal.SIGUSR1, 4, numbers[0])
+assert libc.timer_create(1, event, ctypes.byref(made)) == 0
+assert libc.timer_settime(made, 0, struct.pack("4q", 0, 20_000_000, 0, 1), None) == 0
+rest()
+heard.clear()
+within(lambda: len(heard) > 5)
+""",
+    ),
+    Kind(
+        "a timer of POSIX that signals the first thread (SIGEV_THREAD_ID)",
+        """
+made, event = ctypes.c_void_p(), struct.pack("Qiii44x", 0, signal.SIGUSR1, 4, os.getpid())
+assert libc.timer_create(1, event, ctypes.byref(made)) == 0
+rest()
+""",
+        refused="has a timer that signals its first thread (timer_create with SIGEV_THREAD_ID)",
     ),
     Kind(
         "a process that sleeps (`sleep`, `select` with a time limit)",

@@ -394,7 +394,8 @@ class Executor:
             self._failed_saves += 1
             left_s = context.hard_stop_s() - context.clock.now_s()
             self.save_again_s = context.clock.now_s() + min(SAVE_PAUSE_S, max(0.0, left_s) / (lifecycle.SAVE_TRIES + 1))
-            return lifecycle.SaveFailed(str(error), lasts=isinstance(error, CannotCheckpoint) and error.lasts)
+            why = error.why if isinstance(error, CannotCheckpoint) else ReturnReason.SAVE_FAILED
+            return lifecycle.SaveFailed(str(error), why)
         finally:
             self.since_s = context.clock.now_s()
 

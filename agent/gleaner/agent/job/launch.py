@@ -184,14 +184,12 @@ def start_or_restore(
         return lifecycle.Started(runtime.start(spec) if anew else runtime.restore(spec, archive))
     except (ImageMissing, ImageRefused, MountMissing) as error:
         return lifecycle.NotStarted(_WHY_LACKING[type(error)], str(error))
-    except NotStaged as error:
+    except (NotStaged, CannotRestore) as error:
         return lifecycle.NotStarted(error.why, str(error))
     except CannotStart as error:
         return lifecycle.NotStarted(None, str(error), error.exit_code)
     except ArchiveBroken as error:
         return lifecycle.NotStarted(ReturnReason.CHECKPOINT_BROKEN, str(error))
-    except CannotRestore as error:
-        return lifecycle.NotStarted(ReturnReason.CANNOT_RESTORE, str(error))
     except StorageError as error:
         return lifecycle.NotStarted(ReturnReason.STORAGE_FAULT, str(error))
     except (RuntimeFault, OSError) as error:

@@ -179,10 +179,10 @@ class SaveDone:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """No checkpoint was published; the container is still there. `lasts`: the next try will fail, too."""
+    """No checkpoint was published; the container is still there. `why` is SAVE_FAILED if the next try may succeed."""
 
     detail: str
-    lasts: bool = False
+    why: ReturnReason = ReturnReason.SAVE_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,28 +438,26 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 def unsaved_line(task: Running | Saving) -> str:
     """Return why saves have failed since the last checkpoint, in the words of a return; empty if none has.
 
-    >>> unsaved_line(Running("c1", failure=SaveFailed("it has a POSIX message queue", lasts=True)))
-    'cannot be saved: it has a POSIX message queue'
+    >>> unsaved_line(Running("c1", failure=SaveFailed("it has a queue", ReturnReason.UNSAVABLE)))
+    'cannot be saved: it has a queue'
     """
     if task.failure is None:
         return ""
-    why = ReturnReason.UNSAVABLE if task.failure.lasts else ReturnReason.SAVE_FAILED
-    return f"{why}: {task.failure.detail}"
+    return f"{task.failure.why}: {task.failure.detail}"
 
 
 def _failure_to_report(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
     """Return the first failure, but the later one if that alone is permanent."""
-    return then if first is None or (then.lasts and not first.lasts) else first
+    passes = ReturnReason.SAVE_FAILED
+    return then if first is None or (first.why is passes and then.why is not passes) else first
 
 
 def _unsaved(failure: SaveFailed | None, failed_saves: int, storage_fault: str) -> ReportReturned:
     """Return the report of a job that ran and was not saved at the agent's end."""
     if failure is None:
         return _unstored(ReturnReason.TOO_LATE, NO_CHECKPOINT, storage_fault)
-    if failure.lasts:
-        return _unstored(ReturnReason.UNSAVABLE, NO_CHECKPOINT, storage_fault, detail=failure.detail)
-    if failed_saves:
-        return _unstored(ReturnReason.SAVE_FAILED, NO_CHECKPOINT, storage_fault, detail=failure.detail)
+    if failed_saves or failure.why is not ReturnReason.SAVE_FAILED:
+        return _unstored(failure.why, NO_CHECKPOINT, storage_fault, detail=failure.detail)
     detail = f"{NO_CHECKPOINT}; an earlier save had failed: {failure.detail}"
     return _unstored(ReturnReason.TOO_LATE, NO_CHECKPOINT, storage_fault, detail=detail)
 

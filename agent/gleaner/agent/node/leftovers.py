@@ -1,16 +1,15 @@
-"""Remove what earlier agents left on this node, for example because they were killed: containers, folders, sockets.
+"""Remove what earlier agents left on this node, for example because they were killed: containers and folders.
 
-The watchdog removes old sockets and logs too, but later. An agent that has the whole node need not wait for that.
+The node's watchdog removes their sockets.
 """
 
 import contextlib
-import os
 from pathlib import Path
 
 import structlog
 
 from gleaner.agent.checkpoints import workdir_tar as folder
-from gleaner.agent.privileged.common import agent_leftovers, config, request
+from gleaner.agent.privileged.common import agent_leftovers, request
 from gleaner.agent.runtime.interface import LABEL_AGENT, ContainerId, Runtime
 
 log = structlog.get_logger()
@@ -47,17 +46,3 @@ def remove_folders(work: Path, *, agent: str, now_s: float) -> None:
             entry.rmdir()
         except OSError as error:
             log.warning("cannot remove what an earlier agent left", folder=str(entry), reason=str(error))
-
-
-def remove_agents_sockets() -> int:
-    """Remove the sockets of earlier agents that were killed while they waited for root; return how many.
-
-    Only for an agent that has the whole node: elsewhere another agent may be waiting at its socket just now.
-    """
-    try:
-        return agent_leftovers.remove_sockets(config.load().handshakes, owner_uid=os.getuid())
-    except config.Misconfigured:  # this node saves without root
-        return 0
-    except OSError as error:
-        log.warning("cannot remove the sockets of earlier agents", reason=str(error))
-        return 0

@@ -94,6 +94,8 @@ class JobLog:
     _end_of_output: threading.Event = field(default_factory=threading.Event)
     _live: Lines | None = None
     """The live output; it is ahead of the container's log."""
+    _live_count: int = 0
+    """The whole lines that the job has written over its life, as the live output shows them."""
     _last_output_s: float = 0.0
     """The instant of the last output, by the monotonic clock."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
@@ -107,7 +109,8 @@ class JobLog:
         if checkpoint is None:
             return cls(clock=clock)
         beginnings = {_NUMBERS[stream]: base64.b64decode(line) for stream, line in checkpoint.open_lines.items()}
-        return cls(checkpoint.log_lines, Lines(dict(beginnings)), beginnings, clock=clock)
+        lines = checkpoint.log_lines
+        return cls(lines, Lines(dict(beginnings)), beginnings, _live_count=lines, clock=clock)
 
     @property
     def line_count(self) -> int:
@@ -124,16 +127,15 @@ class JobLog:
         try:
             for line in self._split.of(self._note_times(output)):
                 size_bytes = size_in_memory(line)
-                while may_wait() and not (self._has_room(size_bytes) and rate.allows(self.clock.monotonic_s())):
+                while may_wait() and not (
+                    self.buffered_bytes + size_bytes <= BUFFER_BYTES and rate.allows(self.clock.monotonic_s())
+                ):
                     self.clock.pause(0.2)
                 rate.allowance_bytes -= size_bytes
                 self._append(line)
                 self._last_output_s = self.clock.monotonic_s()
         finally:
             self._end_of_output.set()
-
-    def _has_room(self, size_bytes: int) -> bool:
-        return self.buffered_bytes + size_bytes <= BUFFER_BYTES
 
     def _append(self, line: str) -> None:
         with self._changing:
@@ -152,7 +154,7 @@ class JobLog:
         self._live = Lines(dict(self._first_beginnings))
         try:
             for _ in self._live.of(self._note_times(output)):
-                pass
+                self._live_count += 1
         finally:
             self._live = None
 
@@ -172,6 +174,8 @@ class JobLog:
             if self.clock.monotonic_s() > give_up_s:
                 break
             self.clock.pause(quiet_s)
+        else:
+            self._mark_gap()
         return Mark(self.line_count, self.open_lines())
 
     def wait(self) -> None:
@@ -189,8 +193,15 @@ class JobLog:
 
     def end_lines(self) -> None:
         """Turn the open lines into whole lines, since no slice will end them. Not for a job that was saved."""
+        self._mark_gap()
         for line in self._split.rest():
             self._append(line)
+
+    def _mark_gap(self) -> None:
+        """Add a line that tells of lines that the container's log has lost, since it was read too slowly."""
+        if (missing := self._live_count - self.line_count) > 0:
+            self._append(f"[gleaner] {missing} lines above are missing: they were printed faster than they can be kept")
+            self._live_count = self.line_count
 
     def take_batches(self, room_bytes: Callable[[], int] | None = None) -> Iterator[LogBatch]:
         """Take out the lines, in batches that control accepts; with `room_bytes`, only while there is room."""

@@ -6,14 +6,17 @@
 import re
 from dataclasses import dataclass
 
+from gleaner.agent.messages import ReturnReason
 from gleaner.agent.privileged.shim import unsavable
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore
 
 _LONGEST = 300
 _ERROR = re.compile(
-    r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
+    r"^(?:\(\d+\.\d+\))?\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
 )
-_OWN = (unsavable.LASTS, unsavable.PASSES)
+_WHY_OF_OWN = {unsavable.LASTS: ReturnReason.UNSAVABLE, unsavable.PASSES: ReturnReason.SAVE_FAILED}
+_NODE_LACKS = re.compile(r"required by image is not supported on host|Can't restore 0x\w+ mapping with 0xf+4$")
+"""Errors of a restore for which the node lacks something: its processor a feature, or itself room for huge pages."""
 _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
 """Errors that CRIU reports although all goes well."""
 
@@ -27,8 +30,8 @@ class Kind:
     reason: str
     """The rest of a sentence that begins with "it"."""
     advice: str
-    lasts: bool = True
-    """See `unsavable.Reason`."""
+    why: ReturnReason = ReturnReason.UNSAVABLE
+    """SAVE_FAILED if the next try may succeed, NODE_LACKS if one on another node may."""
 
 
 _NO_NETWORK = "let its processes talk through pipes or Unix sockets"
@@ -41,7 +44,7 @@ KINDS = (
         "has an internet socket open, and this node's CRIU is too old to save one with Linux 6.16 or newer",
         f"{_NO_NETWORK}, or ask an admin for CRIU 4.2",
     ),
-    Kind(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK, lasts=False),
+    Kind(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK, ReturnReason.SAVE_FAILED),
     Kind(
         r"inet: (Unsupported|Unknown|Can't dump)|sockets: (Unknown|Sockets .* are not collected)|Unknown socket family",
         "has a socket open of a kind that cannot be saved",
@@ -51,7 +54,7 @@ KINDS = (
         r"inet: In-flight connection|unix: .*[Ii]n-flight",
         "has a connection that waits to be accepted",
         "accept connections at once",
-        lasts=False,
+        ReturnReason.SAVE_FAILED,
     ),
     Kind(
         r"unix: (External socket is used|Can't dump half of stream|Can't dump name-less external)",
@@ -64,36 +67,40 @@ KINDS = (
         "let it watch only what lies in /job, or look now and then instead",
     ),
     Kind(
+        r"netlink: The socket has data to read",
+        "has a netlink socket with an answer that it has not read",
+        "read the answer at once",
+        ReturnReason.SAVE_FAILED,
+    ),
+    Kind(r"path=/anon_hugepage", "has memory in huge pages (MAP_HUGETLB)", "use ordinary memory"),
+    Kind(
         r"Can't lookup mount=\S+ for fd=\S+ path=(?P<path>\S+)",
         "has {path} open, which lies on no disk of its container, as a POSIX message queue (mq_open) does",
         _NO_QUEUE,
     ),
     Kind(r"mqueue isn't empty", "has a POSIX message queue (mq_open)", _NO_QUEUE),
     Kind(
-        r"Can't link remap to|Unaccessible path opened",
-        "holds a file open that is deleted or replaced, and that has another name still (a hard link)",
-        "close the file, or delete its other names too",
-    ),
-    Kind(
         r"Can't dump ghost file (?P<path>.+) of (?P<size>\d+) size",
         "holds {path} open, a deleted file of {size} bytes, and at most 1 GiB is saved of such a file",
         "delete the file only when it is closed",
     ),
     Kind(
-        r"Can't dump file \d+ of that type \[\d+\] \((?P<what>[^)]*)\)",
-        "has something open that cannot be saved ({what}), as a GPU or another device",
-        _BY_ITSELF,
+        r"Can't dump file \d+ of that type \[\d+\] \((?P<what>[^)]*)\)|non-regular mapping|handle_device_vma",
+        "has something open or mapped that cannot be saved ({what}), as a device or a file of the kernel",
+        f"close it, or {_BY_ITSELF}",
+    ),
+    Kind(r"Unknown file lock: .* LEASE", "has a lease on a file (F_SETLEASE)", "release the lease, or use a lock"),
+    Kind(
+        r"Unable to convert the notify thread id",
+        "has a timer that sends its signal to one thread (timer_create with SIGEV_THREAD_ID)",
+        "let the timer signal the whole process (SIGEV_SIGNAL)",
     ),
     Kind(
-        r"Can't handle non-regular mapping|handle_device_vma",
-        "has mapped the memory of a device, as of a GPU",
-        _BY_ITSELF,
+        r"pagemap-cache: (pmc_init: Can't allocate|Can't read)",
+        "has reserved more addresses for memory than CRIU can look through",
+        "let the program reserve less",
     ),
-    Kind(
-        r"packetized mode for pipes",
-        "has a pipe in packet mode (O_DIRECT)",
-        "make the pipe without O_DIRECT",
-    ),
+    Kind(r"packetized mode for pipes", "has a pipe in packet mode (O_DIRECT)", "make the pipe without O_DIRECT"),
     Kind(
         r"ctty inheritance detected",
         "has a process that has opened its terminal by the name /dev/tty, as an interactive shell does",
@@ -104,17 +111,18 @@ KINDS = (
         "has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42",
         "ask an admin for CRIU 4.2, or use an older image",
     ),
+    Kind(
+        r"Can't set FPU registers|has rseq but kernel lacks|execvp\(.* failed: No such file",
+        "cannot be saved by this node's CRIU, which is too old for the node, or lacks a program that it calls",
+        "ask an admin for a newer CRIU, or for that program",
+        ReturnReason.NODE_LACKS,
+    ),
     Kind(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
     Kind(
-        r"Can't dump nested (?P<what>\w+) namespace",
-        "has a process in a {what} namespace of its own (unshare, a sandbox)",
-        "run it without the sandbox",
-    ),
-    Kind(
-        r"Unable to freeze cgroup|Timeout reached",
+        r"Unable to freeze cgroup|Timeout reached|Unseizable non-zombie|task not interrupted after seize",
         "did not stand still in time, as while it waits for a slow disk",
         "let it write less at once, or ask an admin if the node is overloaded",
-        lasts=False,
+        ReturnReason.SAVE_FAILED,
     ),
     Kind(
         r"^not all processes could be stopped within",
@@ -122,15 +130,6 @@ KINDS = (
         f"ask an admin if a disk hangs; if other nodes say the same, {_BY_ITSELF}",
     ),
 )
-
-
-def criu_reason(log: str) -> str:
-    r"""Return CRIU's first error that matters, in one bounded line; those after it are consequences. "" if none.
-
-    >>> criu_reason("(00.1) Error (criu/x.c:1): files: no\n(00.2) Error (criu/cr-dump.c:2111): Dumping FAILED.\n")
-    'files: no'
-    """
-    return next((text for _, text in _errors(log)), "")
 
 
 def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
@@ -145,11 +144,11 @@ def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
     for file, text in errors:
         for kind in KINDS:
             if (match := re.search(kind.pattern, text)) is not None:
-                reason = kind.reason.format(**match.groupdict(default="a file"))
-                return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", lasts=kind.lasts)
-        if file in _OWN:
-            return CannotCheckpoint(text, lasts=file == unsavable.LASTS)
-    first = criu_reason(log) or _one_line(otherwise)
+                reason = kind.reason.format(**match.groupdict(default="a device"))
+                return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", kind.why)
+        if file in _WHY_OF_OWN:
+            return CannotCheckpoint(text, _WHY_OF_OWN[file])
+    first = errors[0][1] if errors else _one_line(otherwise)  # those after it are consequences
     return CannotCheckpoint(f"CRIU cannot save it: {first}")
 
 
@@ -160,7 +159,10 @@ def cannot_restore(log: str, otherwise: str) -> CannotRestore:
     'its written files cannot be put back: no'
     """
     file, text = next(iter(_errors(log)), ("", _one_line(otherwise)))
-    return CannotRestore(text if file in _OWN else f"CRIU cannot restore its memory: {text}")
+    if file in _WHY_OF_OWN:
+        return CannotRestore(text)
+    why = ReturnReason.INCOMPATIBLE if _NODE_LACKS.search(text) else ReturnReason.CANNOT_RESTORE
+    return CannotRestore(f"CRIU cannot restore it: {text}", why)
 
 
 def _errors(log: str) -> list[tuple[str, str]]:

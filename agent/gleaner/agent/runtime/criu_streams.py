@@ -7,15 +7,15 @@ The agent waits, and root's program on the node connects. An archive gets its pa
 CRIU's images, the list of descriptors, the written files.
 """
 
-import contextlib
 import fcntl
 import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -167,16 +167,11 @@ def _send_layer(pipe: int | None, archive: FolderArchive) -> None:
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
     chunks = archive.read(LAYER_PART)
-    with closing_fd(pipe), contextlib.suppress(BrokenPipeError):
+    with closing_fd(pipe), suppress(BrokenPipeError):
         for chunk in chunks:
             write_all(pipe, chunk)
     for _ in chunks:  # a broken archive may say so only at its end
         pass
-
-
-def _layer_chunks(pipe: int) -> Iterator[bytes]:
-    while chunk := os.read(pipe, _CHUNK_BYTES):
-        yield chunk
 
 
 def _last_message(handshake: Handshake, draft: FolderDraft | None) -> Message:
@@ -186,7 +181,7 @@ def _last_message(handshake: Handshake, draft: FolderDraft | None) -> Message:
         return last
     try:
         if draft is not None:
-            draft.add(LAYER_PART, _layer_chunks(pipe))
+            draft.add(LAYER_PART, iter(partial(os.read, pipe, _CHUNK_BYTES), b""))
     finally:
         os.close(pipe)
     return handshake.hear()[0]
@@ -201,8 +196,11 @@ def _stream_images(
     """
     broken: StreamBroken | None = None
     first, descriptor = handshake.hear()
-    _raise_if_over(first)
-    with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
+    if "status" in first:  # the privileged side has given up before CRIU began
+        raise TransferFailed(int(first["status"]), str(first.get("log", "")))
+    if descriptor is None:
+        raise HandshakeFailed("no descriptor came with the message")
+    with socket.socket(fileno=descriptor) as listener, suppress(NeverCame):
         try:
             stream(listener)
         except StreamBroken as error:
@@ -219,12 +217,6 @@ def _stream_images(
     if broken is not None:
         raise broken
     return last
-
-
-def _raise_if_over(message: Message) -> None:
-    """Raise `TransferFailed` if the privileged side has given up before CRIU began."""
-    if "status" in message:
-        raise TransferFailed(int(message["status"]), str(message.get("log", "")))
 
 
 def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Result]) -> Result:
@@ -264,13 +256,5 @@ def _accept(listener: socket.socket, talk: Callable[[Handshake], None]) -> None:
 
 def _turn_away(listener: socket.socket) -> None:
     """Stop waiting for a side that has not come by now."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
-
-
-@contextlib.contextmanager
-def _listener(descriptor: int | None) -> Generator[socket.socket]:
-    if descriptor is None:
-        raise HandshakeFailed("no descriptor came with the message")
-    with socket.socket(fileno=descriptor) as listener:
-        yield listener

@@ -23,7 +23,7 @@ import requests
 import structlog
 import urllib3.exceptions
 
-from gleaner.agent.messages import Way
+from gleaner.agent.messages import ReturnReason, Way
 from gleaner.agent.privileged.common import config, freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim import unsavable
@@ -328,7 +328,7 @@ class DockerRuntime(ContainerRuntime):
                 if state["Paused"]:
                     return
                 if (never := unsavable.NO_MAIN_THREAD.text) in str(error):  # the shim's words
-                    raise CannotCheckpoint(f"its first process {never}", lasts=True) from error
+                    raise CannotCheckpoint(f"its first process {never}", ReturnReason.UNSAVABLE) from error
                 if is_last:
                     raise
 
@@ -510,11 +510,7 @@ def _mount(path: str) -> docker.types.Mount:
 def _criu_version() -> str:
     """Return CRIU's version on this node, or ""; CRIU lies in a folder that is not on an ordinary user's PATH."""
     program = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
-    try:
-        text = system_programs.run([program or "criu", "--version"], within_s=_CRIU_PATIENCE_S).stdout
-    except OSError:
-        return ""
-    return next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("Version:")), "")
+    return system_programs.version_of_criu(program or "criu", within_s=_CRIU_PATIENCE_S)
 
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ folder and an image's archive. The runtime that saved a checkpoint also restores
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.agent.messages import Way
+from gleaner.agent.messages import ReturnReason, Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.core import ContainerRuntime, End, start_error
@@ -49,9 +49,21 @@ _ERRORS: Mapping[tuple[str, str], Callable[[str], Exception]] = {
     ("run", "mount"): MountMissing,
     ("import", "image"): lambda why: ImageRefused(f"the node's helper does not take the image: {why}"),
     ("pause", "ended"): ContainerExited,
-    ("pause", "checkpoint"): lambda why: CannotCheckpoint(why, lasts=True),
+    ("pause", "checkpoint"): lambda why: CannotCheckpoint(why, ReturnReason.UNSAVABLE),
 }
 """The errors for the helper's refusals, by the request and the kind of the refusal."""
+
+
+@contextmanager
+def _own_errors(do: str, what: object) -> Generator[None]:
+    """Turn the helper's refusals into the runtime's errors."""
+    try:
+        yield
+    except HelperRefusal as error:
+        if (make := _ERRORS.get((do, error.kind))) is not None:
+            raise make(str(error)) from error
+        failed = Gone if error.kind == "gone" else RuntimeFault
+        raise failed(f"cannot {do} {what}: {error}") from error
 
 
 class RuncRuntime(ContainerRuntime):
@@ -77,16 +89,8 @@ class RuncRuntime(ContainerRuntime):
         return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, bundles=settings.bundles)
 
     def _ask(self, do: str, *descriptors: int, **fields: object) -> Answer:
-        """Ask the helper. Its refusals become the runtime's errors."""
-        try:
+        with _own_errors(do, fields.get("name", fields.get("image", ""))):
             return self._helper.ask(do, *descriptors, **fields)
-        except HelperRefusal as error:
-            doing = f"cannot {do} {fields.get('name', fields.get('image', ''))}".strip()
-            if error.kind == "gone":
-                raise Gone(f"{doing}: {error}") from error
-            if (make := _ERRORS.get((do, error.kind))) is not None:
-                raise make(str(error)) from error
-            raise RuntimeFault(f"{doing}: {error}") from error
 
     def facts(self) -> RuntimeFacts:
         answer = self._ask("facts").fields
@@ -166,12 +170,8 @@ class RuncRuntime(ContainerRuntime):
         """Return None: a container's output is in its log at once."""
 
     def _wait(self, container: ContainerId) -> End | None:
-        try:
+        with _own_errors("wait", container):
             answer = self._helper.ask_until_answered("wait", name=container).fields
-        except HelperRefusal as error:
-            if error.kind == "gone":
-                raise Gone(str(error)) from error
-            raise
         if answer["exit"] is not None:
             return End(int(answer["exit"]["exit_code"]), bool(answer["exit"]["at_its_limit"]))
         if answer["ended"]:

@@ -12,7 +12,7 @@ from typing import NewType, Protocol
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
-from gleaner.agent.messages import Way
+from gleaner.agent.messages import ReturnReason, Way
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 
 ContainerId = NewType("ContainerId", str)
@@ -54,16 +54,20 @@ class CannotStart(Exception):
 class CannotCheckpoint(Exception):
     """The memory could not be saved. The message is one line that says why; the container is still there.
 
-    `lasts`: the program is the reason, so the next try will fail for the same one.
+    `why` is UNSAVABLE if each next try will fail for the same reason, and NODE_LACKS if each on this node will.
     """
 
-    def __init__(self, message: str, *, lasts: bool = False) -> None:
+    def __init__(self, message: str, why: ReturnReason = ReturnReason.SAVE_FAILED) -> None:
         super().__init__(message)
-        self.lasts = lasts
+        self.why = why
 
 
 class CannotRestore(Exception):
-    """The process did not come back from this checkpoint."""
+    """The process did not come back from this checkpoint. `why` is INCOMPATIBLE if it never will on this node."""
+
+    def __init__(self, message: str, why: ReturnReason = ReturnReason.CANNOT_RESTORE) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class ContainerExited(Exception):

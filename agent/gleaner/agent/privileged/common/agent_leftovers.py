@@ -48,11 +48,6 @@ def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
     return _remove_each(folder, owner_uid, is_dead)
 
 
-def remove_sockets(folder: str, *, owner_uid: int) -> int:
-    """Remove all sockets of a folder, and nothing else; return how many. Raises `OSError`."""
-    return _remove_each(folder, owner_uid, lambda _, facts: stat.S_ISSOCK(facts.st_mode))
-
-
 def remove_old_logs(folder: str, *, owner_uid: int, now_s: float) -> int:
     """Remove the logs of a folder to which nobody has written for long; return how many. Raises `OSError`."""
 

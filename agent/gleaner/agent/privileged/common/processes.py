@@ -139,7 +139,7 @@ def cgroup_path(pid: int, controller: str) -> str:
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             _, names, path = line.rstrip("\n").split(":", 2)
-            if controller in names.split(","):
+            if controller in names.removeprefix("name=").split(","):
                 return path
     raise FileNotFoundError(errno.ENOENT, f"process {pid} is in no cgroup of {controller or 'version 2'}")
 

@@ -17,6 +17,15 @@ from typing import NamedTuple
 from ...system.untrusted import text_of
 
 
+def version_of_criu(program: str, *, within_s: float) -> str:
+    """Return CRIU's version; "" if the program cannot be run, or does not say it."""
+    try:
+        lines = run([program, "--version"], within_s=within_s).stdout.splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Version:")), "")
+
+
 class ProgramResult(NamedTuple):
     """A program that has ended: its exit status, and what it has printed."""
 

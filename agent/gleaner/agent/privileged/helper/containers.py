@@ -53,10 +53,12 @@ class Failed(Exception):
 def facts(settings: config.Config) -> dict[str, Any]:
     """Return the versions of runc and CRIU on this node."""
     words = _output([settings.runc, "--version"]).split()
-    criu = [line.split()[-1] for line in _output([settings.criu, "--version"]).splitlines() if "ersion:" in line]
     if "version" not in words:
         raise Failed("fault", f"{settings.runc} does not work")
-    return {"runc": words[words.index("version") + 1].partition("+")[0], "criu": criu[0] if criu else ""}
+    return {
+        "runc": words[words.index("version") + 1].partition("+")[0],
+        "criu": system_programs.version_of_criu(settings.criu, within_s=_ANSWER_WITHIN_S),
+    }
 
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:

@@ -360,10 +360,7 @@ def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
 
 def _sweep(settings: config.Config) -> NoReturn:
     """Run `gleaner-helper sweep`, for the watchdog: remove the sockets and old logs of agents that are gone."""
-    try:
-        agent_leftovers.remove_all(settings, time.time())
-    except OSError as error:
-        sys.exit(str(error))
+    agent_leftovers.remove_all(settings, time.time())
     sys.exit(0)
 
 
@@ -399,7 +396,9 @@ def main() -> NoReturn:
     except config.Misconfigured as error:
         sys.exit(str(error))
     with alone:
-        _serve(settings)
+        helper = Helper(settings)
+        helper.watchdog.watch()
+        helper.serve(_listen(settings))
 
 
 def _only_one(settings: config.Config) -> IO[str]:
@@ -410,12 +409,6 @@ def _only_one(settings: config.Config) -> IO[str]:
     except BlockingIOError:
         sys.exit("another gleaner-helper runs on this node")
     return lock
-
-
-def _serve(settings: config.Config) -> NoReturn:
-    helper = Helper(settings)
-    helper.watchdog.watch()
-    helper.serve(_listen(settings))
 
 
 def _listen(settings: config.Config) -> socket.socket:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..common import bundle, request
 from ..common.request import Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
-from ..shim.own_config import socket_denials
+from ..shim.own_config import ENOSYS, denials
 
 FOLDER_IN_CONTAINER = "/job"
 INPUTS_IN_CONTAINER = "/inputs"
@@ -24,7 +24,6 @@ _PERIOD_US = 100_000
 _PIDS = 4096
 _SHM = "/dev/shm"  # noqa: S108 - the container's own
 _MIB = 2**20
-_ENOSYS = 38
 
 _MASKED = (
     *(f"/proc/{name}" for name in ("asound", "acpi", "kcore", "keys", "latency_stats", "timer_list")),
@@ -205,7 +204,7 @@ def _seccomp() -> dict[str, Any]:
         "syscalls": [
             deny(_DENIED),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
-            deny(["clone3"], error=_ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
-            *socket_denials(),
+            deny(["clone3"], error=ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
+            *denials(),
         ],
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
-from ..common import agent_leftovers, bundle, config, request
+from ..common import bundle, config, request
 from ..common.bundle import Bundle
 from ..common.disk_usage import DiskUse
 from ..common.slurm_job import Unknown
@@ -19,7 +19,6 @@ from .containers import Failed
 
 _GRACE_S = 60
 _PERIOD_S = 5.0
-_SWEEP_S = 60.0
 _FORGOTTEN_S = 600.0
 _ERRORS = (Failed, Unknown, bundle.NoSuch, OSError)
 
@@ -41,7 +40,7 @@ class Watchdog:
 
     def watch(self) -> None:
         """Start the watch, each work in its own thread: Slurm may not answer, and a count of many files takes long."""
-        works = [(self.remove_overdue, _PERIOD_S), (self.keep_limit, _PERIOD_S), (self.remove_leftovers, _SWEEP_S)]
+        works = [(self.remove_overdue, _PERIOD_S), (self.keep_limit, _PERIOD_S)]
         if self._user_jobs is not None:
             works += [(self.remove_users_overdue, _PERIOD_S), (self._user_jobs.remove_forgotten, _FORGOTTEN_S)]
         for work in works:
@@ -71,10 +70,6 @@ class Watchdog:
             return True
         container.set_label(request.LABEL_END, str(end_s))
         return False
-
-    def remove_leftovers(self) -> None:
-        """Remove the sockets and old logs of agents that are gone."""
-        agent_leftovers.remove_all(self._settings, time.time())
 
     def _remove_each(self, is_over: Callable[[Bundle, dict[str, Any]], bool]) -> None:
         for container, about in bundle.with_facts(self._settings):

@@ -100,7 +100,8 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
         if number == 10:
             return ["-o", _text(value)]
         if number == 23:
-            return ["--external", f"mnt[{_text(inner.get(1))}]:{_text(inner.get(2))}"]
+            place = _text(inner.get(1))
+            return ["--external", f"mnt[{place}]:{_of_own_cgroup(place, _text(inner.get(2)), runc_pid)}"]
         if number == 25:
             controller = f"{_text(inner.get(1))}:" if 1 in inner else ""
             return ["--cgroup-root", controller + _text(inner.get(2))]
@@ -109,6 +110,20 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
         if number == 51:  # the file with further options: ours replaces it
             return []
     raise NotUnderstood(f"runc asks CRIU for option {number}, which is not known here")
+
+
+def _of_own_cgroup(place: str, source: str, runc_pid: int) -> str:
+    """Return what is to be mounted at a place of the container: its own cgroup, where runc names that of runc itself.
+
+    In a restore, runc has put us into the container's cgroups before. In a save ours are runc's.
+    """
+    folder, _, controllers = place.rpartition("/")
+    if folder != "/sys/fs/cgroup":
+        return source
+    of_runc, own = (
+        processes.cgroup_path(pid, controllers.split(",")[0]).rstrip("/") for pid in (runc_pid, os.getpid())
+    )
+    return source[: -len(of_runc)] + own if of_runc and source.endswith(of_runc) else source
 
 
 def _text(value: Value | None) -> str:

@@ -1,4 +1,7 @@
-"""Change the configuration of a container of ours before runc reads it: its sockets, and the name of its user.
+"""Change the configuration of a container of ours before runc reads it: sockets, Landlock, its user's name.
+
+Landlock: no job has it, as CRIU would bring the processes back without their restrictions. A program that finds no
+Landlock goes on without.
 
 Sockets: seccomp rules restrict a job's sockets to UNIX, INET, INET6, and those of NETLINK that tell of routes. For
 other families the kernel would load modules that are hardly maintained (AF_ALG, TIPC, RDS, SMC and their like).
@@ -25,6 +28,8 @@ _NETLINK, _ROUTE = 16, 0
 _MOST_FAMILIES = 64
 """Linux has fewer; the filter denies what is beyond, and every number that only looks like a family in 32 bits."""
 _CALLS = ("socket", "socketpair")
+_LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
+"""The call that a program makes first, and the error that it knows (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
 """The call with which programs of i386 once made sockets; a filter cannot see its family. They have `socket`, too."""
 
@@ -39,7 +44,7 @@ def change(bundle: str, annotation: str) -> None:
         config: dict[str, Any] = untrusted.json_of(file.read())
     if annotation not in (config.get("annotations") or ()):
         return
-    restrict_sockets(config)
+    restrict_calls(config)
     user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, _USER_FILE))
     atomic.replace(names, passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
     passwd_mount = {
@@ -67,7 +72,7 @@ def passwd(uid: int, gid: int) -> str:
     )
 
 
-def socket_denials() -> list[dict[str, Any]]:
+def denials() -> list[dict[str, Any]]:
     """Return the denying rules, for a filter that lets through what it does not name.
 
     A filter cannot say "none of these": so each other family is named, and all numbers beyond.
@@ -79,11 +84,12 @@ def socket_denials() -> list[dict[str, Any]]:
         *(_deny(name, one) for name in _CALLS for one in wrong),
         *(_deny(name, _is(0, _NETLINK), no_route) for name in _CALLS),
         *(_deny(_OLD_CALL, _is(0, kind)) for kind in _OLD_KINDS),
+        _NO_LANDLOCK,
     ]
 
 
-def restrict_sockets(config: dict[str, Any]) -> None:
-    """Restrict the sockets in the configuration of a container that is about to be made.
+def restrict_calls(config: dict[str, Any]) -> None:
+    """Restrict sockets and Landlock in the configuration of a container that is about to be made.
 
     In a filter that lets through only what it names, such as Docker's, `socketcall` of i386 stays open: libseccomp
     takes a rule that allows `socket` as one for the old call too, and then no other rule can deny that. If the engine
@@ -98,16 +104,16 @@ def restrict_sockets(config: dict[str, Any]) -> None:
 
 def _restrict(default: object, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if default in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG"):
-        return [*rules, *socket_denials()]
+        return [*rules, *denials()]
     kept_rules: list[dict[str, Any]] = []
     for rule in rules:
         is_let = rule.get("action") in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG")
-        names = [name for name in rule["names"] if not (is_let and name in (*_CALLS, _OLD_CALL))]
+        names = [name for name in rule["names"] if not (is_let and name in (*_CALLS, _OLD_CALL, _LANDLOCK))]
         if names:
             kept_rules.append({**rule, "names": names})
     families = [[_is(0, family)] for family in _FAMILIES] + [[_is(0, _NETLINK), _is(2, _ROUTE)]]
     allowing = [{"names": [name], "action": "SCMP_ACT_ALLOW", "args": one} for name in _CALLS for one in families]
-    return [*kept_rules, *allowing]
+    return [*kept_rules, *allowing, _NO_LANDLOCK]
 
 
 def _is(index: int, value: int) -> dict[str, Any]:
@@ -116,3 +122,6 @@ def _is(index: int, value: int) -> dict[str, Any]:
 
 def _deny(name: str, *arguments: dict[str, Any]) -> dict[str, Any]:
     return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": 1, "args": list(arguments)}
+
+
+_NO_LANDLOCK: dict[str, Any] = {"names": [_LANDLOCK], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}

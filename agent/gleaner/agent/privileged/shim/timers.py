@@ -30,17 +30,10 @@ def start_again(init_pid: int) -> None:
     for pid in family(init_pid):
         about = f"/proc/{pid}"
         for name in os.listdir(f"{about}/fd"):
-            period = _period_of_expired(about, name)
-            if period is not None:
-                _start(pid, int(name), *period)
-
-
-def _period_of_expired(about: str, name: str) -> tuple[int, int] | None:
-    """Return the period (seconds, nanoseconds) of an expired periodic timer; None for all other files."""
-    if os.readlink(f"{about}/fd/{name}") != _LINK:
-        return None
-    with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
-        return period_of_expired(file.read())
+            if os.readlink(f"{about}/fd/{name}") == _LINK:
+                with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
+                    if (period := period_of_expired(file.read())) is not None:
+                        _start(pid, int(name), *period)
 
 
 def period_of_expired(facts: str) -> tuple[int, int] | None:

@@ -23,6 +23,7 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,6 +35,7 @@ LASTS, PASSES = "gleaner/lasts", "gleaner/passes"
 _LONGEST_PATH = 80
 _EVENTS = "anon_inode:[eventfd]"
 _DELETED = " (deleted)"
+_THREAD_FILE = re.compile(r"/proc/(?P<pid>[0-9]+)/task/(?P<tid>[0-9]+)(/|\Z)")
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_COPIES = ("/proc", "/sys")
 _NAMELESS = ("/[aio]", "/secretmem")
@@ -47,7 +49,7 @@ class Reason(NamedTuple):
     """
 
     text: str
-    lasts: bool
+    lasts: bool = True
 
 
 def log_line(reason: Reason) -> str:
@@ -149,6 +151,25 @@ def _has_semaphore(pid: int) -> bool:
     return False
 
 
+def _has_thread_file(pid: int) -> bool:
+    """Return True if a process holds a file about a thread: CRIU opens files before it has made the threads."""
+    links = (_link(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd"))
+    return any(found["pid"] != found["tid"] for found in map(_THREAD_FILE.match, links) if found)
+
+
+def _has_first_thread_timer(pid: int) -> bool:
+    """Return True if a timer signals the first thread: CRIU makes timers when that thread does not have its number."""
+    with suppress(ProcessLookupError), open(f"/proc/{pid}/timers", encoding="ascii") as file:
+        return f"notify: signal/tid.{pid}\n" in file
+    return False
+
+
+def _has_private_huge_pages(pid: int) -> bool:
+    """Return True if private memory is in huge pages: CRIU restores such memory from files alone, not from pipes."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        return any(line.endswith(" /anon_hugepage (deleted)\n") and line.split()[1].endswith("p") for line in file)
+
+
 def _link(entry: str) -> str:
     try:
         return os.readlink(entry)
@@ -160,38 +181,23 @@ def _link(entry: str) -> str:
 
 NO_MAIN_THREAD = Reason(
     "has no main thread any more, only others (pthread_exit): it can be saved if its main thread waits for them",
-    lasts=True,
 )
+_STOPPED = "is stopped (by SIGSTOP or SIGTSTP): it can be saved when that process goes on (SIGCONT) or ends"
+_TRACED = "is traced by another one, as by a debugger or strace: it can be saved when that has ended"
+_OF_MEMFD = "runs a program that is in no file (memfd): it can be saved if the program is run from a file"
+_SEMAPHORE = "holds an eventfd with EFD_SEMAPHORE, which CRIU does not keep: it can be saved without that"
+_THREAD = "holds a file about a thread open (/proc/PID/task/TID/...): it can be saved when that file is closed"
+_TIMER = "has a timer that signals its first thread (timer_create with SIGEV_THREAD_ID): it can be saved without that"
+_HUGE = "has private memory in huge pages (MAP_HUGETLB): it can be saved with shared or with ordinary memory"
 _KINDS = (
     (_has_no_main_thread, NO_MAIN_THREAD),
-    (
-        _is_stopped,
-        Reason(
-            "is stopped (by SIGSTOP or SIGTSTP): it can be saved when that process goes on (SIGCONT) or ends",
-            lasts=False,
-        ),
-    ),
-    (
-        _is_traced,
-        Reason(
-            "is traced by another one, as by a debugger or strace: it can be saved when that has ended",
-            lasts=False,
-        ),
-    ),
-    (
-        _has_no_file,
-        Reason(
-            "runs a program that is in no file (memfd): it can be saved if the program is run from a file",
-            lasts=True,
-        ),
-    ),
-    (
-        _has_semaphore,
-        Reason(
-            "holds an eventfd with EFD_SEMAPHORE, which CRIU does not keep: it can be saved without that",
-            lasts=True,
-        ),
-    ),
+    (_is_stopped, Reason(_STOPPED, lasts=False)),
+    (_is_traced, Reason(_TRACED, lasts=False)),
+    (_has_no_file, Reason(_OF_MEMFD)),
+    (_has_semaphore, Reason(_SEMAPHORE)),
+    (_has_thread_file, Reason(_THREAD)),
+    (_has_first_thread_timer, Reason(_TIMER)),
+    (_has_private_huge_pages, Reason(_HUGE)),
 )
 
 
@@ -214,13 +220,11 @@ def refused_files(init_pid: int) -> Reason | None:
                     return Reason(
                         f"it holds {shown(path)} open, which is deleted, and {shown(link)} is a symbolic link by now:"
                         " it can be saved when the job has closed the one or removed the other",
-                        lasts=True,
                     )
                 if has_other_name:
                     return Reason(
                         f"it holds {shown(path)} open, which is deleted, and the file has another name by now (a hard"
                         " link): it can be saved when the job has closed the file",
-                        lasts=True,
                     )
             for folder in _half_read(pid):
                 return Reason(
@@ -232,7 +236,6 @@ def refused_files(init_pid: int) -> Reason | None:
         if error.errno == errno.ENAMETOOLONG:
             return Reason(
                 "it has a file or folder open whose path is too long (4096 bytes): it can be saved without that",
-                lasts=True,
             )
         return Reason(f"its open files cannot be looked at, so it is not saved: {error}", lasts=False)
     return None
