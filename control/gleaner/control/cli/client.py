@@ -1,7 +1,8 @@
 """The API as seen from the command line: one method for each question, and every failure a `Failure` of one line.
 
-Only reads are repeated when the answer is lost. A submission that may have arrived is never repeated. A request that
-cannot have arrived, since there was no connection, is repeated for some seconds: perhaps control is being restarted.
+Reads are repeated when the answer is lost, and so is a submission, which carries a key by which control knows it again.
+Another write that may have arrived is never repeated. A request that cannot have arrived, since there was no
+connection, is repeated for some seconds: perhaps control is being restarted.
 """
 
 import hashlib
@@ -12,11 +13,12 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -198,7 +200,8 @@ class Control:
         self._http.close()
 
     def submit(self, submission: Submission) -> Submitted:
-        return self._write("POST", "/v1/jobs", Submitted, submission)
+        key = {"Idempotency-Key": str(uuid4())}
+        return self._write("POST", "/v1/jobs", Submitted, submission, headers=key, lost=RETRY_PAUSES_S)
 
     def jobs(self, wanted: JobFilter) -> JobList:
         return self._read("/v1/jobs", JobList, wanted.model_dump(mode="json", exclude_none=True))
@@ -377,10 +380,19 @@ class Control:
     def _read(self, path: str, shape: type[Answered], params: dict[str, Any] | None = None) -> Answered:
         return self._asked(lambda: self._ask("GET", path, shape, params=params), lost=RETRY_PAUSES_S)
 
-    def _write(self, method: str, path: str, shape: type[Answered], body: BaseModel | None = None) -> Answered:
+    def _write(
+        self,
+        method: str,
+        path: str,
+        shape: type[Answered],
+        body: BaseModel | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        lost: Sequence[float] = (),
+    ) -> Answered:
         content = None if body is None else body.model_dump_json()
-        headers = {"Content-Type": "application/json"}
-        return self._asked(lambda: self._ask(method, path, shape, content=content, headers=headers), lost=())
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        return self._asked(lambda: self._ask(method, path, shape, content=content, headers=headers), lost=lost)
 
     def _asked(self, ask: Callable[[], Answered], *, lost: Sequence[float]) -> Answered:
         """Return the answer. `lost`: the pauses before a question that may have arrived is asked again.

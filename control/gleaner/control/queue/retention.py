@@ -20,7 +20,16 @@ from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists
 
 from gleaner.control.models.tokens import Role
 from gleaner.control.models.uploads import KEEP_UPLOADS_S
-from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, uploads, web_sessions
+from gleaner.control.queue import (
+    decisions,
+    drains,
+    node_time,
+    regular_delays,
+    submission_keys,
+    tokens,
+    uploads,
+    web_sessions,
+)
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase
@@ -109,6 +118,7 @@ def _removals(
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
         ("tokens", lambda db: tokens.remove_ended(db, before_s=before_s, at_most=REMOVED)),
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
+        ("submission keys", lambda db: submission_keys.remove_old(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),

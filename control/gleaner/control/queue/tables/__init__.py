@@ -25,7 +25,14 @@ from gleaner.control.queue.tables.inputs import InputRecord, SecretRecord
 from gleaner.control.queue.tables.jobs import ANY_KIND as ANY_KIND
 from gleaner.control.queue.tables.jobs import SAVING as SAVING
 from gleaner.control.queue.tables.jobs import WAITS as WAITS
-from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneNeedRecord, LaneRecord, SpecRecord
+from gleaner.control.queue.tables.jobs import (
+    CampaignRecord,
+    JobRecord,
+    LaneNeedRecord,
+    LaneRecord,
+    SpecRecord,
+    SubmissionKeyRecord,
+)
 from gleaner.control.queue.tables.jobs import LaneKey as LaneKey
 from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
 from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
@@ -57,6 +64,7 @@ def _table(kind: type[QueueRecord]) -> Table:
 
 
 CAMPAIGN = _table(CampaignRecord)
+SUBMISSION_KEY = _table(SubmissionKeyRecord)
 SPEC = _table(SpecRecord)
 LANE = _table(LaneRecord)
 LANE_NEED = _table(LaneNeedRecord)
