@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine
 
@@ -31,6 +32,11 @@ from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
 from gleaner.control.slurm.accounted_month import AccountedMonths
 from gleaner.control.slurm.snapshot import Snapshot
+
+WEB_STEP = "web "
+"""The names of the steps of the people's door begin so."""
+LATE_S = 15.0
+"""A check of the database or the storage that takes longer has failed."""
 
 
 def seconds_since_boot() -> float:
@@ -68,11 +74,27 @@ class LoopFaults:
     """The pause between two rounds of each loop in `worked_s`."""
     failing: dict[str, str] = field(default_factory=dict[str, str])
     """The reason of the last round of each loop whose last round failed."""
+    troubles: dict[str, str] = field(default_factory=dict[str, str])
+    """What was wrong with the database, Slurm or the storage at the last round of each loop, if anything."""
 
     @property
     def now(self) -> tuple[str, ...]:
         """The names of the loops whose last round failed."""
         return tuple(sorted(self.failing.copy()))
+
+    def show(self, others: "LoopFaults") -> None:
+        """Take the entries of another program, in place of all but those of the people's door itself."""
+        pairs: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+            (self.rounds, others.rounds),
+            (self.worked_s, others.worked_s),
+            (self.every_s, others.every_s),
+            (self.failing, others.failing),
+        )
+        for mine, theirs in pairs:
+            for name in [name for name in mine.copy() if not name.startswith(WEB_STEP)]:
+                if name not in theirs:
+                    del mine[name]
+            dict.update(mine, theirs)  # a Counter's own `update` adds
 
     def note(self, step: str, reason: str) -> bool:
         """Record that a round has failed. Return True unless the round before failed for the same reason."""
@@ -155,6 +177,17 @@ class ControlState:
         """By loop, the seconds since its last good round."""
         now_s = self.steady_clock()
         return {name: max(0.0, now_s - at_s) for name, at_s in sorted(self.faults.worked_s.copy().items())}
+
+    def own_step(self, name: str) -> str:
+        """Return the name of a step of this program; the people's door shows those of the leader beside its own."""
+        return f"{WEB_STEP}{name}" if self.follows else name
+
+    def trouble(self, name: str) -> str:
+        """Return, in one line, what is wrong with the database or the storage by the last check; `ok` if nothing is."""
+        step = self.own_step(name)
+        age_s = self.loop_ages_s.get(step, 0.0)
+        hangs = f"the {name} has not answered for {age_s:.0f} s" if age_s > LATE_S else "ok"
+        return self.faults.troubles.get(step, hangs)
 
     @property
     def boundary_s(self) -> float:

@@ -85,9 +85,11 @@ class Follower:
         state.cluster, state.problem = view.cluster, view.problem
         state.entitlements, state.slurm_shares = view.entitlements, view.slurm_shares
         state.wrong_clocks, state.storage_number = view.wrong_clocks, view.storage_number
-        state.faults = LoopFaults(
-            rounds=Counter(view.failed_rounds),
-            worked_s={name: written_s - age_s for name, age_s in view.loop_ages_s.items()},
-            every_s=dict(view.loops_every_s),
-            failing=dict.fromkeys(view.failing, ""),
+        state.faults.show(
+            LoopFaults(
+                rounds=Counter(view.failed_rounds),
+                worked_s={name: written_s - age_s for name, age_s in view.loop_ages_s.items()},
+                every_s=dict(view.loops_every_s),
+                failing=dict.fromkeys(view.failing, ""),
+            )
         )

@@ -49,6 +49,7 @@ from gleaner.control.queue.tables.nodes import (
 )
 from gleaner.control.queue.tables.tokens import (
     ControlViewRecord,
+    DoorRecord,
     LeaderRecord,
     StopRecord,
     TokenRecord,
@@ -103,3 +104,4 @@ WEB_SESSION = _table(WebSessionRecord)
 LEADER = _table(LeaderRecord)
 STOP = _table(StopRecord)
 CONTROL_VIEW = _table(ControlViewRecord)
+DOOR = _table(DoorRecord)
