@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine
 
@@ -81,20 +80,6 @@ class LoopFaults:
     def now(self) -> tuple[str, ...]:
         """The names of the loops whose last round failed."""
         return tuple(sorted(self.failing.copy()))
-
-    def show(self, others: "LoopFaults") -> None:
-        """Take the entries of another program, in place of all but those of the people's door itself."""
-        pairs: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
-            (self.rounds, others.rounds),
-            (self.worked_s, others.worked_s),
-            (self.every_s, others.every_s),
-            (self.failing, others.failing),
-        )
-        for mine, theirs in pairs:
-            for name in [name for name in mine.copy() if not name.startswith(WEB_STEP)]:
-                if name not in theirs:
-                    del mine[name]
-            dict.update(mine, theirs)  # a Counter's own `update` adds
 
     def note(self, step: str, reason: str) -> bool:
         """Record that a round has failed. Return True unless the round before failed for the same reason."""

@@ -57,14 +57,9 @@ from gleaner.control.states import WAITING
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
-SubmissionKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        pattern='^"?[A-Za-z0-9._-]{16,128}"?$',
-        description="For a day, the same submission of the same user with the same key gets the same answer",
-    ),
-]
+KEY = '^"?[A-Za-z0-9._-]{16,128}"?$'
+_ABOUT_KEY = "For a day, the same submission of the same user with the same key gets the same answer"
+SubmissionKey = Annotated[str | None, Header(alias="Idempotency-Key", pattern=KEY, description=_ABOUT_KEY)]
 OUTPUT_PART = "folder.tar"
 
 

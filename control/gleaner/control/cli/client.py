@@ -13,7 +13,7 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, Self, TypeVar
@@ -200,8 +200,9 @@ class Control:
         self._http.close()
 
     def submit(self, submission: Submission) -> Submitted:
-        key = {"Idempotency-Key": str(uuid4())}
-        return self._write("POST", "/v1/jobs", Submitted, submission, headers=key, lost=RETRY_PAUSES_S)
+        given: dict[str, Any] = {"content": submission.model_dump_json()}
+        given["headers"] = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        return self._asked(lambda: self._ask("POST", "/v1/jobs", Submitted, **given), lost=RETRY_PAUSES_S)
 
     def jobs(self, wanted: JobFilter) -> JobList:
         return self._read("/v1/jobs", JobList, wanted.model_dump(mode="json", exclude_none=True))
@@ -380,19 +381,10 @@ class Control:
     def _read(self, path: str, shape: type[Answered], params: dict[str, Any] | None = None) -> Answered:
         return self._asked(lambda: self._ask("GET", path, shape, params=params), lost=RETRY_PAUSES_S)
 
-    def _write(
-        self,
-        method: str,
-        path: str,
-        shape: type[Answered],
-        body: BaseModel | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        lost: Sequence[float] = (),
-    ) -> Answered:
+    def _write(self, method: str, path: str, shape: type[Answered], body: BaseModel | None = None) -> Answered:
         content = None if body is None else body.model_dump_json()
-        headers = {"Content-Type": "application/json", **(headers or {})}
-        return self._asked(lambda: self._ask(method, path, shape, content=content, headers=headers), lost=lost)
+        headers = {"Content-Type": "application/json"}
+        return self._asked(lambda: self._ask(method, path, shape, content=content, headers=headers), lost=())
 
     def _asked(self, ask: Callable[[], Answered], *, lost: Sequence[float]) -> Answered:
         """Return the answer. `lost`: the pauses before a question that may have arrived is asked again.

@@ -1,9 +1,8 @@
 """The row in which the leader's loops leave what people ask for, packed: `control_view` makes and reads its content."""
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select
 
-from gleaner.control.queue.tables import CONTROL_VIEW, DOOR
-from gleaner.control.queue.transitions import insert_unless_there
+from gleaner.control.queue.tables import CONTROL_VIEW
 
 
 def put(db: Connection, packed: bytes, *, written_s: float) -> None:
@@ -16,9 +15,3 @@ def find(db: Connection, *, unlike_s: float | None) -> bytes | None:
     """Return the content; None if there is none, or if it was written at `unlike_s`."""
     row = db.execute(select(CONTROL_VIEW.c.packed).where(CONTROL_VIEW.c.written_s.is_distinct_from(unlike_s)))
     return row.scalar_one_or_none()
-
-
-def note_door(db: Connection, name: str, *, now_s: float) -> None:
-    """Record that this program can write."""
-    if not db.execute(update(DOOR).where(DOOR.c.name == name).values(written_s=now_s)).rowcount:
-        db.execute(insert_unless_there(db, DOOR).values(name=name, written_s=now_s))

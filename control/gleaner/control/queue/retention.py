@@ -20,19 +20,11 @@ from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists
 
 from gleaner.control.models.tokens import Role
 from gleaner.control.models.uploads import KEEP_UPLOADS_S
-from gleaner.control.queue import (
-    decisions,
-    drains,
-    node_time,
-    regular_delays,
-    submission_keys,
-    tokens,
-    uploads,
-    web_sessions,
-)
+from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, uploads, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
+from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.settings import HistorySettings, QueueSettings
 from gleaner.control.states import State
@@ -67,14 +59,8 @@ _lines_written = (
 _HAS_HISTORY = or_(
     exists().where(EVENT.c.job == JOB.c.id).correlate(JOB), exists().where(LOG.c.job == JOB.c.id).correlate(JOB)
 )
-_HAS_SURPLUS = (
-    select(EVENT.c.id)
-    .where(EVENT.c.job == JOB.c.id)
-    .offset(FIRST_EVENTS + NEWEST_EVENTS)
-    .limit(1)
-    .correlate(JOB)
-    .exists()
-)
+_EVENTS = select(EVENT.c.id).where(EVENT.c.job == JOB.c.id).correlate(JOB)
+_HAS_SURPLUS = _EVENTS.offset(FIRST_EVENTS + NEWEST_EVENTS).limit(1).exists()
 _UNUSED = and_(
     AGENT.c.phase == Phase.ENDED,
     AGENT.c.ended_s < bindparam("before_s"),
@@ -129,7 +115,7 @@ def _removals(
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
         ("tokens", lambda db: tokens.remove_ended(db, before_s=before_s, at_most=REMOVED)),
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
-        ("submission keys", lambda db: submission_keys.remove_old(db, now_s=now_s, at_most=REMOVED)),
+        ("submission keys", lambda db: remove_old_keys(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
@@ -194,13 +180,8 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, lim
     """Return the next jobs after that id."""
     ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s)
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
-    some = (
-        select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded"))
-        .where(JOB.c.id > after)
-        .order_by(JOB.c.id)
-        .limit(limit)
-    )
-    rows = db.execute(some).all()
+    some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded")).where(JOB.c.id > after)
+    rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
         last=rows[-1].id if rows else None,
         old=tuple(row.id for row in rows if row.found == "old"),

@@ -69,24 +69,15 @@ def rows(db: Connection, *, now_s: float) -> tuple[TokenRow, ...]:
     """Return the sessions that have not ended, the newest first."""
     lasts = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
     good = select(TOKEN.c.id).where(TOKEN.c.revoked_s.is_(None), lasts)
-    wanted = select(WEB_SESSION).where(
-        WEB_SESSION.c.opened_s.is_not(None),
-        WEB_SESSION.c.expires_s > now_s,
-        or_(WEB_SESSION.c.token == "", WEB_SESSION.c.token.in_(good)),
-    )
+    mine = WEB_SESSION.c
+    is_good = mine.opened_s.is_not(None) & (mine.expires_s > now_s) & or_(mine.token == "", mine.token.in_(good))
+    found = db.execute(select(mine).where(is_good).order_by(mine.opened_s.desc(), mine.hash)).mappings()
     return tuple(
-        TokenRow(
-            id=row.hash[:ID_LENGTH],
-            role=row.role,
-            name=row.name,
-            group=row.group,
-            manager=row.manager,
-            issued_s=row.opened_s,
-            expires_s=row.expires_s,
-            revoked_s=None,
-            session_of=row.token or "munge",
+        TokenRow.model_validate(
+            {**row, "id": row["hash"][:ID_LENGTH], "issued_s": row["opened_s"], "revoked_s": None}
+            | {"session_of": row["token"] or "munge"}
         )
-        for row in db.execute(wanted.order_by(WEB_SESSION.c.opened_s.desc(), WEB_SESSION.c.hash))
+        for row in found
     )
 
 

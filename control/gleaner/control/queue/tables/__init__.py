@@ -25,17 +25,11 @@ from gleaner.control.queue.tables.inputs import InputRecord, SecretRecord
 from gleaner.control.queue.tables.jobs import ANY_KIND as ANY_KIND
 from gleaner.control.queue.tables.jobs import SAVING as SAVING
 from gleaner.control.queue.tables.jobs import WAITS as WAITS
-from gleaner.control.queue.tables.jobs import (
-    CampaignRecord,
-    JobRecord,
-    LaneNeedRecord,
-    LaneRecord,
-    SpecRecord,
-    SubmissionKeyRecord,
-)
+from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneNeedRecord, LaneRecord, SpecRecord
 from gleaner.control.queue.tables.jobs import LaneKey as LaneKey
 from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
 from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
+from gleaner.control.queue.tables.jobs import SubmissionKeyRecord as SubmissionKeyRecord
 from gleaner.control.queue.tables.nodes import (
     FitRecord,
     KnownNodeRecord,
@@ -49,7 +43,6 @@ from gleaner.control.queue.tables.nodes import (
 )
 from gleaner.control.queue.tables.tokens import (
     ControlViewRecord,
-    DoorRecord,
     LeaderRecord,
     StopRecord,
     TokenRecord,
@@ -104,4 +97,3 @@ WEB_SESSION = _table(WebSessionRecord)
 LEADER = _table(LeaderRecord)
 STOP = _table(StopRecord)
 CONTROL_VIEW = _table(ControlViewRecord)
-DOOR = _table(DoorRecord)

@@ -65,11 +65,3 @@ class ControlViewRecord(QueueRecord, table=True):
     id: int = Field(default=1, primary_key=True)
     written_s: float
     packed: bytes
-
-
-class DoorRecord(QueueRecord, table=True):
-    """The last time at which a program wrote to the database only to see that it can."""
-
-    __tablename__ = "door"
-    name: str = Field(primary_key=True)
-    written_s: float
