@@ -236,7 +236,7 @@ def test_a_name_that_nobody_knows_is_not_asked_for_as_if_control_were_restarted(
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setenv("GLEANER_CLIENT__URL", "https://contrl:8642")
-    code, line = said("submit", "--image", "a", "--", "run")
+    code, line = said("hold", "1")
     assert (code, asked) == (3, ["contrl"])
     assert "Name or service not known" in line
 

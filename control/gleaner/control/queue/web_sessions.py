@@ -71,7 +71,7 @@ def rows(db: Connection, *, now_s: float) -> tuple[TokenRow, ...]:
     good = select(TOKEN.c.id).where(TOKEN.c.revoked_s.is_(None), lasts)
     mine = WEB_SESSION.c
     is_good = mine.opened_s.is_not(None) & (mine.expires_s > now_s) & or_(mine.token == "", mine.token.in_(good))
-    found = db.execute(select(mine).where(is_good).order_by(mine.opened_s.desc(), mine.hash)).mappings()
+    found = db.execute(select(WEB_SESSION).where(is_good).order_by(mine.opened_s.desc(), mine.hash)).mappings()
     return tuple(
         TokenRow.model_validate(
             {**row, "id": row["hash"][:ID_LENGTH], "issued_s": row["opened_s"], "revoked_s": None}
