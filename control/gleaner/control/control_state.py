@@ -74,7 +74,7 @@ class LoopFaults:
     failing: dict[str, str] = field(default_factory=dict[str, str])
     """The reason of the last round of each loop whose last round failed."""
     troubles: dict[str, str] = field(default_factory=dict[str, str])
-    """What was wrong with the database, Slurm or the storage at the last round of each loop, if anything."""
+    """The failure of the database, Slurm or the storage that each loop met at its last round, if any."""
 
     @property
     def now(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ def own_checks(state: ControlState) -> tuple[Loop, Loop]:
 
     def write(_now_s: float) -> None:
         with transaction(state.engine) as db:
-            leader.write_again(db)
+            leader.try_write(db)
 
     def look(_now_s: float) -> None:
         storage_number(state.settings.storage.folder)

@@ -172,7 +172,7 @@ def remove_orphans(state: ControlState) -> int:
     if old:
         with state.writing(alone=True) as db:  # whoever stores one of them has reserved it by now, or is refused
             known = _known_uploads(db)
-            uploads.begin_removals(db, [key for key in old if key not in known and key not in begun])
+            uploads.record_removals(db, [key for key in old if key not in known and key not in begun])
             begun = uploads.removals(db)
     for key in begun:  # in no transaction: a storage that hangs must hold no other writer
         state.current_term()  # raises once the term is over

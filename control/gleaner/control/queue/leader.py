@@ -127,6 +127,6 @@ def resign(db: Connection, holder: str) -> None:
     db.execute(update(LEADER).where(LEADER.c.holder == holder).values(until_s=0.0))
 
 
-def write_again(db: Connection) -> None:
+def try_write(db: Connection) -> None:
     """Write the row as it is, to see that the database takes what is written. It changes nothing, and needs no term."""
     db.execute(update(LEADER).values(until_s=LEADER.c.until_s))

@@ -62,7 +62,7 @@ def reserved(db: Connection) -> set[str]:
     return {_key(row.kind, row.group, row.content) for row in rows}
 
 
-def begin_removals(db: Connection, keys: Sequence[str]) -> None:
+def record_removals(db: Connection, keys: Sequence[str]) -> None:
     """Name keys that are about to be removed from the storage: from now on nobody can reserve them."""
     if keys:
         gone = {"kind": REMOVAL, "group": "", "size_bytes": 0, "used_s": 0.0}
