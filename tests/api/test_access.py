@@ -56,7 +56,7 @@ def test_every_call_says_whom_it_is_for(harness: ApiHarness) -> None:
 def test_health_tells_no_secrets(harness: ApiHarness) -> None:
     answer = harness.client.get("/health")
     assert answer.json() | {"version": "", "now_s": 0, "started_s": 0} == {
-        "status": "ok", "leader": True, "has_leader": True, "version": "", "queue": "ok",
+        "status": "ok", "leader": True, "has_leader": True, "version": "", "queue": "ok", "storage": "ok",
         "failing": [], "step_ages_s": {},
         "step_every_s": {}, "started_s": 0,
         "last_poll_age_s": None,

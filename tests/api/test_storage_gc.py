@@ -2,8 +2,10 @@
 
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from structlog.testing import capture_logs
 from tests.api.api_harness import ApiHarness, detail
 from tests.api.test_images import pushed
 from tests.api.test_inputs import put
+from tests.api.uploads import put_part
 from tests.made_images import MadeImage
 
 from gleaner.agent.checkpoints.draft import FolderDraft
@@ -23,6 +26,7 @@ from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, ou
 from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
+from gleaner.agent.runtime.images import image_key
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import (
     DRAFT_AGE_S,
@@ -212,6 +216,43 @@ def test_stored_images_and_inputs_without_a_row_go_after_a_day(harness: ApiHarne
     assert removed(2 * ORPHAN_AGE_S) == 1
     assert stored() == with_rows
     assert harness.state.orphans_since_s == {}
+
+
+def test_a_storage_that_hangs_while_an_old_image_goes_holds_no_agent_and_a_killed_pass_is_finished(
+    harness: ApiHarness, tmp_path: Path
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    class Hanging(FolderStorage):
+        def set_aside(self, key: str) -> None:
+            super().set_aside(key)
+            hangs.set()
+            assert goes_on.wait(60)
+            raise StorageError("killed")
+
+    image, agent = MadeImage(), harness.agent(architecture="x86_64")
+    harness.user.submit()
+    with harness.storage.draft(image_key(image.image_id)) as draft:
+        draft.publish({})
+    harness.state.storage = Hanging(tmp_path / "storage")
+    harness.state.steady_clock = lambda: 0.0
+    assert remove_orphans(harness.state) == 0
+    harness.state.steady_clock = lambda: ORPHAN_AGE_S
+    with ThreadPoolExecutor() as threads:
+        removal = threads.submit(remove_orphans, harness.state)
+        assert hangs.wait(60)
+        assert len(agent.claim()) == 1
+        content, whole = image.image_id, image.stored
+        assert "just being removed" in detail(put_part(harness.user, "images", content, whole, len(whole)), 503)
+        goes_on.set()
+        with pytest.raises(StorageError, match="killed"):
+            removal.result()
+    assert len(list((tmp_path / "storage/.broken").iterdir())) == 1
+    harness.state.storage = harness.storage
+    assert remove_orphans(harness.state) == 1
+    assert list((tmp_path / "storage/.broken").iterdir()) == []
+    pushed(harness.user, image)
+    assert remove_orphans(harness.state) == 0
 
 
 def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) -> None:

@@ -52,7 +52,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
 @contextmanager
 def server(
-    answers: Iterator[tuple[int, str] | None], *, tls: ssl.SSLContext | None = None, port: int = 0
+    answers: Iterator[tuple[int, str] | None],
+    *,
+    tls: ssl.SSLContext | None = None,
+    port: int = 0,
+    keys: list[str] | None = None,
 ) -> Generator[tuple[str, list[str]]]:
     """A server that is not Gleaner: it gives these answers in turn; None breaks the connection. Requests are noted."""
     requests: list[str] = []
@@ -60,6 +64,8 @@ def server(
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requests.append(f"{self.command} {self.path}")
+            if keys is not None:
+                keys.append(self.headers["Idempotency-Key"])
             answer = next(answers)
             if answer is None:
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -230,7 +236,7 @@ def test_a_name_that_nobody_knows_is_not_asked_for_as_if_control_were_restarted(
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setenv("GLEANER_CLIENT__URL", "https://contrl:8642")
-    code, line = said("submit", "--image", "a", "--", "run")
+    code, line = said("hold", "1")
     assert (code, asked) == (3, ["contrl"])
     assert "Name or service not known" in line
 
@@ -276,12 +282,21 @@ def test_who_waits_for_an_answer_is_told_after_five_seconds(
     ]
 
 
-def test_a_write_is_never_repeated_by_itself(token: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_writes_only_a_submission_is_repeated_by_itself_and_with_its_key(
+    token: Path, said: Said, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys: list[str] = []
     with server(repeat(None)) as (url, requests):
         monkeypatch.setenv("GLEANER_CLIENT__URL", url)
-        code, _ = said("submit", "--image", "a", "--", "run")
-    assert code == 3
-    assert requests == ["POST /v1/jobs"]
+        assert said("hold", "1")[0] == 3
+    assert requests == ["POST /v1/jobs/1/hold"]
+    with server(iter([None, (201, '{"campaign": null, "jobs": [7]}')]), keys=keys) as (url, requests):
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        assert app.run(["submit", "--image", "a", "--", "run"]) == 0
+    assert requests == ["POST /v1/jobs"] * 2
+    assert len(keys[0]) == 36
+    assert keys == [keys[0]] * 2
+    assert "7" in capsys.readouterr().out
 
 
 @pytest.mark.slow

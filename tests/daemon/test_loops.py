@@ -137,7 +137,7 @@ def test_the_settings_decide_which_loops_there_are(tmp_path: Path, settings: dic
     loops = control_loops(state, Leadership(state, this_program()), FakeCluster())
     assert {loop.name for loop in loops} == more | {
         "leader", "node history", "provisioning", "report spool", "drafts", "checkpoint gc", "rebalancer", "retention",
-        "drains", "harm meter", "view",
+        "drains", "harm meter", "view", "database", "storage",
     }  # fmt: skip
     assert loops[0].name == "leader"
 

@@ -65,6 +65,8 @@ def test_it_is_kept_off_also_where_the_lane_of_what_was_saved_there_is_known(har
 def test_once_it_is_saved_again_it_may_go_on_anywhere(harness: QueueHarness) -> None:
     job = two_agents(harness)
     ask(harness, job)
+    ask(harness, job)
+    assert [event.what for event in harness.detail(job).events].count("migrate") == 1
     harness.record_save(job, 1)
     harness.claim("two")
     tend(harness)

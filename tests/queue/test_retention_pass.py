@@ -12,7 +12,8 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.queue import decisions, logs, queries, retention
+from gleaner.control.queue import decisions, jobs, logs, queries, retention
+from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.retention import DAY_S
 from gleaner.control.queue.tables import EVENT, LOG, TOKEN, TRIMMED
@@ -79,6 +80,28 @@ def test_a_running_job_keeps_the_last_lines_of_its_log(queue: QueueHarness, stat
     assert (page.first, len(page.lines), page.lines[0], page.lines[-1]) == (4500, 2500, "line 4500", "line 6999")
     prune(state, queue.now_s)
     assert queue.look(logs.read, job, 0, 10_000) == page
+
+
+def test_of_many_events_the_first_and_the_newest_are_shown_and_kept_and_only_a_change_makes_one(
+    queue: QueueHarness, state: ControlState
+) -> None:
+    job, other = queue.job(), queue.job()
+    for priority in (*range(1, 601), 600):
+        with transaction(queue.engine) as db:
+            jobs.set_priority(db, job, priority, now_s=queue.now_s)
+    with transaction(queue.engine) as db:
+        jobs.set_priority(db, other, 1, now_s=queue.now_s)
+    shown = queue.look(queries.job_detail, job).events
+    assert [event.detail for event in shown] == [
+        "",
+        *(f"from {n} to {n + 1}" for n in (*range(49), *range(150, 600))),
+    ]
+    assert rows(queue)["event"] == 601 + 2
+    prune(state, queue.now_s)
+    assert queue.look(queries.job_detail, job).events == shown
+    assert rows(queue)["event"] == len(shown) + 2
+    prune(state, queue.now_s)
+    assert rows(queue)["event"] == len(shown) + 2
 
 
 def test_a_program_that_does_not_lead_removes_nothing(queue: QueueHarness, state: ControlState) -> None:

@@ -38,23 +38,6 @@ def test_a_code_is_good_once_and_its_session_is_of_whoever_asked_for_it(queue_en
     assert secret not in stored
 
 
-def test_a_code_is_good_for_a_minute(queue_engine: Engine) -> None:
-    with transaction(queue_engine) as db:
-        code = web_sessions.issue_code(db, Identity("admin", "root", None), now_s=START_S)
-        assert web_sessions.open_by_code(db, code, now_s=START_S + 60) is None
-
-
-def test_a_session_ends_by_itself_and_when_its_browser_says_so(queue_engine: Engine) -> None:
-    root = Identity("admin", "root", None)  # munge has vouched: there is no token
-    with transaction(queue_engine) as db:
-        one, other = (web_sessions.open_by_token(db, root, now_s=START_S) for _ in range(2))
-        web_sessions.end(db, one)
-        assert web_sessions.identify(db, one, now_s=START_S) is None
-        end_s = START_S + web_sessions.SESSION_S
-        assert web_sessions.identify(db, other, now_s=end_s - 1) is not None
-        assert web_sessions.identify(db, other, now_s=end_s) is None
-
-
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_no_code_and_no_session_outlives_the_token_behind_it(queue_engine: Engine, how: str) -> None:
     alice = _alice(queue_engine, days=1 / 24)

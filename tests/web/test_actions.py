@@ -1,5 +1,6 @@
 """Acts on the page: allowed to those to whom the API allows them, and asked for twice where they destroy."""
 
+import re
 from collections.abc import Mapping
 from html import unescape
 
@@ -176,6 +177,20 @@ def test_a_campaign_file_is_submitted(harness: ApiHarness) -> None:
     )
     one = _submitted(harness, harness.admin, "image: gleaner/pi\ngroup: atlas\nhold: true\n")
     assert one.answer.headers["location"] == "/web/jobs/4?done=submit"
+
+
+def test_a_button_that_is_clicked_twice_submits_once(harness: ApiHarness) -> None:
+    browser = browser_of(harness, harness.user)
+
+    def clicked(page: str, path: str, **fields: str) -> list[str]:
+        (key,) = re.findall('name="key" value="([0-9a-f]{32})"', browser.good(page).answer.text)
+        return [browser.send(path, key=key, **fields).answer.headers["location"] for _ in range(2)]
+
+    text = "image: gleaner/pi\n"
+    assert clicked("/web/submit", "/web/submit", campaign=text) == ["/web/jobs/1?done=submit"] * 2
+    assert clicked("/web/submit", "/web/submit", campaign=text) == ["/web/jobs/2?done=submit"] * 2
+    assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
+    assert clicked("/web/jobs/1", "/web/jobs/1/rerun") == ["/web/jobs/3?done=submit"] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Signing in: by a token or a code, for some hours, from our own pages alone, and never with a secret in an address."""
 
+import getpass
+import grp
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,7 +13,8 @@ from tests.web.web_harness import HERE, Browser, browser_of
 from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.tables import WEB_SESSION
-from gleaner.control.settings import AuditSettings
+from gleaner.control.queue.tokens import Identity
+from gleaner.control.settings import AuditSettings, MungeRule, MungeSettings
 
 
 def _code(harness: ApiHarness) -> str:
@@ -47,16 +51,16 @@ def test_the_root_leads_to_the_page_and_the_api_stays_as_it_was(harness: ApiHarn
 def test_a_code_signs_in_once(harness: ApiHarness) -> None:
     code = _code(harness)
     browser = Browser(harness)
-    answer = browser.client.post("/web/sign-in", data={"code": code}, headers=HERE)
+    answer = browser.sign_in_with(code=code)
     assert (answer.status_code, answer.headers["location"]) == (303, "/web")
     assert "alice (atlas)" in browser.good("/web").text
-    assert Browser(harness).client.post("/web/sign-in", data={"code": code}, headers=HERE).status_code == 401
+    assert Browser(harness).sign_in_with(code=code).status_code == 401
 
 
 def test_a_code_is_good_for_a_minute(harness: ApiHarness) -> None:
     code = _code(harness)
     harness.now_s += 60
-    answer = Browser(harness).client.post("/web/sign-in", data={"code": code}, headers=HERE)
+    answer = Browser(harness).sign_in_with(code=code)
     assert answer.status_code == 401
     assert "has ended" in answer.text
 
@@ -108,6 +112,45 @@ def test_a_session_ends_by_itself_with_its_token_and_when_one_signs_out(harness:
     browsers[1].good("/web")
     harness.now_s += 1
     assert browsers[1].get("/web").status == 303
+
+
+def test_a_session_lasts_while_the_rules_of_munge_give_its_rights_and_is_listed_and_ended_like_a_token(
+    harness: ApiHarness,
+) -> None:
+    me, unix_group = getpass.getuser(), grp.getgrgid(os.getgid()).gr_name
+
+    def rules(*allow: MungeRule) -> None:
+        munge = MungeSettings(allow=allow)
+        harness.state.settings = harness.state.settings.model_copy(update={"munge": munge})
+
+    def code() -> str:
+        with transaction(harness.state.engine) as db:
+            return web_sessions.issue_code(db, Identity("admin", me, None), now_s=harness.now_s)
+
+    admins = MungeRule(unix_group=unix_group, role="admin")
+    rules(admins)
+    browser, other = Browser(harness), Browser(harness)
+    for one in (browser, other):
+        assert one.sign_in_with(code=code()).status_code == 303
+    for others in ([], [MungeRule(unix_group=unix_group, group="atlas")], [MungeRule(user="eve", role="admin")]):
+        rules(*others)
+        assert browser.get("/web/drains").status == 303
+    assert Browser(harness).sign_in_with(code=code()).status_code == 401
+    rules(admins)
+    browser.good("/web/drains")
+    browser_of(harness, harness.user)
+    listed = harness.admin.get("/v1/tokens").json()
+    (alice,) = (one["id"] for one in listed if one["name"] == "alice" and not one["session_of"])
+    assert [one["session_of"] for one in listed if one["name"] == "alice"] == ["", alice]
+    assert [one["name"] for one in harness.user.get("/v1/tokens").json()] == ["alice", "alice"]
+    for session in (one["id"] for one in listed if one["session_of"] == "munge"):
+        assert harness.user.post(f"/v1/tokens/{session}/revoke").status_code == 404
+        assert harness.admin.post(f"/v1/tokens/{session}/rotate").status_code == 404
+        assert harness.admin.post(f"/v1/tokens/{session}/revoke").json()["revoked_s"] == harness.now_s
+    assert browser.get("/web").status == other.get("/web").status == 303
+    assert len(harness.admin.get("/v1/tokens").json()) == 3
+    assert harness.user.post("/v1/tokens/own/revoke").status_code == 200
+    assert [one["name"] for one in harness.admin.get("/v1/tokens").json()] == ["root"]
 
 
 def test_a_live_part_of_a_page_whose_session_has_ended_leads_to_the_form(harness: ApiHarness) -> None:

@@ -79,7 +79,11 @@ class Browser:
     def sign_in(self, caller: Caller) -> Response:
         """Send the form with somebody's token."""
         token = caller.headers["Authorization"].removeprefix("Bearer ")
-        answer: Response = self.client.post("/web/sign-in", data={"token": token}, headers=HERE)
+        return self.sign_in_with(token=token)
+
+    def sign_in_with(self, **fields: str) -> Response:
+        """Send the form."""
+        answer: Response = self.client.post("/web/sign-in", data=fields, headers=HERE)
         return answer
 
     def form_token(self) -> str:

@@ -32,6 +32,11 @@ from gleaner.control.settings import RoundSettings, Settings
 from gleaner.control.slurm.accounted_month import AccountedMonths
 from gleaner.control.slurm.snapshot import Snapshot
 
+WEB_STEP = "web "
+"""The names of the steps of the people's door begin so."""
+LATE_S = 15.0
+"""A check of the database or the storage that takes longer has failed."""
+
 
 def seconds_since_boot() -> float:
     """Return the seconds since the machine's boot, those in which it slept included.
@@ -68,6 +73,8 @@ class LoopFaults:
     """The pause between two rounds of each loop in `worked_s`."""
     failing: dict[str, str] = field(default_factory=dict[str, str])
     """The reason of the last round of each loop whose last round failed."""
+    troubles: dict[str, str] = field(default_factory=dict[str, str])
+    """The failure of the database, Slurm or the storage that each loop met at its last round, if any."""
 
     @property
     def now(self) -> tuple[str, ...]:
@@ -155,6 +162,17 @@ class ControlState:
         """By loop, the seconds since its last good round."""
         now_s = self.steady_clock()
         return {name: max(0.0, now_s - at_s) for name, at_s in sorted(self.faults.worked_s.copy().items())}
+
+    def own_step(self, name: str) -> str:
+        """Return the name of a step of this program; the people's door shows those of the leader beside its own."""
+        return f"{WEB_STEP}{name}" if self.follows else name
+
+    def trouble(self, name: str) -> str:
+        """Return, in one line, what is wrong with the database or the storage by the last check; `ok` if nothing is."""
+        step = self.own_step(name)
+        age_s = self.loop_ages_s.get(step, 0.0)
+        hangs = f"the {name} has not answered for {age_s:.0f} s" if age_s > LATE_S else "ok"
+        return self.faults.troubles.get(step, hangs)
 
     @property
     def boundary_s(self) -> float:

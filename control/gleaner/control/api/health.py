@@ -1,7 +1,7 @@
 """The health of control: the only answer that needs no token.
 
-The answer comes from memory. However many callers ask, control looks at its database for one at a time, in a thread of
-its own.
+The answer comes from memory: what hangs does not make it wait. However many callers ask, control looks at its database
+for one at a time, in a thread of its own. A step of control (`own_checks`) writes to it, and another reads the storage.
 """
 
 import asyncio
@@ -66,21 +66,25 @@ class Pulse:
         return "ok"
 
 
-@router.get("/health", responses={503: {"model": Health, "description": "The queue's database does not work"}})
+@router.get("/health", responses={503: {"model": Health, "description": "The database or the storage does not work"}})
 async def health(request: Request, response: Response) -> Health:
     """Return the health of control: it answers, leads, reaches its database, and its steps do not fail."""
     state: ControlState = request.app.state.control_state
     pulse: Pulse = request.app.state.pulse
-    queue = await pulse.queue()
-    if queue != "ok":
+    queue, storage = await pulse.queue(), state.trouble("storage")
+    if queue == "ok":
+        queue = state.trouble("database")
+    works = queue == storage == "ok"
+    if not works:
         response.status_code = 503
     failing = state.faults.now
     return Health(
-        status="ok" if queue == "ok" and not failing else "failing",
+        status="ok" if works and not failing else "failing",
         leader=state.is_leader or (state.follows and pulse.has_leader),
         has_leader=state.is_leader or pulse.has_leader,
         version=installed_version(),
         queue=queue,
+        storage=storage,
         failing=failing,
         step_ages_s=state.loop_ages_s,
         step_every_s=dict(sorted(state.faults.every_s.copy().items())),

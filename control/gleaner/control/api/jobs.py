@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, Header, HTTPException, Query
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
@@ -49,6 +49,7 @@ from gleaner.control.queue import (
     queries,
     quotas,
     relocation,
+    submission_keys,
     tokens,
 )
 from gleaner.control.states import WAITING
@@ -56,6 +57,9 @@ from gleaner.control.states import WAITING
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
+KEY = '^"?[A-Za-z0-9._-]{16,128}"?$'
+_ABOUT_KEY = "For a day, the same submission of the same user with the same key gets the same answer"
+SubmissionKey = Annotated[str | None, Header(alias="Idempotency-Key", pattern=KEY, description=_ABOUT_KEY)]
 OUTPUT_PART = "folder.tar"
 
 
@@ -104,13 +108,30 @@ def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
 
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
-def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION]) -> Submitted:
-    """Put one job into the queue, or a campaign of one job for each index."""
+def submit(
+    caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = None
+) -> Submitted:
+    """Put one job into the queue, or a campaign of one job for each index. With a key it can safely be sent again."""
     group = submission.group or caller.identity.group
     if group is None:
         raise HTTPException(422, "group: an admin's token has no group, so name the one that the job is for")
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
+    submission = submission.model_copy(update={"group": group})
+    user = f"{caller.identity.role} {caller.identity.name}"
+    with caller.writing() as db:
+        answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
+        if answer is None:
+            answer = _submit(caller, db, submission, group)
+            if key:
+                submission_keys.keep(db, user, key, answer)
+    first, last = answer.jobs[0], answer.jobs[-1]
+    which = f"jobs {first} to {last}" if len(answer.jobs) > 1 else f"job {first}"
+    caller.about.append(f"group {group}, {which}")
+    return answer
+
+
+def _submit(caller: Caller, db: Connection, submission: Submission, group: str) -> Submitted:
     state = caller.state
     wish = JobNeeds(submission.job.cpus, submission.job.most_memory_mib or submission.job.memory_mib)
     known = places(state)
@@ -125,37 +146,30 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
         )
     if why := mounts_refused(submission.job.mounts, state.settings.inputs.mounts):
         raise HTTPException(422, f"job.mounts: {why}")
-    with caller.writing() as db:
-        warning = images.check_exists(db, group, submission.job.image)
-        disk_mib = submission.job.disk_mib
-        if disk_mib is not None and disk_mib > (most_mib := queries.disk_offered(db) or disk_mib):
-            most = f"{memory_in_words(most_mib)} at most (disk_mib_per_job)"
-            raise HTTPException(
-                422, f"disk: a job may write {most} on the nodes here, found {memory_in_words(disk_mib)}"
-            )
-        if caller.group is None:  # a user's group comes from a token or a rule, so it exists
-            tokens.check_group(db, group, named=_named_groups(caller))
-        made = jobs.submit(
-            db,
-            submission,
-            group=group,
-            rules=jobs.SubmissionRules(
-                default_retries=state.settings.queue.retries,
-                nodes_memory=_nodes_memory(db, known)
-                if known
-                else {submission.job.memory_mib, wish.memory_mib},  # unknown: it may just fit
-                longest_s=longest_s,
-                quotas=state.quotas,
-                urls=state.settings.inputs.urls,
-                targets=state.settings.outputs.urls,
-                stored_bytes=state.stored.bytes_by_owner,
-            ),
-            now_s=caller.now_s,
-            submitter=caller.identity.name,
-        )
-    first, last = made.jobs[0], made.jobs[-1]
-    caller.about.append(
-        f"group {group}, jobs {first} to {last}" if len(made.jobs) > 1 else f"group {group}, job {first}"
+    warning = images.check_exists(db, group, submission.job.image)
+    disk_mib = submission.job.disk_mib
+    if disk_mib is not None and disk_mib > (most_mib := queries.disk_offered(db) or disk_mib):
+        most = f"{memory_in_words(most_mib)} at most (disk_mib_per_job)"
+        raise HTTPException(422, f"disk: a job may write {most} on the nodes here, found {memory_in_words(disk_mib)}")
+    if caller.group is None:  # a user's group comes from a token or a rule, so it exists
+        tokens.check_group(db, group, named=_named_groups(caller))
+    made = jobs.submit(
+        db,
+        submission,
+        group=group,
+        rules=jobs.SubmissionRules(
+            default_retries=state.settings.queue.retries,
+            nodes_memory=_nodes_memory(db, known)
+            if known
+            else {submission.job.memory_mib, wish.memory_mib},  # unknown: it may just fit
+            longest_s=longest_s,
+            quotas=state.quotas,
+            urls=state.settings.inputs.urls,
+            targets=state.settings.outputs.urls,
+            stored_bytes=state.stored.bytes_by_owner,
+        ),
+        now_s=caller.now_s,
+        submitter=caller.identity.name,
     )
     return made.model_copy(update={"warning": warning})
 

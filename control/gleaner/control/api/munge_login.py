@@ -133,6 +133,15 @@ def identity_of(user: str, unix_groups: Collection[str], rules: Sequence[MungeRu
     return None
 
 
+def is_vouched_for(me: Identity, rules: Sequence[MungeRule]) -> bool:
+    """Return True while the rules give this Unix user the rights that the user has had from them."""
+    try:
+        user, groups = _unix_names(pwd.getpwnam(me.name).pw_uid)
+    except (KeyError, HTTPException):
+        return False
+    return identity_of(user, groups, rules) == Identity(me.role, me.name, me.group, me.manager)
+
+
 def _unix_names(uid: int) -> tuple[str, frozenset[str]]:
     """Return the user's name and the names of the user's groups, as control's machine knows them. Raises 403."""
     try:

@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
+from gleaner.control.models.base import replaced
 from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow
-from gleaner.control.queue import tokens
+from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.errors import Unknown
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
@@ -46,19 +47,24 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
 
 @router.get("", responses=documented(422))
 def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[TokenRow]:
-    """Return the tokens that an admin has made, the newest first, without those of agents.
+    """Return the tokens that an admin has made, the newest first, without those of agents, and browsers' sessions.
 
-    A user sees only the user's own tokens.
+    A user sees only the user's own ones.
     """
     with caller.reading() as db:
         found = tokens.people_tokens(db, now_s=caller.now_s, everything=wanted.all)
+        found += web_sessions.rows(db, now_s=caller.now_s)
     return [each for each in found if _may_see(caller, each)]
 
 
 @router.post("/{token}/revoke", responses=documented(404, 409, 422))
 def revoke(caller: User, token: TokenId) -> TokenRow:
-    """End a token: within seconds it is good for nothing. Ending it again is no error."""
+    """End a token, or a session: within seconds it is good for nothing. Ending a token again is no error."""
     with caller.writing() as db:
+        for session in web_sessions.rows(db, now_s=caller.now_s):
+            if session.id == token and _may_see(caller, session):
+                web_sessions.end_listed(db, token)
+                return replaced(session, revoked_s=caller.now_s)
         return tokens.end(db, _own(caller, db, token), now_s=caller.now_s)
 
 

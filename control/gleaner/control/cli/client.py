@@ -1,7 +1,8 @@
 """The API as seen from the command line: one method for each question, and every failure a `Failure` of one line.
 
-Only reads are repeated when the answer is lost. A submission that may have arrived is never repeated. A request that
-cannot have arrived, since there was no connection, is repeated for some seconds: perhaps control is being restarted.
+Reads are repeated when the answer is lost, and so is a submission, which carries a key by which control knows it again.
+Another write that may have arrived is never repeated. A request that cannot have arrived, since there was no
+connection, is repeated for some seconds: perhaps control is being restarted.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -198,7 +200,9 @@ class Control:
         self._http.close()
 
     def submit(self, submission: Submission) -> Submitted:
-        return self._write("POST", "/v1/jobs", Submitted, submission)
+        given: dict[str, Any] = {"content": submission.model_dump_json()}
+        given["headers"] = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        return self._asked(lambda: self._ask("POST", "/v1/jobs", Submitted, **given), lost=RETRY_PAUSES_S)
 
     def jobs(self, wanted: JobFilter) -> JobList:
         return self._read("/v1/jobs", JobList, wanted.model_dump(mode="json", exclude_none=True))

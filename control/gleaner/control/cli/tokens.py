@@ -72,7 +72,7 @@ def list_tokens(
     everything: Annotated[bool, typer.Option("--all", help="Include tokens that have ended.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """List the tokens of people; a user sees only their own. Secrets are never shown again."""
+    """List people's tokens and signed-in browsers; a user sees only their own. Secrets are never shown again."""
     with connect() as control:
         found = control.tokens(everything=everything)
     return Answer(found if as_json else (_table(found),), as_json)
@@ -83,7 +83,7 @@ def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="Tokens, as `glean token list` shows them.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """End tokens: within seconds they are no longer accepted."""
+    """End tokens, or sign browsers out: within seconds they are no longer accepted."""
     wanted = [_id(each) for each in ids]
     with connect() as control:
         ended = tuple(control.revoke_token(each) for each in wanted)
@@ -120,8 +120,8 @@ def _table(rows: Sequence[TokenRow]) -> Table:
     return Table.of(
         rows,
         {
-            "TOKEN": "id", "ROLE": lambda row: "manager" if row.manager else row.role, "NAME": "name",
-            "GROUP": "group", "ISSUED": lambda row: moment(row.issued_s),
+            "TOKEN": "id", "SESSION OF": "session_of", "ROLE": lambda row: "manager" if row.manager else row.role,
+            "NAME": "name", "GROUP": "group", "ISSUED": lambda row: moment(row.issued_s),
             "EXPIRES": lambda row: moment(row.expires_s), "REVOKED": lambda row: moment(row.revoked_s),
         },
     )  # fmt: skip

@@ -7,12 +7,13 @@ its view into a row of the queue every while; `follow` puts it where the routes 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import zstandard
 from pydantic import TypeAdapter
 
 from gleaner.agent.checkpoints.storage_root import StorageNumber
-from gleaner.control.control_state import ControlState, LoopFaults
+from gleaner.control.control_state import WEB_STEP, ControlState, LoopFaults
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
 from gleaner.control.queue import control_views
 from gleaner.control.queue.database import snapshot
@@ -20,6 +21,7 @@ from gleaner.control.slurm.snapshot import Snapshot
 
 WRITE_EVERY_S = 2.0
 READ_EVERY_S = 1.0
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,16 @@ class Follower:
         state.cluster, state.problem = view.cluster, view.problem
         state.entitlements, state.slurm_shares = view.entitlements, view.slurm_shares
         state.wrong_clocks, state.storage_number = view.wrong_clocks, view.storage_number
+        mine = state.faults
         state.faults = LoopFaults(
-            rounds=Counter(view.failed_rounds),
-            worked_s={name: written_s - age_s for name, age_s in view.loop_ages_s.items()},
-            every_s=dict(view.loops_every_s),
-            failing=dict.fromkeys(view.failing, ""),
+            rounds=Counter({**view.failed_rounds, **_own(mine.rounds)}),
+            worked_s={name: written_s - age_s for name, age_s in view.loop_ages_s.items()} | _own(mine.worked_s),
+            every_s={**view.loops_every_s, **_own(mine.every_s)},
+            failing=dict.fromkeys(view.failing, "") | _own(mine.failing),
+            troubles=mine.troubles,
         )
+
+
+def _own(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the entries of the loops of the people's door itself."""
+    return {name: entry for name, entry in dict(entries).items() if name.startswith(WEB_STEP)}

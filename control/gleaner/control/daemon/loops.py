@@ -60,6 +60,10 @@ class Loop:
                 _log.warning(self.trouble, loop=self.name, reason=reason)
         else:
             state.faults.worked_s[self.name] = state.steady_clock()
+        if reason:
+            state.faults.troubles[self.name] = reason
+        else:
+            state.faults.troubles.pop(self.name, None)
         self._reason = reason
 
 

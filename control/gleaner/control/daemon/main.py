@@ -12,6 +12,7 @@ from gleaner.control.daemon.harm_meter import HarmMeter
 from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.node_history import NodeHistory
+from gleaner.control.daemon.own_checks import own_checks
 from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.daemon.report_spool import take_spooled_reports
@@ -78,6 +79,7 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
     tick_s = leadership.tick_s
     loops = [
         Loop("leader", tick_s, leadership.tick, leader_only=False),
+        *own_checks(state),
         Loop("provisioning", settings.rounds.poll_s, Provisioning(state, cluster, snapshots).step),
         Loop("report spool", tick_s, partial(take_spooled_reports, state), "reports on the storage have to wait"),
         Loop("view", WRITE_EVERY_S, partial(write_view, state), "people see what was known before"),

@@ -16,7 +16,8 @@ An archive may be deleted only if no report can ever make it count again:
 Archives of jobs and attempts that the queue does not know are left alone: a queue that was set up anew beside an old
 storage folder must not empty the folder. An image or an input is removed once it has had no row for a day, as far as
 this program has seen: it was removed, or its upload broke off. Nobody else removes one: a program that stood still, or
-whose commit had no answer, would remove what the queue knows by now.
+whose commit had no answer, would remove what the queue knows by now. The queue names what is being removed until it is
+gone, so that nobody stores the same meanwhile, and that a later pass finishes the work of a program that was killed.
 """
 
 import os
@@ -163,30 +164,33 @@ def remove_orphans(state: ControlState) -> int:
     now_s = state.steady_clock()
     stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
     with snapshot(state.engine) as db:
-        known, has_jobs = _known_uploads(db), queries.has_jobs(db)
+        known, has_jobs, begun = _known_uploads(db), queries.has_jobs(db), uploads.removals(db)
     since_s = {key: min(state.orphans_since_s.get(key, now_s), now_s) for key in stored if key not in known}
     old = [key for key, at_s in since_s.items() if at_s <= now_s - ORPHAN_AGE_S]
-    if old and (_has_jobs_of_others(state) or not (has_jobs or known)):
+    if (old or begun) and (_has_jobs_of_others(state) or not (has_jobs or known)):
         return 0
     if old:
-        with state.writing(alone=True) as db:  # whoever pushes one of them now finds it there no more, and stores it
+        with state.writing(alone=True) as db:  # whoever stores one of them has reserved it by now, or is refused
             known = _known_uploads(db)
-            old = [key for key in old if key not in known]
-            for key in old:
-                state.storage.set_aside(key)
-    for key in old:
+            uploads.record_removals(db, [key for key in old if key not in known and key not in begun])
+            begun = uploads.removals(db)
+    for key in begun:  # in no transaction: a storage that hangs must hold no other writer
+        state.current_term()  # raises once the term is over
+        state.storage.set_aside(key)
         state.storage.remove_set_aside(key)
-        del since_s[key]
+        since_s.pop(key, None)
+    if begun:
+        with state.writing() as db:
+            uploads.end_removals(db)
     state.orphans_since_s = since_s
-    return len(old)
+    return len(begun)
 
 
 def _known_uploads(db: Connection) -> set[str]:
     """Return the keys of the images and inputs that have a row, or are on their way."""
     known = {image_key(image_id) for image_id in images.stored_ids(db)}
     known |= {input_key(group, content) for group, content in inputs.stored(db)}
-    on_their_way = uploads.reserved(db)
-    return known | {image_key(one) if kind == "images" else input_key(group, one) for kind, group, one in on_their_way}
+    return known | uploads.reserved(db)
 
 
 def _has_jobs_of_others(state: ControlState) -> bool:

@@ -7,6 +7,7 @@ from gleaner.agent.privileged.common.linux import gain_no_rights
 from gleaner.control.api.app import Door
 from gleaner.control.daemon.control_view import READ_EVERY_S, Follower
 from gleaner.control.daemon.loops import JOIN_S, Loop
+from gleaner.control.daemon.own_checks import own_checks
 from gleaner.control.daemon.serving import Server, door_app, ready_state, serve
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.settings import Settings
@@ -21,7 +22,8 @@ def run(settings: Settings, *, with_parent: bool = False) -> None:
     state = ready_state(settings, follows=True)
     server = Server(door_app(state, Door.PEOPLE), settings.api, settings.api.port)
     try:
-        serve(state, [Loop("view", READ_EVERY_S, Follower(state).follow, leader_only=False)], server, Door.PEOPLE)
+        view = Loop(state.own_step("view"), READ_EVERY_S, Follower(state).follow, leader_only=False)
+        serve(state, [view, *own_checks(state)], server, Door.PEOPLE)
     finally:
         state.engine.dispose()
 

@@ -71,10 +71,12 @@ def control(look: Look) -> Finding:
         return fault(f"control does not answer at {urlsplit(url).hostname}: {error.why}", cure)
     values, ours = answer.values, installed_version()
     theirs, queue = str(values.get("version", "unknown"))[:40], str(values.get("queue", "ok"))
+    storage = str(values.get("storage", "ok"))
     return first(
         "control answers and leads",
         ("leader" not in values, fault, f"another program answers: status {answer.status}", "set control's address"),
         (queue != "ok", fault, f"control answers, and its database does not: {queue}", "look at control's log"),
+        (storage != "ok", fault, f"control answers, and its storage does not: {storage}", "look at the file server"),
         (not values.get("leader") and not values.get("has_leader"), fault, "control answers, and does not lead",
          "`glean doctor control` on its machine, and its log"),
         (not values.get("leader"), warning, "another control than this one leads", "name that one's address"),

@@ -15,6 +15,8 @@ class Health(Reply):
     version: str
     queue: str
     """`ok`, or what is wrong with the database."""
+    storage: str = "ok"
+    """`ok`, or what is wrong with the storage."""
     failing: tuple[str, ...] = ()
     """The steps of control whose last round failed by a bug; control's log says how."""
     step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])

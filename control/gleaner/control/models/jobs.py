@@ -167,6 +167,7 @@ class JobDetail(Reply):
     """The reason why the job does not run now, in one line; None unless the job waits."""
     attempts: tuple[AttemptRow, ...]
     events: tuple[EventRow, ...]
+    """The first events of the job and its newest ones; those between them are not kept."""
     checkpoints: tuple[CheckpointRow, ...]
     output_bytes: int | None
 

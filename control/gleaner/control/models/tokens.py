@@ -46,7 +46,7 @@ class TokenIssued(Reply):
     expires_s: float | None = None
 
 
-class TokenRow(Reply):
+class IssuedToken(Reply):
     """A token without its secret."""
 
     id: str
@@ -60,3 +60,10 @@ class TokenRow(Reply):
     expires_s: float | None
     """None: it does not end by itself."""
     revoked_s: float | None
+
+
+class TokenRow(IssuedToken):
+    """A token in a list; or a browser's session, which its owner and admins can end like a token."""
+
+    session_of: str = ""
+    """Of a session: the token behind it, or `munge`. Empty: it is a token."""

@@ -206,6 +206,8 @@ def _let_go(db: Connection, which: ColumnElement[bool]) -> None:
 def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: str = "") -> None:
     """Set the job's priority: the higher, the sooner it is claimed."""
     row = _incomplete(db, job, "given another priority")
+    if row.priority == priority:
+        return
     db.execute(update(JOB).where(JOB.c.id == job).values(priority=priority))
     detail = f"from {row.priority} to {priority}" + (f", by {by}" if by else "")
     record(db, job, "priority", now_s=now_s, detail=detail)

@@ -125,3 +125,8 @@ def leader(db: Connection, *, now: ColumnElement[float], locks: bool = False) ->
 def resign(db: Connection, holder: str) -> None:
     """Lead no more, so that another program may at once. Nothing happens if another leads. The epoch stays known."""
     db.execute(update(LEADER).where(LEADER.c.holder == holder).values(until_s=0.0))
+
+
+def try_write(db: Connection) -> None:
+    """Write the row as it is, to see that the database takes what is written. It changes nothing, and needs no term."""
+    db.execute(update(LEADER).values(until_s=LEADER.c.until_s))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, case, func, select, text
+from sqlalchemy import Connection, RowMapping, case, func, select, text, union_all
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import ReturnReason
@@ -43,6 +43,9 @@ from gleaner.control.queue.tables import (
 )
 from gleaner.control.queue.transitions import event_name
 from gleaner.control.states import Outcome, State, Transition
+
+FIRST_EVENTS, NEWEST_EVENTS = 50, 450
+"""The events of a job that are shown and kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,11 @@ def _not_saved_because(events: Sequence[EventRow]) -> str | None:
 
 
 def _events(db: Connection, job: int) -> Iterator[EventRow]:
-    found = select(EVENT.c.at_s, EVENT.c.what, EVENT.c.detail).where(EVENT.c.job == job).order_by(EVENT.c.id)
+    mine = select(EVENT.c.id).where(EVENT.c.job == job)
+    first = mine.order_by(EVENT.c.id).limit(FIRST_EVENTS).subquery()
+    newest = mine.order_by(EVENT.c.id.desc()).limit(NEWEST_EVENTS).subquery()
+    some = EVENT.c.id.in_(union_all(select(first), select(newest)))
+    found = select(EVENT.c.at_s, EVENT.c.what, EVENT.c.detail).where(some).order_by(EVENT.c.id)
     return (EventRow(**row) for row in db.execute(found).mappings())
 
 

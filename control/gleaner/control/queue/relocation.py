@@ -120,10 +120,12 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
     if to is not None:
         _check_room(db, job, to, mine)
     values = {"attempt": row.attempt, "from_node": mine.node, "to_node": to, "by": by}
+    asked = Relocating(job, mine.node, to, by)
+    is_news = relocation_of(db, job) != asked
     db.execute(delete(MIGRATION).where(MIGRATION.c.job == job))
     db.execute(insert(MIGRATION), {"job": job, "asked_s": now_s} | values)
-    way = Relocating(job, mine.node, to, by).way
-    record(db, job, "migrate", now_s=now_s, attempt=row.attempt, detail=f"{way}, by {by}")
+    if is_news:
+        record(db, job, "migrate", now_s=now_s, attempt=row.attempt, detail=f"{asked.way}, by {by}")
 
 
 def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:

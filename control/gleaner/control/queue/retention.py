@@ -23,6 +23,8 @@ from gleaner.control.models.uploads import KEEP_UPLOADS_S
 from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, uploads, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
+from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
+from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.settings import HistorySettings, QueueSettings
 from gleaner.control.states import State
@@ -57,6 +59,8 @@ _lines_written = (
 _HAS_HISTORY = or_(
     exists().where(EVENT.c.job == JOB.c.id).correlate(JOB), exists().where(LOG.c.job == JOB.c.id).correlate(JOB)
 )
+_EVENTS = select(EVENT.c.id).where(EVENT.c.job == JOB.c.id).correlate(JOB)
+_HAS_SURPLUS = _EVENTS.offset(FIRST_EVENTS + NEWEST_EVENTS).limit(1).exists()
 _UNUSED = and_(
     AGENT.c.phase == Phase.ENDED,
     AGENT.c.ended_s < bindparam("before_s"),
@@ -82,6 +86,8 @@ class SeenJobs:
     """The jobs that ended before the time asked for and still have events or log lines."""
     long: tuple[int, ...]
     """The other jobs that have a longer log than asked for."""
+    crowded: tuple[int, ...] = ()
+    """The jobs that have more events than are kept."""
 
 
 def remove_old_rows(
@@ -109,6 +115,7 @@ def _removals(
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
         ("tokens", lambda db: tokens.remove_ended(db, before_s=before_s, at_most=REMOVED)),
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
+        ("submission keys", lambda db: remove_old_keys(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
@@ -133,6 +140,8 @@ def _removals(
             jobs = look_at_jobs(db, after=job, before_s=before_s, lines=lines, limit=LOOKED_AT)
         yield from _trimmed(writing, jobs.long, keep=lines)
         yield from _trimmed(writing, jobs.old, keep=0)
+        for one in jobs.crowded:
+            yield from _in_batches(writing, "events", partial(remove_surplus_events, job=one, at_most=REMOVED))
         if jobs.old:
             yield from _in_batches(writing, "events", partial(remove_events, jobs=jobs.old, at_most=REMOVED))
         job = jobs.last
@@ -171,12 +180,13 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, lim
     """Return the next jobs after that id."""
     ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s)
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
-    some = select(JOB.c.id, found.label("found")).where(JOB.c.id > after).order_by(JOB.c.id).limit(limit)
-    rows = db.execute(some).all()
+    some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded")).where(JOB.c.id > after)
+    rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
         last=rows[-1].id if rows else None,
         old=tuple(row.id for row in rows if row.found == "old"),
         long=tuple(row.id for row in rows if row.found == "long"),
+        crowded=tuple(row.id for row in rows if row.crowded),
     )
 
 
@@ -191,6 +201,15 @@ def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> i
 def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
     """Remove events of these jobs. Return how many."""
     some = select(EVENT.c.id).where(EVENT.c.job.in_(jobs)).limit(at_most)
+    return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
+
+
+def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
+    """Remove events between the first and the newest ones of the job. Return how many."""
+    mine = select(EVENT.c.id).where(EVENT.c.job == job)
+    last_first = mine.order_by(EVENT.c.id).offset(FIRST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
+    newest = mine.order_by(EVENT.c.id.desc()).offset(NEWEST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
+    some = mine.where(EVENT.c.id > last_first, EVENT.c.id < newest).limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
 
 

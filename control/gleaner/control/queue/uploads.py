@@ -4,15 +4,21 @@ A group has what it is about to store, the images that it has a name for or that
 inputs. Each content counts once, and as the disk counts it. A published image is no group's.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, Subquery, and_, delete, func, insert, select, update
 from sqlalchemy.sql import ColumnElement
 
+from gleaner.agent.job.inputs import input_key
+from gleaner.agent.runtime.images import image_key
 from gleaner.control.models.images import EVERYBODY
 from gleaner.control.models.uploads import Kind
 from gleaner.control.queue import quotas
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import QueueBusy, Refused
 from gleaner.control.queue.tables import IMAGE, INPUT, JOB, SPEC, STORED_IMAGE, UPLOAD
 
+REMOVAL = "removal"
+"""The kind of the rows that name what `storage_gc` is removing, by its key."""
 FILES_BYTES = 16 * 2**10
 """The disk's cost of an archive beside its content: its folder, its manifest, the rest of the last block."""
 
@@ -22,12 +28,14 @@ def reserve(
 ) -> None:
     """Reserve room for an image or an input that the group is about to store, or keep what is reserved for it.
 
-    Raises `Refused` if the group would have more than `group_bytes`.
+    Raises `Refused` if the group would have more than `group_bytes`, and `QueueBusy` while the same is being removed.
     """
     mine = _is(kind, group, content)
     kept = update(UPLOAD).where(mine, UPLOAD.c.size_bytes == size_bytes).values(used_s=now_s)
     if db.execute(kept).rowcount:
         return
+    if _key(kind, group, content) in removals(db):
+        raise QueueBusy(f"an old {content} is just being removed from the storage: send it again in a minute")
     quotas.lock(db, group)
     has = _contents(kind, group)
     taken = select(func.count(), func.coalesce(func.sum(has.c.size_bytes), 0)).where(has.c.content != content)
@@ -48,14 +56,32 @@ def release(db: Connection, kind: Kind, group: str, content: str) -> None:
     db.execute(delete(UPLOAD).where(_is(kind, group, content)))
 
 
-def reserved(db: Connection) -> list[tuple[str, str, str]]:
-    """Return kind, group and content of all that is on its way to the storage."""
-    return [(str(row.kind), str(row.group), str(row.content)) for row in db.execute(select(UPLOAD))]
+def reserved(db: Connection) -> set[str]:
+    """Return the keys of all that is on its way to the storage."""
+    rows = db.execute(select(UPLOAD).where(UPLOAD.c.kind != REMOVAL))
+    return {_key(row.kind, row.group, row.content) for row in rows}
+
+
+def record_removals(db: Connection, keys: Sequence[str]) -> None:
+    """Name keys that are about to be removed from the storage: from now on nobody can reserve them."""
+    if keys:
+        gone = {"kind": REMOVAL, "group": "", "size_bytes": 0, "used_s": 0.0}
+        db.execute(insert(UPLOAD), [gone | {"content": key} for key in keys])
+
+
+def removals(db: Connection) -> list[str]:
+    """Return the keys whose removal has begun and not ended."""
+    return list(db.scalars(select(UPLOAD.c.content).where(UPLOAD.c.kind == REMOVAL)))
+
+
+def end_removals(db: Connection) -> None:
+    """Let others reserve again what was removed."""
+    db.execute(delete(UPLOAD).where(UPLOAD.c.kind == REMOVAL))
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
     """End the reservations that nobody has used since then. Return their number."""
-    return db.execute(delete(UPLOAD).where(UPLOAD.c.used_s < before_s)).rowcount
+    return db.execute(delete(UPLOAD).where(UPLOAD.c.used_s < before_s, UPLOAD.c.kind != REMOVAL)).rowcount
 
 
 def _contents(kind: Kind, group: str) -> Subquery:
@@ -69,6 +95,10 @@ def _contents(kind: Kind, group: str) -> Subquery:
     its = named.union(needed.where(SPEC.c.image_id.not_in(published)))
     stored = select(STORED_IMAGE.c.image_id, STORED_IMAGE.c.size_bytes)
     return reserved.union(stored.where(STORED_IMAGE.c.image_id.in_(its))).subquery()
+
+
+def _key(kind: str, group: str, content: str) -> str:
+    return image_key(content) if kind == "images" else input_key(group, content)
 
 
 def _is(kind: Kind, group: str, content: str) -> ColumnElement[bool]:

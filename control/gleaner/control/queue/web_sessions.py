@@ -1,7 +1,9 @@
 """Sessions of browsers on the web page, and the codes that sign browsers in.
 
 A code is good once and for a minute: it becomes a session, whose secret is another one. Of both only the hash is
-stored. A session ends after some hours, and at once with the token that stands behind it. The table is the same for all
+stored. A session ends after some hours, and at once with the token that stands behind it. Where munge has vouched
+instead, `web.gate` looks at each request whether the rules still give the same rights. Sessions are listed and ended
+like tokens. The table is the same for all
 control programs, so a session outlives a restart.
 """
 
@@ -9,8 +11,9 @@ import math
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
+from gleaner.control.models.tokens import TokenRow
 from gleaner.control.queue.tables import TOKEN, WEB_SESSION
-from gleaner.control.queue.tokens import Identity, digest, new_secret
+from gleaner.control.queue.tokens import ID_LENGTH, Identity, digest, new_secret
 
 CODE_S = 60.0
 SESSION_S = 12 * 3600.0
@@ -60,6 +63,27 @@ def identify(db: Connection, secret: str, *, now_s: float) -> Identity | None:
             return None
         expires_s = min(expires_s, math.inf if behind.expires_s is None else behind.expires_s)
     return Identity(row.role, row.name, row.group, row.manager, token=row.token, expires_s=expires_s)
+
+
+def rows(db: Connection, *, now_s: float) -> tuple[TokenRow, ...]:
+    """Return the sessions that have not ended, the newest first."""
+    lasts = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
+    good = select(TOKEN.c.id).where(TOKEN.c.revoked_s.is_(None), lasts)
+    mine = WEB_SESSION.c
+    is_good = mine.opened_s.is_not(None) & (mine.expires_s > now_s) & or_(mine.token == "", mine.token.in_(good))
+    found = db.execute(select(WEB_SESSION).where(is_good).order_by(mine.opened_s.desc(), mine.hash)).mappings()
+    return tuple(
+        TokenRow.model_validate(
+            {**row, "id": row["hash"][:ID_LENGTH], "issued_s": row["opened_s"], "revoked_s": None}
+            | {"session_of": row["token"] or "munge"}
+        )
+        for row in found
+    )
+
+
+def end_listed(db: Connection, session: str) -> None:
+    """End the session with this id."""
+    db.execute(delete(WEB_SESSION).where(WEB_SESSION.c.hash.startswith(session)))
 
 
 def end(db: Connection, secret: str) -> None:

@@ -4,6 +4,7 @@ An act that destroys is asked for twice: without `confirmed` in the form, the an
 """
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, HTTPException, Path, Request
@@ -62,7 +63,7 @@ def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
 
 
 @router.post("/jobs/{job}/rerun")
-def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
+def rerun_job(caller: User, job: JobPath, fields: Fields) -> Response:
     """Submit a job like one that has ended: what it runs, with the same needs."""
     detail = jobs.show(caller, job)
     if detail.job.state is not State.COMPLETE:
@@ -71,7 +72,8 @@ def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
     now["inputs"] = [one.spec for one in detail.inputs]
     if detail.spec.most_memory_mib == detail.job.memory_mib:  # it has come to need the most
         now["most_memory_mib"] = None
-    made = jobs.submit(caller, Submission(job=_model(JobSpec, detail.spec.model_dump() | now), group=detail.job.group))
+    again = Submission(job=_model(JobSpec, detail.spec.model_dump() | now), group=detail.job.group)
+    made = jobs.submit(caller, again, _key(fields))
     return _to(f"{ROOT}/jobs/{made.jobs[0]}", "submit")
 
 
@@ -115,7 +117,7 @@ def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
         wanted = campaign_file.submission(campaign_file.parse(text, "the campaign"))
     except InputError as error:
         return page(request, "submit.html", answer_status=422, campaign=text, why=str(error))
-    made = jobs.submit(caller, wanted)
+    made = jobs.submit(caller, wanted, _key(fields))
     where = f"jobs/{made.jobs[0]}" if made.campaign is None else f"campaigns/{made.campaign}"
     return _to(f"{ROOT}/{where}", "submit")
 
@@ -160,6 +162,12 @@ def _is_confirmed(fields: Mapping[str, str]) -> bool:
 
 def _question(request: Request, fields: Mapping[str, str], question: str, back: str) -> Response:
     return page(request, "confirm.html", question=question, fields=fields, back=back)
+
+
+def _key(fields: Mapping[str, str]) -> str | None:
+    """Return the key of a form, by which a second click on its button is no second submission of the same."""
+    told = f"{fields['key']} {fields.get('campaign', '')}" if fields.get("key") else ""
+    return sha256(told.encode("utf-8", "replace")).hexdigest() if told else None
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:

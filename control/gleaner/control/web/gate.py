@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gleaner.control.api.access import Caller
 from gleaner.control.api.caller_places import CallerPlaces, strangers
 from gleaner.control.api.instruments import Instruments
+from gleaner.control.api.munge_login import is_vouched_for
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
 from gleaner.control.queue.database import snapshot
@@ -86,7 +87,7 @@ class PageGate:
         identity = None
         if secret:
             host = str((scope.get("client") or ("", 0))[0])
-            identity = await self._lookups.run(lambda: self._look_up(secret), host=host)
+            identity = await self._lookups.run(lambda: owner_of(self._state, secret), host=host)
         if identity is not None:
             scope.setdefault("state", {})["caller"] = Caller(identity, self._state, self._meters)
             return None
@@ -98,9 +99,12 @@ class PageGate:
         here = path + (f"?{query}" if query else "")
         return RedirectResponse(f"{SIGN_IN}?next={quote(here, safe='')}", 303)
 
-    def _look_up(self, secret: str) -> Identity | None:
-        with snapshot(self._state.engine) as db:
-            return web_sessions.identify(db, secret, now_s=self._state.clock())
+
+def owner_of(state: ControlState, secret: str) -> Identity | None:
+    """Return the owner of a session; None if it has ended, or if what let the owner in does so no more."""
+    with snapshot(state.engine) as db:
+        me = web_sessions.identify(db, secret, now_s=state.clock())
+    return me if me is None or me.token or is_vouched_for(me, state.settings.munge.allow) else None
 
 
 def is_from_here(headers: Mapping[str, str]) -> bool:

@@ -5,6 +5,7 @@ write, it stays text.
 """
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -48,6 +49,7 @@ def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any)
         "me": caller.identity if caller else None,
         "now_s": caller.now_s if caller else None,
         "form_token": form_token(session_of(request.headers)) if caller else "",
+        "form_key": secrets.token_hex(16),
         "path": request.url.path,
         "query": {name: value for name, value in request.query_params.items() if name != "done"},
         "done": DONE.get(request.query_params.get("done", ""), ""),

@@ -18,7 +18,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity
-from gleaner.control.web.gate import ROOT, SIGN_IN, Fields, read_form
+from gleaner.control.web.gate import ROOT, SIGN_IN, Fields, owner_of, read_form
 from gleaner.control.web.rendering import page
 from gleaner.control.web.session import forget_session, session_of, set_session
 
@@ -46,11 +46,6 @@ class SignIn:
         if who.expires_s is not None and who.expires_s <= self._state.clock():
             return None
         return await run_in_threadpool(self._by_token, who)
-
-    def identity(self, secret: str) -> Identity | None:
-        """Return the owner of a session."""
-        with snapshot(self._state.engine) as db:
-            return web_sessions.identify(db, secret, now_s=self._state.clock())
 
     def _by_code(self, code: str) -> str | None:
         now_s = self._state.clock()
@@ -94,11 +89,11 @@ async def sign_in(request: Request) -> Response:
     secret = None
     if 0 < len(token or code) <= LONGEST_TOKEN:
         secret = await signing.session(token, code, host=host)
-    if secret is None:
+    state: ControlState = request.app.state.control_state
+    who = None if secret is None else await run_in_threadpool(owner_of, state, secret)
+    if secret is None or who is None:
         return page(request, "sign_in.html", answer_status=401, next=wanted, why=UNKNOWN)
-    who = await run_in_threadpool(signing.identity, secret)
-    if who is not None:  # for the audit log
-        request.state.caller = Caller(who, request.app.state.control_state, request.app.state.meters)
+    request.state.caller = Caller(who, state, request.app.state.meters)  # for the audit log
     answer = RedirectResponse(wanted, 303)
     set_session(answer, secret, is_encrypted=request.url.scheme == "https")
     return answer

@@ -29,6 +29,7 @@ from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneNee
 from gleaner.control.queue.tables.jobs import LaneKey as LaneKey
 from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
 from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
+from gleaner.control.queue.tables.jobs import SubmissionKeyRecord as SubmissionKeyRecord
 from gleaner.control.queue.tables.nodes import (
     FitRecord,
     KnownNodeRecord,
@@ -57,6 +58,7 @@ def _table(kind: type[QueueRecord]) -> Table:
 
 
 CAMPAIGN = _table(CampaignRecord)
+SUBMISSION_KEY = _table(SubmissionKeyRecord)
 SPEC = _table(SpecRecord)
 LANE = _table(LaneRecord)
 LANE_NEED = _table(LaneNeedRecord)

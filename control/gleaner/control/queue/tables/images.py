@@ -29,7 +29,7 @@ class ImageNameRecord(QueueRecord, table=True):
 
 
 class UploadRecord(QueueRecord, table=True):
-    """Room in the storage for an image or an input that a group is about to store."""
+    """Room in the storage for an image or an input that a group is about to store; or the key of one that goes."""
 
     __tablename__ = "upload"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)

@@ -8,6 +8,7 @@ from sqlmodel import Field, SQLModel
 
 from gleaner.agent.job_spec import JobSpec
 from gleaner.control.models.campaigns import KnownCampaign
+from gleaner.control.models.jobs import Submitted
 from gleaner.control.queue.tables.column_types import (
     BIG_ID,
     BY_VALUE,
@@ -35,6 +36,17 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
 
     __tablename__ = "campaign"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+
+
+class SubmissionKeyRecord(QueueRecord, table=True):
+    """The key of a submission, and the answer that the same submission gets again."""
+
+    __tablename__ = "submission_key"
+    user: str = Field(primary_key=True)
+    key: str = Field(primary_key=True)
+    digest: str  # The digest of the submission.
+    at_s: float = Field(index=True)
+    answer: Submitted | None = Field(default=None, sa_type=Document(Submitted))
 
 
 class SpecRecord(QueueRecord, table=True):

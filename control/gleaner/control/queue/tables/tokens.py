@@ -3,11 +3,11 @@
 from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
 
-from gleaner.control.models.tokens import Role, TokenRow
+from gleaner.control.models.tokens import IssuedToken, Role
 from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
 
 
-class TokenRecord(TokenRow, QueueRecord, table=True):
+class TokenRecord(IssuedToken, QueueRecord, table=True):
     """A bearer token's hash, and what it allows."""
 
     __tablename__ = "token"
@@ -27,7 +27,7 @@ class WebSessionRecord(QueueRecord, table=True):
     __tablename__ = "web_session"
     __table_args__ = (CheckConstraint("role IN ('user', 'admin')", "people_only"),)
     hash: str = Field(primary_key=True)  # The hash of the code, and then of the session's own secret.
-    token: str  # The id of the token that stands behind it; empty where munge has vouched.
+    token: str  # The id of the token that stands behind it; empty where munge has vouched, which is asked at each look.
     role: str
     name: str
     group: str | None = None
