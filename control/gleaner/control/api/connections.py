@@ -8,9 +8,10 @@ connections open cannot keep others out. A connection without progress is closed
 import asyncio
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -30,16 +31,22 @@ class Patience:
     all of the answer."""
 
 
-@dataclass(slots=True)
-class Connection:
+class Connection(socket.socket):
     """An accepted connection. Only the event loop's thread touches it."""
 
-    socket: socket.socket
-    since_s: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-    """The beginning of its silence, or of its answer."""
-    is_answered: bool = False
-    is_ended: bool = False
-    _end: asyncio.TimerHandle | None = None
+    def __init__(self, listener: "Listener", fileno: int, key: tuple[str, int]) -> None:
+        # asyncio sends small answers at once only on sockets that name TCP; else each would wait for the client's ACK
+        super().__init__(listener.family, listener.type, socket.IPPROTO_TCP, fileno)
+        self._listener = listener
+        self._key = key
+        self._end: asyncio.TimerHandle | None = None
+        self.requests = 0
+        self.turn(is_answered=False)
+
+    def turn(self, *, is_answered: bool) -> None:
+        """Record that an answer begins, or that the connection is idle from now on."""
+        self._forget()
+        (self._listener.answered if is_answered else self._listener.idle)[self._key] = self
 
     def allow(self, duration_s: float | None) -> None:
         """Hang up after this time, unless the next call comes first; None: wait without a limit."""
@@ -49,40 +56,44 @@ class Connection:
         if duration_s is not None:
             self._end = asyncio.get_running_loop().call_later(duration_s, self.hang_up)
 
-    def turn(self, *, is_answered: bool) -> None:
-        """Record that an answer begins or ends."""
-        self.is_answered, self.since_s = is_answered, asyncio.get_running_loop().time()
-
     def hang_up(self) -> None:
         """End the connection. Its transport sees that, and drops what was not sent; to close it would wait for that."""
-        self.is_ended = True
+        self._forget()
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.allow(None)
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
+        for there in (self._listener.idle, self._listener.answered):
+            if there.get(self._key) is self:
+                del there[self._key]
 
 
 class Listener(socket.socket):
     """A listening socket with a bound on its open connections."""
 
     def __init__(self, listening: socket.socket, *, at_most: int, patience: Patience) -> None:
-        # asyncio sends small answers at once only on sockets that name TCP; else each would wait for the client's ACK
-        super().__init__(listening.family, listening.type, socket.IPPROTO_TCP, listening.detach())
+        super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self._at_most = at_most
         self.patience = patience
-        self.connections: dict[tuple[str, int], Connection] = {}
-        """By the address of the client. Closed connections stay until all places are taken."""
+        self.idle: dict[tuple[str, int], Connection] = {}
+        """By the address of the client, the one that is idle longest first."""
+        self.answered: dict[tuple[str, int], Connection] = {}
+        """Those whose requests are under way."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection if there is room for it. Otherwise the oldest one makes room for the next call."""
-        if len(self.connections) >= self._at_most:
-            self.connections = {key: one for key, one in self.connections.items() if one.socket.fileno() >= 0}
-            there = [one for one in self.connections.values() if not one.is_ended]
-            if len(there) >= self._at_most:
-                min(there, key=lambda one: (one.is_answered, one.since_s)).hang_up()
-                raise BlockingIOError  # the event loop frees the place before it asks for a connection again
-        accepted, address = super().accept()
-        connection = self.connections[address[:2]] = Connection(accepted)
+        if len(self.idle) + len(self.answered) >= self._at_most:
+            next(iter((self.idle or self.answered).values())).hang_up()
+            raise BlockingIOError  # the event loop closes it before it asks for a connection again
+        fileno, address = self._accept()  # type: ignore[attr-defined]
+        connection = Connection(self, fileno, address[:2])
         connection.allow(self.patience.first_s)
-        return accepted, address
+        return connection, address
 
 
 class Timed:
@@ -95,12 +106,17 @@ class Timed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         host, port = scope["client"]
-        connection, patience = self._listener.connections[host, port], self._listener.patience
+        patience, key = self._listener.patience, (host, port)
+        connection = self._listener.idle.get(key) or self._listener.answered.get(key)
+        if connection is None:  # it was hung up on while its request was on the way
+            await Response(status_code=503)(scope, receive, send)
+            return
         scope["client"] = (host.removeprefix("::ffff:"), port)  # a socket of IPv6 names a caller by IPv4 so
         loop = asyncio.get_running_loop()
         ends_s, is_whole = loop.time() + patience.request_s, False
         connection.allow(None)
         connection.turn(is_answered=True)
+        connection.requests = this_one = connection.requests + 1
 
         async def receiving() -> Message:
             nonlocal is_whole
@@ -123,5 +139,6 @@ class Timed:
         try:
             await self._app(scope, receiving, sending)
         finally:
-            connection.turn(is_answered=False)
-            connection.allow(patience.idle_s)
+            if connection.requests == this_one and connection.fileno() >= 0:
+                connection.turn(is_answered=False)
+                connection.allow(patience.idle_s)
