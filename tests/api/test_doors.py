@@ -330,7 +330,7 @@ def test_the_example_for_nginx_bounds_bodies_and_names_the_caller(harness: ApiHa
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         own = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds) + "access_log off;"
         (tmp_path / "nginx.conf").write_text(f"daemon off; pid {tmp_path}/pid; events {{}} http {{ {own}\n{example} }}")
-        nginx = ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "log"]
+        nginx: list[str | Path] = ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "log"]
         running = subprocess.Popen(nginx, env={"PATH": NGINX})
         try:
             while not (tmp_path / "pid").exists():

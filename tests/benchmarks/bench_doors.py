@@ -14,6 +14,7 @@ import time
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 
@@ -108,7 +109,11 @@ def main() -> None:
 
 def measured(control: Control, secret: str, user: str, job: int) -> None:
     """Print how long heartbeats take without attackers, and beside them."""
-    voice = {"base_url": control.agents_address, "headers": {"Authorization": f"Bearer {secret}"}, "timeout": 60}
+    voice: dict[str, Any] = {
+        "base_url": control.agents_address,
+        "headers": {"Authorization": f"Bearer {secret}"},
+        "timeout": 60,
+    }
     registration = {"facts": FACTS, "end_s": time.time() + 3600}
     claim = {"cpus": 8, "memory_mib": 16384, "most": 1}
     with httpx.Client(**voice) as agent:

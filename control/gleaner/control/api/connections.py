@@ -90,8 +90,8 @@ class Listener(socket.socket):
         if len(self.idle) + len(self.answered) >= self._at_most:
             next(iter((self.idle or self.answered).values())).hang_up()
             raise BlockingIOError  # the event loop closes it before it asks for a connection again
-        fileno, address = self._accept()  # type: ignore[attr-defined]
-        connection = Connection(self, fileno, address[:2])
+        accepted, address = super().accept()
+        connection = Connection(self, accepted.detach(), address[:2])
         connection.allow(self.patience.first_s)
         return connection, address
 
