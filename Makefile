@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page
+.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page bench-doors
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -90,6 +90,9 @@ diagrams: venv  ## the pages and pictures of docs/ that are drawn from the code
 	@$(BIN)/python docs/diagrams.py
 	@$(BIN)/python docs/figures.py
 	@$(BIN)/python docs/settings.py
+
+bench-doors: venv  ## an agent's heartbeats beside attacks on both doors
+	@$(BIN)/python tests/benchmarks/bench_doors.py
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py

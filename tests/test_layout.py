@@ -13,7 +13,7 @@ from tests.suite.run import PARTS
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("agent", "control", "dev")
-SERVER = {"alembic", "fastapi", "httptools", "matplotlib", "prometheus-client", "psycopg", "sqlalchemy",
+SERVER = {"alembic", "fastapi", "matplotlib", "prometheus-client", "psycopg", "sqlalchemy",
           "starlette", "uvicorn"}  # fmt: skip
 REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*])?==", re.MULTILINE)
 MADE = {"demo-output", "dist", "bench-output", "test-output", "build", "__pycache__"}

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,16 +9,19 @@ from itertools import count
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi.testclient import TestClient
 from httpx import Response
+from starlette.types import ASGIApp
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published, checkpoint_key, output_key
 from gleaner.control.api.app import create_app
+from gleaner.control.api.connections import Patience
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.serving import Server
 from gleaner.control.queue import agents, tokens
 from gleaner.control.queue.database import transaction
+from gleaner.control.settings import ApiSettings
 
 START_S = 1_800_000_000.0
 SLICE = {"started_s": START_S, "restore_s": 1.5, "compute_s": 60.0, "save_s": 4.0}
@@ -154,19 +156,17 @@ class ApiHarness:
 
 
 @contextmanager
-def served(state: ControlState) -> Iterator[httpx.Client]:
-    """Yield a client of this program's API on a real port."""
-    server = uvicorn.Server(uvicorn.Config(create_app(state), port=0, log_level="critical", lifespan="off"))
-    running = threading.Thread(target=server.run)
+def served(app: ASGIApp, patience: Patience | None = None, **api: Any) -> Iterator[httpx.Client]:
+    """Yield a client of this app on a real port, at a door as control opens it."""
+    server = Server(app, ApiSettings(**api), 0, patience)
+    running = threading.Thread(target=server.run, args=("a door of a test",))
     running.start()
-    while not server.started:
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    scheme = "https" if api.get("certificate") else "http"
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as client:
+        with httpx.Client(base_url=f"{scheme}://127.0.0.1:{server.address[1]}", timeout=30, verify=False) as client:
             yield client
     finally:
-        server.should_exit = True
+        server.stop()
         running.join()
 
 

@@ -14,6 +14,7 @@ from httpx import Response
 from tests.api.api_harness import SLICE, Agent, ApiHarness, Caller, detail, served
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import retention
 from gleaner.control.queue.database import connect
@@ -50,7 +51,7 @@ def test_many_agents_at_once_run_every_job_exactly_once(
                     path = f"/v1/jobs/{job['job']}/attempts/{job['attempt']}/completed"
                     statuses[client.post(path, json={"exit_code": 0, "slice": SLICE}).status_code] += 1
 
-    with served(state) as client:
+    with served(create_app(state)) as client:
         threads = [threading.Thread(target=work, args=(client.base_url, agent)) for agent in agents]
         for thread in threads:
             thread.start()

@@ -196,10 +196,15 @@ def test_log_lines_of_all_slices_are_one_text(harness: ApiHarness) -> None:
     assert agent.report(job, attempt, "log", {"first": 0, "lines": ["one", "two\0", "\u00e9"]}).status_code == 204
     assert agent.report(job, attempt, "log", {"first": 2, "lines": ["\u00e9", "four"]}).status_code == 204
     page = harness.user.get(f"/v1/jobs/{job}/log").json()
-    assert page == {"first": 0, "lines": ["one", "two\ufffd", "\u00e9", "four"], "ended": False}
+    assert page == {"first": 0, "lines": ["one", "two\ufffd", "\u00e9", "four"], "ended": False, "next": None}
     assert harness.user.get(f"/v1/jobs/{job}/log", first=1, limit=2).json()["lines"] == ["two\ufffd", "\u00e9"]
     agent.completed(job, attempt)
-    assert harness.user.get(f"/v1/jobs/{job}/log", first=4).json() == {"first": 4, "lines": [], "ended": True}
+    assert harness.user.get(f"/v1/jobs/{job}/log", first=4).json() == {
+        "first": 4,
+        "lines": [],
+        "ended": True,
+        "next": None,
+    }
 
 
 def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) -> None:

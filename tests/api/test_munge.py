@@ -15,8 +15,8 @@ from tests.api.api_harness import ApiHarness, detail, served
 from tests.api.munge_daemon import Daemon, munge_daemon
 
 from gleaner.agent.job_spec import JobSpec
-from gleaner.control.api.caller_places import STRANGERS_AT_ONCE
-from gleaner.control.api.munge_login import Once
+from gleaner.control.api.app import create_app
+from gleaner.control.api.munge_login import THREADS, Once
 from gleaner.control.cli.client import Control
 from gleaner.control.cli.failures import NoToken
 from gleaner.control.control_state import ControlState
@@ -56,7 +56,7 @@ def proof(daemon: Daemon, method: str = "GET", target: str = "/v1/status", body:
 
 
 def test_a_user_of_the_cluster_needs_no_token(cluster: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
-    with served(cluster.state) as client:
+    with served(create_app(cluster.state)) as client:
         settings = ClientSettings(
             url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
         )
@@ -141,7 +141,7 @@ def test_rules_say_who_a_unix_user_is(harness: ApiHarness, daemon: Daemon, tmp_p
 
 def test_where_no_rule_is_set_everybody_needs_a_token(harness: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
     assert "takes no munge credentials" in detail(harness.client.get("/v1/status", headers=proof(daemon)), 401)
-    with served(harness.state) as client:
+    with served(create_app(harness.state)) as client:
         settings = ClientSettings(
             url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
         )
@@ -191,10 +191,10 @@ def test_a_new_agent_is_heard_while_munge_hangs(
     headers = proof(daemon)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=60)
-    with served(there.state) as client, ThreadPoolExecutor(STRANGERS_AT_ONCE + 2) as pool:
-        asked = [pool.submit(client.get, "/v1/status", headers=headers) for _ in range(STRANGERS_AT_ONCE + 2)]
+    with served(create_app(there.state)) as client, ThreadPoolExecutor(THREADS + 2) as pool:
+        asked = [pool.submit(client.get, "/v1/status", headers=headers) for _ in range(THREADS + 2)]
         try:
-            while len(begun.read_text()) < STRANGERS_AT_ONCE:
+            while len(begun.read_text()) < THREADS:
                 time.sleep(0.01)
             agent = harness.agent(registered=False)
             heard = client.get("/v1/tokens", headers=agent.headers, timeout=30)

@@ -7,6 +7,7 @@ import pytest
 from tests.api.api_harness import ApiHarness, detail, served
 
 from gleaner.agent.checkpoints.interface import output_key
+from gleaner.control.api.app import create_app
 
 CONTENT = os.urandom(3 * 2**20)
 
@@ -58,7 +59,7 @@ def test_a_damaged_output_never_looks_whole(harness: ApiHarness) -> None:
     whole = path.read_bytes()
     end = whole.index(CONTENT[-100:]) + 100
     path.write_bytes(whole[: end - 1] + bytes([whole[end - 1] ^ 1]) + whole[end:])
-    with served(harness.state) as client, pytest.raises(httpx.RemoteProtocolError):
+    with served(create_app(harness.state)) as client, pytest.raises(httpx.RemoteProtocolError):
         client.get(f"/v1/jobs/{job}/output", headers=harness.user.headers)
     path.unlink()
     assert "gone" in detail(harness.user.get(f"/v1/jobs/{job}/output"), 502)

@@ -1,4 +1,4 @@
-"""News by server-sent events: told when something changes, to those who may hear it, in places of their own."""
+"""News by server-sent events: told when something changes, to those who may hear it."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,8 +13,6 @@ from tests.web.web_harness import Browser, browser_of
 from gleaner.agent.messages import LogLines
 from gleaner.control.queue import logs
 from gleaner.control.queue.database import transaction
-from gleaner.control.web import gate
-from gleaner.control.web.app import with_pages
 from gleaner.control.web.gate import EVENTS
 
 LATEST_S = 60
@@ -97,26 +95,3 @@ def test_a_stream_ends_after_a_while_and_strangers_hear_nothing(
     other = browser_of(harness, harness.caller("user", "carol", "cms"))
     assert other.get(f"{EVENTS}?job={job}").status == 403
     assert Browser(harness).get(EVENTS).answer.headers["location"].startswith("/web/sign-in")
-
-
-def test_streams_have_places_of_their_own_and_take_none_of_a_page(
-    harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate, "STREAMS_AT_ONCE", 3)
-    monkeypatch.setattr(gate, "PAGES_AT_ONCE", 1)
-    browser = browser_of(harness, harness.user)
-    browser.client.app = with_pages(harness.client.app)  # type: ignore[arg-type]
-
-    async def crowd() -> tuple[int, int]:
-        listeners = [Listener(browser) for _ in range(3)]
-        tasks = [asyncio.create_task(each.listen()) for each in listeners]
-        assert [await each.status() for each in listeners] == [200] * 3
-        late, page = Listener(browser), Listener(browser, path="/web/jobs")
-        await late.listen()
-        await page.listen()
-        for each in listeners:
-            each.gone.set()
-        await asyncio.gather(*tasks)
-        return await late.status(), await page.status()
-
-    assert asyncio.run(crowd()) == (503, 200)

@@ -1,13 +1,11 @@
 """The pages, filled by a real queue: each shows what the API answers, to those whom the API answers."""
 
-import asyncio
 import hashlib
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
-from fastapi import HTTPException
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.api.api_harness import ApiHarness
@@ -16,7 +14,6 @@ from tests.web.web_harness import Browser, Shown, browser_of, markup
 
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import LogLines
-from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow, Phase
 from gleaner.control.models.decisions import DecisionKind
@@ -28,7 +25,6 @@ from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import State
 from gleaner.control.web import rendering
-from gleaner.control.web.gate import PAGES_AT_ONCE, PAGES_WAIT
 
 PAGES = (
     "/web",
@@ -195,34 +191,6 @@ def test_what_is_not_there_is_said_on_a_page(harness: ApiHarness) -> None:
         shown = browser.get(path)
         assert (shown.status, shown.answer.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
     assert browser.get("/web/jobs/seven").status == 422
-
-
-def test_few_pages_are_made_at_once_and_whoever_comes_too_late_gets_a_word() -> None:
-    inside, most = 0, 0
-
-    async def make_page(places: CallerPlaces, go: asyncio.Event) -> None:
-        nonlocal inside, most
-        async with places.one():
-            inside += 1
-            most = max(most, inside)
-            await go.wait()
-            inside -= 1
-
-    async def crowd() -> HTTPException:
-        places, go = CallerPlaces(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT, refusal="too many"), asyncio.Event()
-        waiting = [asyncio.create_task(make_page(places, go)) for _ in range(PAGES_WAIT)]
-        await asyncio.sleep(0)  # each task runs until it waits
-        with pytest.raises(HTTPException) as refused:
-            await make_page(places, go)
-        while most < PAGES_AT_ONCE:
-            await asyncio.sleep(0)
-        go.set()
-        await asyncio.gather(*waiting)
-        await make_page(places, go)
-        return refused.value
-
-    refused = asyncio.run(crowd())
-    assert (refused.status_code, refused.headers, most) == (503, {"Retry-After": "2"}, PAGES_AT_ONCE)
 
 
 def test_vendored_files_are_as_they_were_published_with_their_licence() -> None:

@@ -48,10 +48,24 @@ Flag = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
+MOST_FIELDS = 1000
+
+
+def few_fields(value: object) -> object:
+    """Complain once about too many fields, since a complaint about each of them would take seconds."""
+    same = value
+    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    parts = [cast("dict[str, object]", one) for one in (fields, *fields.values()) if isinstance(one, dict)]
+    if max(map(len, parts)) > MOST_FIELDS:
+        raise ValueError(f"more than {MOST_FIELDS} fields")
+    return same
+
+
 class Shape(BaseModel):
     """A value that people send: immutable, and an unknown field is an error, for it may be a misspelt one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _few_fields = model_validator(mode="before")(few_fields)
 
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -67,7 +81,7 @@ def _in_order(codes: tuple[int, ...]) -> tuple[int, ...]:
 
 ExitCodes = Annotated[
     tuple[Annotated[int, Field(ge=1, le=255), NUMBER], ...],
-    Field(min_length=1, max_length=1000),
+    Field(fail_fast=True, min_length=1, max_length=1000),
     AfterValidator(_in_order),
 ]
 
@@ -105,10 +119,7 @@ def _kind(one: object) -> str:
     return "url" if has_url else "stored"
 
 
-_AnyInput = Annotated[
-    Annotated[InputSpec, Tag("stored")] | Annotated[UrlInputSpec, Tag("url")],
-    Discriminator(_kind),
-]
+_AnyInput = Annotated[Annotated[InputSpec, Tag("stored")] | Annotated[UrlInputSpec, Tag("url")], Discriminator(_kind)]
 
 
 def _each_once(inputs: tuple[_AnyInput, ...]) -> tuple[_AnyInput, ...]:
@@ -119,7 +130,7 @@ def _each_once(inputs: tuple[_AnyInput, ...]) -> tuple[_AnyInput, ...]:
     return inputs
 
 
-InputSpecs = Annotated[tuple[_AnyInput, ...], Field(max_length=MOST_INPUTS), AfterValidator(_each_once)]
+InputSpecs = Annotated[tuple[_AnyInput, ...], Field(fail_fast=True, max_length=MOST_INPUTS), AfterValidator(_each_once)]
 
 
 def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,7 +139,7 @@ def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(folders))
 
 
-Mounts = Annotated[tuple[str, ...], Field(max_length=mount_folders.MOST), AfterValidator(_mountable)]
+Mounts = Annotated[tuple[str, ...], Field(fail_fast=True, max_length=mount_folders.MOST), AfterValidator(_mountable)]
 
 
 PLACES = ("campaign", "index", "job")
@@ -140,6 +151,9 @@ def _a_pattern(pattern: str) -> str:
     if why := keep_patterns.fault(pattern):
         raise PydanticCustomError("pattern", "{pattern} {why}", {"pattern": repr(pattern[:60]), "why": why})
     return pattern
+
+
+_Pattern = Annotated[str, AfterValidator(_a_pattern)]
 
 
 def _a_target(url: str) -> str:
@@ -197,7 +211,7 @@ def filled_target(url: str, *, job: int, campaign: int | None, index: int | None
 class OutputSpec(Shape):
     """The part of a job's folder that is kept as its result, and the target to which an agent copies it."""
 
-    keep: Annotated[tuple[Annotated[str, AfterValidator(_a_pattern)], ...], Field(max_length=keep_patterns.MOST)] = ()
+    keep: Annotated[tuple[_Pattern, ...], Field(fail_fast=True, max_length=keep_patterns.MOST)] = ()
     """Patterns like `*.root` or `hist/**`, in which `{index}` becomes the job's index. Empty: everything."""
     to: (
         Annotated[str, StringConstraints(max_length=allowed_urls.LONGEST_URL - 100), AfterValidator(_a_target)] | None
@@ -246,7 +260,7 @@ class JobSpec(Shape):
 
     name: Name
     image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
-    command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
+    command: Annotated[tuple[Word, ...], Field(fail_fast=True, max_length=256)] = ()
     environment: dict[Variable, Word] = Field(
         default={}, max_length=256, json_schema_extra={"additionalProperties": False}
     )

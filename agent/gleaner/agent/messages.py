@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, InputName, JobSpec, UrlInputSpec
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Digest, Flag, InputName, JobSpec, UrlInputSpec, few_fields
 from gleaner.agent.system import keep_patterns
 from gleaner.agent.system.untrusted import storable
 
@@ -98,11 +98,11 @@ class NodeFacts(Message):
     """CRIU's version, for example `4.1.1`; empty where there is none."""
     kernel: Text
     architecture: Text
-    cpu_features: Annotated[tuple[Text, ...], Field(max_length=4096)] = ()
+    cpu_features: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=4096)] = ()
     """The kernel's names of the processor's features, sorted."""
-    mounts: Annotated[tuple[Text, ...], Field(max_length=256)] = ()
+    mounts: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ()
     """The folders that jobs may mount here. A job that mounts another one is not offered to this node."""
-    fetches: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
+    fetches: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=32)] = ()
     """The schemes of the URLs from which this agent can fetch inputs. A job with an input that is still to be fetched
     from another one is not offered to it."""
     disk_mib: Mebibytes | None = None
@@ -112,9 +112,9 @@ class NodeFacts(Message):
 class NodeImages(Message):
     """The container images that jobs may run on a node; those that groups have pushed are not among them."""
 
-    names: Annotated[tuple[Text, ...], Field(max_length=MOST_IMAGES)] = ()
+    names: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=MOST_IMAGES)] = ()
     """Those that are there."""
-    brings: Annotated[tuple[Text, ...], Field(max_length=256)] = ("*",)
+    brings: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ("*",)
     """Patterns of the names of those that the node can bring when a job needs one (`system.image_names.matches`)."""
 
 
@@ -135,7 +135,7 @@ class CostSample(NamedTuple):
     took_s: Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 
 
-_Samples = Annotated[tuple[CostSample, ...], Field(max_length=100)]
+_Samples = Annotated[tuple[CostSample, ...], Field(fail_fast=True, max_length=100)]
 
 
 class NodeRates(Message):
@@ -150,7 +150,7 @@ class NodeRates(Message):
     """Their size is the checkpoint's."""
     saves_elsewhere: Count = 0
     """The number of jobs that the agents of all other nodes saved to the storage around the last boundary."""
-    errors: Annotated[tuple[Weight, ...], Field(max_length=100)] = ()
+    errors: Annotated[tuple[Weight, ...], Field(fail_fast=True, max_length=100)] = ()
     """The times that all saves of the latest agents' ends took, divided by the expected ones, the newest last."""
     late: Flag = False
     """True if a save there came too late for its agent's end, and none has been in time since."""
@@ -197,6 +197,7 @@ class Checkpoint(Message):
     size_bytes: Count
     log_lines: Count
     """The number of lines that the job had written, over all its slices, when its memory was saved."""
+    _few_fields = model_validator(mode="before")(few_fields)
     open_lines: dict[Stream, OpenLine] = {}
     """The beginnings of lines that were not at their end then. They are not counted; the next slice ends them."""
     chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
@@ -335,7 +336,7 @@ class AttemptRef(Message):
 class Heartbeat(VersionedMessage):
     """A heartbeat: the attempts that the agent still works on."""
 
-    attempts: Annotated[tuple[AttemptRef, ...], Field(max_length=4096)] = ()
+    attempts: Annotated[tuple[AttemptRef, ...], Field(fail_fast=True, max_length=4096)] = ()
     clock_ahead_s: Seconds | None = None
     """The least by which the agent's clock is ahead of control's; below 0: behind. None: not measured."""
 
@@ -481,7 +482,7 @@ class Output(Message):
 
     digest: Digest
     size_bytes: Count
-    unmatched: Annotated[tuple[Text, ...], Field(max_length=keep_patterns.MOST)] = ()
+    unmatched: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=keep_patterns.MOST)] = ()
     """The patterns of `keep` that have fitted no file."""
 
 
@@ -556,7 +557,7 @@ class LogLines(VersionedMessage):
     """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
 
     first: Annotated[int, Field(ge=0, le=2**52), NUMBER]
-    lines: tuple[LogLine, ...] = Field(max_length=10_000)
+    lines: Annotated[tuple[LogLine, ...], Field(fail_fast=True, max_length=10_000)]
 
 
 class Deregistration(VersionedMessage):

@@ -6,13 +6,13 @@ one. The fields that are exceptions say so.
 """
 
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from anyio import CapacityLimiter
 from sqlalchemy import ColumnElement, Connection, Engine
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -36,6 +36,7 @@ WEB_STEP = "web "
 """The names of the steps of the people's door begin so."""
 LATE_S = 15.0
 """A check of the database or the storage that takes longer has failed."""
+STORAGE_THREADS = 16
 
 
 def seconds_since_boot() -> float:
@@ -131,8 +132,10 @@ class ControlState:
     """A cache that the threads that answer agents and users change in place."""
     storage_number: StorageNumber = field(default_factory=StorageNumber)
     """The number of the storage folder; empty until a loop has read it."""
-    images_turn: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that adds an image or an input to the storage."""
+    storage_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(STORAGE_THREADS))
+    """The threads that touch the storage for callers."""
+    storing_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+    """The one thread that adds images and inputs to the storage."""
     orphans_since_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """By key, the stored images and inputs without a row, and the time at which `storage_gc` first saw each of them."""
     accounted: AccountedMonths = field(default_factory=AccountedMonths)

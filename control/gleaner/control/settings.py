@@ -330,11 +330,7 @@ class ApiSettings(_Table):
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The most connections at one time. Further connections are answered with 503 at once."""
-    connections_per_host: int = Field(default=256, ge=1)
-    """The most connections from one address. Set a higher number behind a proxy that all callers come through."""
-    request_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """The time from the first byte of a request to its last. After that the connection is closed."""
+    """The most connections to each door at one time. For a further one, the one that is idle longest is closed."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:

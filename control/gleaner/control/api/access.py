@@ -7,6 +7,7 @@ Each route says by the type of its `Caller` which role it needs: `Anyone`, `User
 the time of a look-up says nothing about them. No token is ever logged.
 """
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,18 +20,25 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gleaner.agent.job_spec import Name
-from gleaner.control.api.caller_places import strangers
 from gleaner.control.api.instruments import Instruments
 from gleaner.control.api.munge_login import MungeLogin
 from gleaner.control.api.problems import answer_to
 from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
+from gleaner.control.models.uploads import PART_BYTES
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity
 
 OPEN_PATH = "/health"
 LONGEST_TOKEN = 256
-LARGEST_BODY_BYTES = 8 * 2**20
+LARGEST_BODY_BYTES = 256 * 2**10
+LARGER_BODIES_BYTES = {
+    "/v1/uploads/[^/]+/[^/]+": PART_BYTES,
+    "/v1/jobs": 2 * 2**20,  # a campaign of 100,000 jobs
+    "/v1/agents/[^/]+/register": 2**20,
+    "/v1/jobs/[0-9]+/attempts/[0-9]+/log": 2 * 2**20,  # agents halve what is refused
+}
+"""By path. A wrong body of these sizes takes control less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +97,8 @@ class Gate:
         self._app = app
         self._state = state
         self._meters = meters
-        self._lookups = TokenLookup(state, strangers())
-        self._munged = MungeLogin(state.settings.munge, strangers()) if takes_munge else None
+        self._lookups = TokenLookup(state)
+        self._munged = MungeLogin(state.settings.munge) if takes_munge else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 without a known token, and 413 to a body whose declared length is too large."""
@@ -98,9 +106,7 @@ class Gate:
             headers = Headers(scope=scope)
             try:
                 identity = await self._identity(scope, headers)
-                if _is_too_large(headers.get("content-length")):
-                    raise _too_large()
-                receive = _bounded(receive)
+                receive = _bounded(receive, headers.get("content-length", "0"), scope["path"])
                 if self._munged is not None and is_munge(headers):
                     receive = await self._munged.with_its_body(headers, receive)
             except Exception as error:
@@ -110,15 +116,14 @@ class Gate:
         await self._app(scope, receive, send)
 
     async def _identity(self, scope: Scope, headers: Headers) -> Identity:
-        """Return the caller. Raises 401, or 503 if too many unknown callers wait."""
-        host = str((scope.get("client") or ("", 0))[0])
+        """Return the caller. Raises 401."""
         if self._munged is not None and is_munge(headers):
-            return await self._munged.identity(scope, headers, host=host)
+            return await self._munged.identity(scope, headers)
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret or len(secret) > LONGEST_TOKEN:
             raise _unknown()
-        identity = await self._lookups.identity(secret, host=host)
+        identity = await self._lookups.identity(secret)
         if identity is None:
             raise _unknown()
         if identity.expires_s is not None and identity.expires_s <= self._state.clock():
@@ -140,24 +145,25 @@ def _unknown() -> HTTPException:
     return _unauthorized("send a known token, as `Authorization: Bearer TOKEN`; an admin makes them with `glean token`")
 
 
-def _too_large() -> HTTPException:
-    return HTTPException(413, f"the body is larger than {LARGEST_BODY_BYTES // 2**20} MiB: send less at once")
+def largest_body(path: str) -> int:
+    """Return the largest body in bytes that a route takes."""
+    larger = (size for pattern, size in LARGER_BODIES_BYTES.items() if re.fullmatch(pattern, path))
+    return next(larger, LARGEST_BODY_BYTES)
 
 
-def _is_too_large(content_length: str | None) -> bool:
-    return content_length is not None and (not content_length.isdecimal() or int(content_length) > LARGEST_BODY_BYTES)
-
-
-def _bounded(receive: Receive) -> Receive:
-    """Return the body, which raises once it is larger than a client without `Content-Length` may send."""
-    seen_bytes = 0
+def _bounded(receive: Receive, declared: str, path: str) -> Receive:
+    """Return the body. It raises 413 once it is larger than the route takes; a declared length raises at once."""
+    most_bytes, seen_bytes = largest_body(path), 0
+    too_large = HTTPException(413, f"the body is larger than {most_bytes // 2**10} KiB: send less at once")
+    if not declared.isdecimal() or int(declared) > most_bytes:
+        raise too_large
 
     async def receiving() -> Message:
         nonlocal seen_bytes
         message = await receive()
         seen_bytes += len(message.get("body", b""))
-        if seen_bytes > LARGEST_BODY_BYTES:
-            raise _too_large()
+        if seen_bytes > most_bytes:
+            raise too_large
         return message
 
     return receiving

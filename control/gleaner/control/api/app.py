@@ -29,7 +29,6 @@ from gleaner.control.api import (
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
-from gleaner.control.api.caller_places import storers
 from gleaner.control.api.instruments import Instruments, Stopwatch
 from gleaner.control.api.request_ids import RequestIds
 from gleaner.control.control_state import ControlState
@@ -80,7 +79,6 @@ def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> Fa
     meters = Instruments()
     app.state.control_state = state
     app.state.meters = meters
-    app.state.storers = storers()
     app.state.pulse = health.Pulse(state)
     # The middleware that is added last is the outermost.
     app.add_middleware(Gate, state=state, meters=meters, takes_munge=Door.PEOPLE in doors)

@@ -21,8 +21,8 @@ from gleaner.agent.messages import (
 )
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
-from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
+from gleaner.control.api.storage_threads import READS_STORAGE
 from gleaner.control.queue import attempt_reports, attempts, inputs, queries
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.errors import Refused
@@ -83,7 +83,8 @@ def returned(
     _take(caller, job, attempt, report, verb="return")
 
 
-@router.post("/input", dependencies=[IN_TURN], responses=documented(404, 409, 413, 422, 502))
+@router.post("/input", responses=documented(404, 409, 413, 422, 502))
+@READS_STORAGE
 def fix_input(
     caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: Annotated[InputFetched, examples.A_FETCHED_INPUT]
 ) -> InputFixed:

@@ -13,8 +13,8 @@ from gleaner.agent.system import image_archive, tar_pack
 from gleaner.agent.system.tar_policy import Hostile
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
-from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
+from gleaner.control.api.storage_threads import STORES
 from gleaner.control.api.uploads import Group, Upload, group_of, store, whole_digest
 from gleaner.control.models.base import replaced
 from gleaner.control.models.images import (
@@ -60,7 +60,7 @@ def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
         return published[0] if published else images.row(db, whose, image)
 
 
-@router.delete("/{image}", dependencies=[IN_TURN], responses=documented(404, 409, 422))
+@router.delete("/{image}", responses=documented(404, 409, 422))
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
     whose = group_of(caller, group)
@@ -72,7 +72,7 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     return found
 
 
-@router.post("/{image}/publish", dependencies=[IN_TURN], responses=documented(404, 422))
+@router.post("/{image}/publish", responses=documented(404, 422))
 def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
     whose = group_of(caller, group)
@@ -82,7 +82,7 @@ def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     return found
 
 
-@router.post("/{image}/unpublish", dependencies=[IN_TURN], responses=documented(404, 409, 422))
+@router.post("/{image}/unpublish", responses=documented(404, 409, 422))
 def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
     """Take an image back that was published. Refused while a job that has not ended needs it."""
     with caller.writing() as db:
@@ -92,12 +92,13 @@ def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
     return found
 
 
-@router.post("", status_code=201, dependencies=[IN_TURN], responses=documented(409, 413, 422, 502))
+@router.post("", status_code=201, responses=documented(409, 413, 422, 502))
+@STORES
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
     """Store an image that was sent whole, and give it its name in the group."""
     state, sent = caller.state, Upload(caller, "images", pushed.image_id, pushed.group, pushed.size_bytes)
     name, key, registries = tagged(pushed.name), image_key(pushed.image_id), state.settings.images.registries
-    with state.images_turn, sent.opened() as file:
+    with sent.opened() as file:
         if pushed.registry_image and (why := registry_refusal(pushed.registry_image, registries)):
             raise HTTPException(403, why)
         image = _image(file, pushed.image_id)

@@ -13,8 +13,8 @@ from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.inputs import INPUT_PART, input_key
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
-from gleaner.control.api.caller_places import IN_TURN
 from gleaner.control.api.problems import documented
+from gleaner.control.api.storage_threads import READS_STORAGE, STORES
 from gleaner.control.api.uploads import Upload, chunks_of, group_of, store, whole_digest
 from gleaner.control.models.base import replaced
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
@@ -25,6 +25,7 @@ router = APIRouter(prefix="/v1/inputs", tags=["inputs"])
 
 
 @router.post("/missing", responses=documented(413, 422))
+@READS_STORAGE
 def missing(caller: User, wanted: Annotated[InputList, examples.AN_INPUT_LIST]) -> InputMissing:
     """Return the inputs that the group has not stored. Those that it has count as used now."""
     group = group_of(caller, wanted.group)
@@ -41,24 +42,24 @@ def _is_there(caller: Caller, key: str, digest: str) -> bool:
         return False
 
 
-@router.post("", status_code=201, dependencies=[IN_TURN], responses=documented(409, 413, 422, 502))
+@router.post("", status_code=201, responses=documented(409, 413, 422, 502))
+@STORES
 def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow:
     """Store an input that was sent whole."""
     state, sent = caller.state, Upload(caller, "inputs", given.content, given.group, given.size_bytes)
     key = input_key(sent.group, given.content)
     row = InputRow(content=given.content, group=sent.group, size_bytes=given.size_bytes, used_s=caller.now_s)
-    with state.images_turn:
-        with caller.writing() as db:
-            stored = inputs.use(db, sent.group, [given.content], now_s=caller.now_s).get(given.content)
-        whole = whole_digest(state.storage, key, INPUT_PART)
-        if stored is not None and whole == stored.digest:
-            sent.remove()
-            return replaced(row, size_bytes=stored.size_bytes)  # another user of the group was faster
-        with sent.opened() as file:
-            digest = store(state.storage, key, INPUT_PART, _checked(file, given), whole=whole)
-            with caller.writing() as db:
-                inputs.put(db, row, digest=digest)
+    with caller.writing() as db:
+        stored = inputs.use(db, sent.group, [given.content], now_s=caller.now_s).get(given.content)
+    whole = whole_digest(state.storage, key, INPUT_PART)
+    if stored is not None and whole == stored.digest:
         sent.remove()
+        return replaced(row, size_bytes=stored.size_bytes)  # another user of the group was faster
+    with sent.opened() as file:
+        digest = store(state.storage, key, INPUT_PART, _checked(file, given), whole=whole)
+        with caller.writing() as db:
+            inputs.put(db, row, digest=digest)
+    sent.remove()
     caller.about.append(f"group {sent.group}, input {given.content}")
     return row
 

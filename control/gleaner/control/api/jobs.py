@@ -19,6 +19,7 @@ from gleaner.agent.messages import ReturnReason
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
+from gleaner.control.api.storage_threads import READS_STORAGE, read_on
 from gleaner.control.api.waiting_context import places, surroundings
 from gleaner.control.models.jobs import (
     Change,
@@ -301,6 +302,7 @@ def log(
         }
     },
 )
+@READS_STORAGE
 def output(caller: User, job: JobPath) -> StreamingResponse:
     """Return the folder that the job left. The archive is whole only if all `Content-Length` bytes have arrived."""
     with caller.reading() as db:
@@ -313,7 +315,7 @@ def output(caller: User, job: JobPath) -> StreamingResponse:
     if part is None:
         raise ArchiveBroken(f"the output of job {job} has no part {OUTPUT_PART}")
     return StreamingResponse(
-        _begun(archive.read(OUTPUT_PART)),
+        read_on(caller, _begun(archive.read(OUTPUT_PART))),
         media_type="application/x-tar",
         headers={
             "Content-Length": str(part.size_bytes),

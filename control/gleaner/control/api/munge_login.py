@@ -16,11 +16,12 @@ import re
 import threading
 from collections.abc import Collection, Sequence
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
-from gleaner.control.api.caller_places import CallerPlaces
 from gleaner.control.queue.tokens import Identity
 from gleaner.control.settings import MungeRule, MungeSettings
 from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, payload_of
@@ -31,6 +32,8 @@ SKEW_S = 5
 REMEMBERED_AT_MOST = 10_000
 """So many credentials of each user are remembered."""
 LONGEST_CREDENTIAL = 4096
+THREADS = 4
+"""So many wait for munge at once; one that hangs keeps no other route waiting."""
 
 _PROOF = re.compile("([0-9a-f]{32}) ([0-9a-f]{64})")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -62,12 +65,12 @@ class Once:
 class MungeLogin:
     """The caller, as munge names it."""
 
-    def __init__(self, settings: MungeSettings, strangers: CallerPlaces) -> None:
+    def __init__(self, settings: MungeSettings) -> None:
         self._settings = settings
-        self._strangers = strangers
+        self._threads = CapacityLimiter(THREADS)
         self._once = Once()
 
-    async def identity(self, scope: Scope, headers: Headers, *, host: str) -> Identity:
+    async def identity(self, scope: Scope, headers: Headers) -> Identity:
         """Return the caller. Raises 401, 403 for a user whom no rule admits, or 503."""
         if not self._settings.allow:
             raise _unauthorized("control takes no munge credentials here: ask an admin for a token")
@@ -80,7 +83,7 @@ class MungeLogin:
             target += f"?{query}"
         nonce, digest = proof.groups()
         payload = payload_of(method=scope["method"], target=target, body_digest=digest, nonce=nonce)
-        return await self._strangers.run(lambda: self._proven(credential, payload), host=host)
+        return await run_sync(self._proven, credential, payload, limiter=self._threads)
 
     def _proven(self, credential: str, payload: str) -> Identity:
         try:

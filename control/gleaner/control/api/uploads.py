@@ -21,6 +21,7 @@ from gleaner.agent.system.openat import CHUNK_BYTES
 from gleaner.agent.system.tar_policy import Hostile
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
+from gleaner.control.api.storage_threads import READS_STORAGE
 from gleaner.control.models.uploads import MOST_BYTES, PART_BYTES, UPLOADS, Kind, Uploaded
 from gleaner.control.queue import uploads
 from gleaner.control.queue.errors import Invalid, Refused
@@ -46,6 +47,7 @@ def group_of(caller: Caller, named: str | None) -> str:
 
 
 @router.put("/{kind}/{content}", responses=documented(409, 413, 422, 502))
+@READS_STORAGE
 def put_part(
     caller: User,
     kind: Kind,

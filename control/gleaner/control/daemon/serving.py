@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.control.api.app import Door, create_app
-from gleaner.control.api.http_protocol import BoundedHead
+from gleaner.control.api.connections import Listener, Patience, Timed
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon import logs
 from gleaner.control.daemon.loops import JOIN_S, Loop, LoopThreads
@@ -63,30 +63,31 @@ def door_app(state: ControlState, door: Door) -> ASGIApp:
 class Server:
     """A server whose socket listens already, so a port in use is found before the program starts to act."""
 
-    def __init__(self, app: ASGIApp, api: ApiSettings, port: int) -> None:
+    def __init__(self, app: ASGIApp, api: ApiSettings, port: int, patience: Patience | None = None) -> None:
         """Raises `CannotStart`."""
         _allow_files(api.connections_at_most + OWN_FILES)
         try:
             _check_tls(api)
-            self._listening = _listen(api.host, port)
+            listening = _listen(api.host, port)
         except ssl.SSLError as error:
             raise CannotStart(f"[api] certificate and key cannot be used: {error.reason or error}") from error
         except OSError as error:
             what = error.filename or f"{api.host} port {port}"
             why = str(error.strerror).partition(" (while ")[0]  # create_server() adds the address once more
             raise CannotStart(f"[api] {what}: {why}") from error
+        self._listener = Listener(listening, at_most=api.connections_at_most, patience=patience or Patience())
+        self.address = self._listener.getsockname()[:2]
         config = uvicorn.Config(
-            app,
-            http=BoundedHead.bounded(request_s=api.request_s, per_host=api.connections_per_host),
+            Timed(app, self._listener, proxies=api.proxies),
+            loop="asyncio",
+            http="h11",  # httptools bounds no head
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
-            proxy_headers=bool(api.proxies),
-            forwarded_allow_ips=list(api.proxies),
+            proxy_headers=False,
             timeout_graceful_shutdown=JOIN_S,
             backlog=BACKLOG,
-            limit_concurrency=api.connections_at_most,
             ssl_certfile=api.certificate,
             ssl_keyfile=api.key,
         )
@@ -94,9 +95,8 @@ class Server:
 
     def run(self, door: str) -> None:
         """Serve until `stop`, SIGTERM or SIGINT."""
-        address = self._listening.getsockname()[:2]
-        _log.info("listening", door=door, address=address, tls=self._server.config.is_ssl)
-        self._server.run(sockets=[self._listening])
+        _log.info("listening", door=door, address=self.address, tls=self._server.config.is_ssl)
+        self._server.run(sockets=[self._listener])
 
     def stop(self) -> None:
         """End `run`."""

@@ -24,7 +24,7 @@ from gleaner.control.settings import Settings
 NUMBERS = re.compile(
     "length_s|origin_s|synchronised|shortest_slice_s|agent_needs_s|poll_s|pending_limit_s|agents_at_most|"
     "failures_until_excluded|lease_s|heartbeat_s|retries|losses_until_held|keep_days|timeout_s|submits_per_s|port|"
-    "connections_at_most|connections_per_host|request_s|quantum_s|grace_s|retry_s|settle_s|every_s|patience_s|"
+    "connections_at_most|quantum_s|grace_s|retry_s|settle_s|every_s|patience_s|"
     "margin_s|kill_wait_s|idle_s|memory_mib|cpus|disk_mib_per_job|disk_reserve_mib|agent_uid|KillWait|MinJobAge|"
     "GraceTime|PriorityTier|PrologEpilogTimeout|EpilogTimeout|DefMemPerCPU|DefMemPerNode|MaxMemPerNode|MaxTime|"
     "PreemptExemptTime|SuspendTime"

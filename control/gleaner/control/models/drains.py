@@ -12,7 +12,7 @@ from gleaner.control.slurm_admin.request import MOST_NODES
 
 Nodes = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=10_000)], ...],
-    Field(min_length=1, max_length=MOST_NODES),
+    Field(fail_fast=True, min_length=1, max_length=MOST_NODES),
 ]
 
 

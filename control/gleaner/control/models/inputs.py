@@ -36,7 +36,7 @@ class JobInput(Reply):
 class InputList(Shape):
     """The inputs that a client is about to use."""
 
-    contents: Annotated[tuple[Digest, ...], Field(max_length=MOST_INPUTS)]
+    contents: Annotated[tuple[Digest, ...], Field(fail_fast=True, max_length=MOST_INPUTS)]
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""
 

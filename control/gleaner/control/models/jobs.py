@@ -28,7 +28,7 @@ class Submission(Shape):
     indices: (
         Annotated[
             tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
-            Field(min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
+            Field(fail_fast=True, min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
             AfterValidator(_each_once),
         ]
         | None
@@ -205,6 +205,8 @@ class LogPage(Reply):
 
     first: int
     lines: tuple[str, ...]
+    next: int | None = None
+    """The first line of the next page, if there is one: a page has a bound in lines and one in bytes."""
     ended: bool
 
 

@@ -11,7 +11,7 @@ first, in the order in which `read_all` shows them (see also `retention`). The l
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, and_, bindparam, cast, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, cast, delete, func, insert, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from gleaner.agent.messages import LogLines
@@ -24,6 +24,8 @@ from gleaner.control.states import State
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
 LINE_BYTES = 64
 """The size of a line beside its letters, so that a log of empty lines has an end, too."""
+PAGE_BYTES = 2**20
+"""The size at which a page of a log ends. In JSON a letter can take six times as much."""
 _LOOKED_AT = 2000
 """The number of the oldest lines that are looked at in one query."""
 LAST_NUMBER = 2**53 - 1
@@ -140,15 +142,14 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
     more = False
     visible = _visible(job, shown, first)
     if visible is not None:
-        rows = select(LOG.c.number, LOG.c.line).where(visible).order_by(LOG.c.number).limit(limit)
-        for number, line in db.execute(rows):
-            gap = min(number - first, limit) - len(lines)
-            lines += [MISSING] * gap
+        rows, more = _page(db, select(LOG.c.number, LOG.c.line).where(visible).order_by(LOG.c.number), limit)
+        for number, line in rows:
+            lines += [MISSING] * (min(number - first, limit) - len(lines))
             if len(lines) < limit:
                 lines.append(line)
-        last = db.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
-        more = last is not None and last >= first + len(lines)
-    return LogPage(first=first, lines=tuple(lines), ended=state is State.COMPLETE and not more)
+            else:
+                more = True
+    return _answer(first, lines, state, more=more)
 
 
 def last_number(db: Connection, job: int) -> int | None:
@@ -181,9 +182,28 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
     trimmed = _trimmed(db, job)
     gone = trimmed.lines if trimmed else 0
     first = max(first, gone)
-    rows = select(LOG.c.line).where(LOG.c.job == job).order_by(LOG.c.attempt, LOG.c.number).offset(first - gone)
-    lines = db.execute(rows.limit(limit + 1)).scalars().all()
-    return LogPage(first=first, lines=tuple(lines[:limit]), ended=state is State.COMPLETE and len(lines) <= limit)
+    rows = select(LOG.c.number, LOG.c.line).where(LOG.c.job == job).order_by(LOG.c.attempt, LOG.c.number)
+    lines, more = _page(db, rows.offset(first - gone), limit)
+    return _answer(first, [line for _, line in lines], state, more=more)
+
+
+def _page(db: Connection, rows: Select[int, str], limit: int) -> tuple[list[tuple[int, str]], bool]:
+    """Return the first numbers and lines, at most `limit` and `PAGE_BYTES`, and True if there are more."""
+    taken: list[tuple[int, str]] = []
+    size_bytes = 0
+    options = {"stream_results": True, "max_row_buffer": 10}  # so the database sends little more than that
+    with db.execute(rows.limit(limit + 1), execution_options=options) as found:
+        for number, line in found:
+            if len(taken) == limit or size_bytes >= PAGE_BYTES:
+                return taken, True
+            taken.append((number, line))
+            size_bytes += len(line.encode())
+    return taken, False
+
+
+def _answer(first: int, lines: Sequence[str], state: State, *, more: bool) -> LogPage:
+    following = first + len(lines) if more else None
+    return LogPage(first=first, lines=tuple(lines), next=following, ended=state is State.COMPLETE and not more)
 
 
 def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:

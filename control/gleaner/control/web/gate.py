@@ -1,9 +1,8 @@
-"""The gate before the pages: who looks, where a request comes from, and how much of control pages may use.
+"""The gate before the pages: who looks, and where a request comes from.
 
 A browser proves who it is by the cookie of its session, which is sent to `/web` alone: the API takes no cookie, so no
 other site can make a browser call it. Whatever changes something must come from a page of ours: the browser's own word
-for the origin says so, and the form carries a value that only our pages know. Only a few pages are answered at once, so
-that agents find threads free however many people look.
+for the origin says so, and the form carries a value that only our pages know.
 """
 
 import hmac
@@ -12,12 +11,12 @@ from typing import Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import Depends, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gleaner.control.api.access import Caller
-from gleaner.control.api.caller_places import CallerPlaces, strangers
 from gleaner.control.api.instruments import Instruments
 from gleaner.control.api.munge_login import is_vouched_for
 from gleaner.control.control_state import ControlState
@@ -33,14 +32,7 @@ STATIC = f"{ROOT}/static/"
 EVENTS = f"{ROOT}/events"
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 LARGEST_FORM_BYTES = 2**20
-PAGES_AT_ONCE = 8
-"""The most pages that are answered at once; a page takes one of the threads that answer agents, too."""
-PAGES_WAIT = 256
-"""The most pages that are made or wait for a place."""
-STREAMS_AT_ONCE = 128
-"""The most streams of news at once. A page without one asks for itself every while."""
 
-_REFUSAL = "too many pages are asked for at once"
 _READS = frozenset({"GET", "HEAD"})
 
 
@@ -56,9 +48,6 @@ class PageGate:
         self._app = app
         self._state = state
         self._meters = meters
-        self._lookups = strangers()
-        self._places = CallerPlaces(at_once=PAGES_AT_ONCE, at_most=PAGES_WAIT, refusal=_REFUSAL)
-        self._streams = CallerPlaces(at_once=STREAMS_AT_ONCE, at_most=STREAMS_AT_ONCE, refusal=_REFUSAL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass that may, and answer all others."""
@@ -66,14 +55,7 @@ class PageGate:
             answer = await self._answer(scope)
         except Exception as error:
             answer = problem_page(Request(scope), error)
-        if answer is not None or "caller" not in scope.get("state", {}):
-            await (answer or self._app)(scope, receive, send)  # a stranger takes no place, however slow
-            return
-        try:
-            async with (self._streams if scope["path"] == EVENTS else self._places).one():
-                await self._app(scope, receive, send)
-        except HTTPException as error:
-            await problem_page(Request(scope), error)(scope, receive, send)
+        await (answer or self._app)(scope, receive, send)
 
     async def _answer(self, scope: Scope) -> Response | None:
         """Return None for a request that may pass, with its `Caller` in the scope, and else the answer to it."""
@@ -84,10 +66,7 @@ class PageGate:
         if path in {"/", SIGN_IN} or path.startswith(STATIC):
             return None
         secret = session_of(headers)
-        identity = None
-        if secret:
-            host = str((scope.get("client") or ("", 0))[0])
-            identity = await self._lookups.run(lambda: owner_of(self._state, secret), host=host)
+        identity = await run_in_threadpool(owner_of, self._state, secret) if secret else None
         if identity is not None:
             scope.setdefault("state", {})["caller"] = Caller(identity, self._state, self._meters)
             return None

@@ -12,7 +12,6 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from gleaner.control.api.access import LONGEST_TOKEN, Caller, User
-from gleaner.control.api.caller_places import strangers
 from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
@@ -29,18 +28,17 @@ _OWN_PATH = re.compile(r"/web([/?][A-Za-z0-9._~/?&=%+:-]*)?")
 
 
 class SignIn:
-    """The check of tokens and codes. Callers who are not known yet wait for a few threads of their own."""
+    """The check of tokens and codes."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
-        self._strangers = strangers()
-        self._lookups = TokenLookup(state, self._strangers)
+        self._lookups = TokenLookup(state)
 
-    async def session(self, token: str, code: str, *, host: str) -> str | None:
+    async def session(self, token: str, code: str) -> str | None:
         """Return the secret of a new session; None if neither token nor code is good."""
         if code:
-            return await self._strangers.run(lambda: self._by_code(code), host=host)
-        who = await self._lookups.identity(token, host=host)
+            return await run_in_threadpool(self._by_code, code)
+        who = await self._lookups.identity(token)
         if who is None or who.role not in {"user", "admin"}:
             return None
         if who.expires_s is not None and who.expires_s <= self._state.clock():
@@ -84,11 +82,10 @@ async def sign_in(request: Request) -> Response:
     fields = await read_form(request)
     token, code = fields.get("token", "").strip(), fields.get("code", "").strip()
     wanted = own_path(fields.get("next", ROOT))
-    host = request.client.host if request.client else ""
     signing: SignIn = request.app.state.sign_in
     secret = None
     if 0 < len(token or code) <= LONGEST_TOKEN:
-        secret = await signing.session(token, code, host=host)
+        secret = await signing.session(token, code)
     state: ControlState = request.app.state.control_state
     who = None if secret is None else await run_in_threadpool(owner_of, state, secret)
     if secret is None or who is None:

@@ -1,0 +1,144 @@
+"""The connections of a door: how many there are, and how long each may keep its place.
+
+A connection is counted when it is accepted, so one that never begins a TLS handshake counts like any other. When all
+places are taken, the connection that has been idle for the longest time makes room. So callers who only keep
+connections open cannot keep others out. A connection without progress is closed, and control forgets what it holds.
+"""
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The longest that control waits for a client."""
+
+    first_s: float = 5
+    """From the accept to the head of the first request, with the TLS handshake."""
+    request_s: float = 60
+    """For the whole body of a request."""
+    answer_s: float = 30
+    """For a client that takes nothing of its answer."""
+    idle_s: float = 60
+    """From an answer to the head of the next request. uvicorn closes a silent connection sooner, when the client has
+    all of the answer."""
+
+
+class Connection(socket.socket):
+    """An accepted connection. Only the event loop's thread touches it."""
+
+    def __init__(self, listener: "Listener", fileno: int, key: tuple[str, int]) -> None:
+        # asyncio sends small answers at once only on sockets that name TCP; else each would wait for the client's ACK
+        super().__init__(listener.family, listener.type, socket.IPPROTO_TCP, fileno)
+        self._listener = listener
+        self._key = key
+        self._end: asyncio.TimerHandle | None = None
+        self.requests = 0
+        self.turn(is_answered=False)
+
+    def turn(self, *, is_answered: bool) -> None:
+        """Record that an answer begins, or that the connection is idle from now on."""
+        self._forget()
+        (self._listener.answered if is_answered else self._listener.idle)[self._key] = self
+
+    def allow(self, duration_s: float | None) -> None:
+        """Hang up after this time, unless the next call comes first; None: wait without a limit."""
+        if self._end is not None:
+            self._end.cancel()
+        self._end = None
+        if duration_s is not None:
+            self._end = asyncio.get_running_loop().call_later(duration_s, self.hang_up)
+
+    def hang_up(self) -> None:
+        """End the connection. Its transport sees that, and drops what was not sent; to close it would wait for that."""
+        self._forget()
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.allow(None)
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
+        for there in (self._listener.idle, self._listener.answered):
+            if there.get(self._key) is self:
+                del there[self._key]
+
+
+class Listener(socket.socket):
+    """A listening socket with a bound on its open connections."""
+
+    def __init__(self, listening: socket.socket, *, at_most: int, patience: Patience) -> None:
+        super().__init__(listening.family, listening.type, listening.proto, listening.detach())
+        self._at_most = at_most
+        self.patience = patience
+        self.idle: dict[tuple[str, int], Connection] = {}
+        """By the address of the client, the one that is idle longest first."""
+        self.answered: dict[tuple[str, int], Connection] = {}
+        """Those whose requests are under way."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection if there is room for it. Otherwise the oldest one makes room for the next call."""
+        if len(self.idle) + len(self.answered) >= self._at_most:
+            next(iter((self.idle or self.answered).values())).hang_up()
+            raise BlockingIOError  # the event loop closes it before it asks for a connection again
+        accepted, address = super().accept()
+        connection = Connection(self, accepted.detach(), address[:2])
+        connection.allow(self.patience.first_s)
+        return connection, address
+
+
+class Timed:
+    """The outermost middleware of a door: it gives each step of a request its time, and finds the client's address."""
+
+    def __init__(self, app: ASGIApp, listener: Listener, *, proxies: tuple[str, ...]) -> None:
+        self._app: Any = ProxyHeadersMiddleware(app, list(proxies)) if proxies else app  # type: ignore[arg-type]
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        host, port = scope["client"]
+        patience, key = self._listener.patience, (host, port)
+        connection = self._listener.idle.get(key) or self._listener.answered.get(key)
+        if connection is None:  # it was hung up on while its request was on the way
+            await Response(status_code=503)(scope, receive, send)
+            return
+        scope["client"] = (host.removeprefix("::ffff:"), port)  # a socket of IPv6 names a caller by IPv4 so
+        loop = asyncio.get_running_loop()
+        ends_s, is_whole = loop.time() + patience.request_s, False
+        connection.allow(None)
+        connection.turn(is_answered=True)
+        connection.requests = this_one = connection.requests + 1
+
+        async def receiving() -> Message:
+            nonlocal is_whole
+            if is_whole:  # what comes now is only the news that the client is gone
+                return await receive()
+            connection.allow(ends_s - loop.time())
+            message = await receive()
+            connection.allow(None)
+            is_whole = not message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            connection.allow(patience.answer_s)
+            if message.get("body") and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                message = {"type": message["type"]}  # uvicorn sends it when the client has read most of the answer
+            await send(message)
+            connection.allow(None)
+
+        try:
+            await self._app(scope, receiving, sending)
+        finally:
+            if connection.requests == this_one and connection.fileno() >= 0:
+                connection.turn(is_answered=False)
+                connection.allow(patience.idle_s)
