@@ -186,8 +186,6 @@ class Section:
 
     title: str
     parts: Sequence[Part]
-    is_folded: bool = False
-    """True if a reader has to unfold it, and paper does not show it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def _lines(plot: Lines, axes: Axes) -> None:
             markersize=5,
         )
         if curve.low and curve.high:
-            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0)
+            axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.2)
     for height, meaning in plot.limits:
         axes.axhline(height, color=_ALARM, linewidth=1.2, linestyle=(0, (6, 3)))
         axes.annotate(
