@@ -45,7 +45,6 @@ class Axis:
 
     label: str
     unit: Unit = Unit.NUMBER
-    from_zero: bool = True
     logarithmic: bool = False
 
 

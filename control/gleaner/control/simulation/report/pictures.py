@@ -222,7 +222,7 @@ def _up(axes: Axes, axis: Axis, values: Iterable[float]) -> None:
     axes.grid(visible=True, axis="y")
     axes.set_ylabel(axis.label)
     known = [value for value in values if math.isfinite(value)]
-    if axis.from_zero and known:
+    if known:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if min(known) < 0 else 0.0)
     _ticks(axes.yaxis, axis, axes.get_ylim(), 5)
 

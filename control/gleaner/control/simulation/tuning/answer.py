@@ -24,7 +24,7 @@ class Answer:
     sweep: Sweep
     comparisons: tuple[Comparison, ...]
     limit_s: float
-    """How much longer regular jobs may wait on average."""
+    """The limit on the growth of the mean wait."""
 
     @property
     def wait_without_s(self) -> float:
@@ -49,15 +49,8 @@ class Answer:
         return one.wait_growth_s.high <= self.limit_s and one.load_growth.low > 0
 
     def node_hours(self, load: float) -> float:
-        """Return the node hours a month that are this share of all unit time; of nodes that differ, core hours."""
-        machine = self.sweep.machine
-        return load * MONTH_H * machine.units / (machine.units_of_node if machine.is_uniform else 1)
-
-    @property
-    def hours(self) -> str:
-        """The name of what `node_hours` counts."""
-        is_cores = not self.sweep.machine.is_uniform and self.sweep.machine.allocation is not Allocation.NODES
-        return "core hours" if is_cores else "node hours"
+        """Return the node hours a month that are this share of all unit time."""
+        return load * MONTH_H * self.sweep.machine.nodes
 
 
 def name(agents: AgentSettings) -> str:
@@ -97,7 +90,7 @@ def sentence(found: Answer, one: Comparison) -> str:
     return (
         f"{name(one.agents)}: regular jobs wait {rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} on "
         f"average (of {rough(found.wait_without_s)}; between {signed(wait_s.low)} and {signed(wait_s.high)}); "
-        f"{found.node_hours(one.load_growth.mean):,.0f} of {found.node_hours(idle):,.0f} idle {found.hours} a month "
+        f"{found.node_hours(one.load_growth.mean):,.0f} of {found.node_hours(idle):,.0f} idle node hours a month "
         "are won."
     )
 
@@ -143,7 +136,7 @@ def table(found: Answer) -> Table:
 
     def verdict(one: Comparison) -> str:
         if one.wait_growth_s.high > found.limit_s:
-            return "past the limit"
+            return "past the limit" if one.wait_growth_s.low > found.limit_s else "may pass the limit"
         return "" if found.is_within(one) else "may win nothing"
 
     columns: dict[str, Callable[[Comparison], str]] = {
@@ -151,7 +144,7 @@ def table(found: Answer) -> Table:
         "preemption": lambda one: "yes" if one.agents.preemption else "no",
         "mean wait": lambda one: spread(one.wait_growth_s, signed),
         "start later": lambda one: percent(one.mean("later"), 0),
-        f"{found.hours} won a month": lambda one: spread(one.load_growth, hours),
+        "node hours won a month": lambda one: spread(one.load_growth, hours),
         "load": lambda one: percent(one.mean("load_without") + one.load_growth.mean, 1),
         "": lambda one: "best" if one == found.best else verdict(one),
     }
@@ -194,7 +187,7 @@ def _plots(found: Answer) -> Iterator[Lines]:
         own = [one for one in found.comparisons if one.agents.preemption is preemption]
         waits_s = [one.wait_growth_s for one in own]
         curve = Curve(
-            "change of the mean wait",
+            "mean and 95 % interval",
             [one.agents.length_s for one in own],
             [wait_s.mean for wait_s in waits_s],
             [wait_s.low for wait_s in waits_s],
@@ -202,7 +195,7 @@ def _plots(found: Answer) -> Iterator[Lines]:
         )
         if own:
             yield Lines(
-                f"How much longer regular jobs wait, {word} preemption (without agents, {rough(found.wait_without_s)})",
+                f"How much longer regular jobs wait, {word} preemption ({rough(found.wait_without_s)} without agents)",
                 Axis("length of an agent", Unit.SECONDS, logarithmic=True),
                 Axis("change of the mean wait", Unit.SECONDS),
                 (curve,),

@@ -59,7 +59,7 @@ class Variation:
 
     @property
     def said(self) -> str:
-        """What each history is made of.
+        """The jobs of each history, in words.
 
         >>> Variation(WEEK_S, 12, 0).said
         '12 weeks drawn with replacement from the 12 of the trace, moved against the rounds'
