@@ -94,10 +94,9 @@ def main() -> None:
         figures.note(memory_mib=memory_mib)
         console.print(f"Peak memory with {options.most} jobs: {memory_mib:.0f} MiB. {os.cpu_count()} cores.")
         status.update("tuning")
-        for name in bench_tune.GRIDS:
-            sweep = bench_tune.swept(name, seeds=2 if options.quick else 10)
-            figures.add("sweeps", sweep)
-            console.print(sweep.said)
+        sweep = bench_tune.swept(seeds=2 if options.quick else 10)
+        figures.add("sweeps", sweep)
+        console.print(sweep.said)
         if not options.alone:
             status.update("installing AccaSim")
             python = _accasim()

@@ -62,7 +62,7 @@ DRAINED = DRAIN | {
 }  # fmt: skip
 WAITS = DRAINED | {"jobs": [*DRAINED["jobs"], DRAINED["jobs"][0] | LEFT | {"at_first": 1, "gone_s": None}]}
 CAMPAIGN = "image: pi\nindices: 0-2\nmemory_mib: 4G\ncommand: [pi, '{index}']\n"
-SWEEP = "--lengths 1m,2m --margins 5 --save 3 --restore 2 --seeds 2 --workers 1 --state s --shortest-slice 20"
+SWEEP = "--lengths 1m,2m --margin 5 --save 3 --restore 2 --seeds 2 --workers 1"
 
 
 @dataclass(frozen=True)

@@ -2,86 +2,53 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.effort import a_few
 from tests.simulation.shipped import PATH
 
 from gleaner.control.cli import app
 
-GLEAN = str(Path(sys.executable).with_name("glean"))
-PATIENCE_S = 200
-FEW = ("--lengths", "30m,1h", "--margins", "30", "--synchronised", "--seeds", "2", "--workers", "1")
+FEW = ("--lengths", "30m,1h", "--seeds", "2", "--workers", "1")
+TUNE = ("simulate", "tune")
 
 
-def tune(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [GLEAN, "simulate", "tune", str(PATH), "--state", str(folder / "state"), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def asked(folder: Path, *options: str) -> int:
+def asked(*options: str) -> int:
     """Its exit code, without a process of its own."""
-    return app.run(["simulate", "tune", "--state", str(folder / "state"), *FEW, *options])
+    return app.run([*TUNE, str(PATH), *FEW, *options])
 
 
-def test_the_answer_is_a_table_its_reasons_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    costs = ("--save", "60", "--restore", "30", "--wait-limit", "1000%")
+def test_the_answer_is_a_sentence_a_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    costs = ("--save", "60", "--restore", "30", "--wait-limit", "1000%", "--seeds", "5")
     files = ("--json", str(tmp_path / "all.json"), "--report", str(tmp_path / "report.html"))
-    assert asked(tmp_path, str(PATH), *costs, *files) in {0, 1}
+    assert asked(*costs, *files) == 0
     said = capsys.readouterr()
-    assert "without agents: load" in said.out
-    assert "2,000 jobs read" in said.err
     value = json.loads((tmp_path / "all.json").read_text())
-    assert [one["length_s"] for one in value["settings"]] == [1800, 3600]
-    assert " ".join(value["recommendation"]["reasons"][0].split()) in " ".join(said.out.split())
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    asked(tmp_path, str(PATH), *costs, "--json", "-")
+    assert said.out.startswith(value["answer"][0])
+    assert "regular jobs wait" in value["answer"][0]
+    settings = [(one["agents"]["length_s"], one["agents"]["preemption"]) for one in value["settings"]]
+    assert settings == [(1800, True), (3600, True), (1800, False), (3600, False)]
+    assert {one["agents"]["margin_s"] for one in value["settings"]} == {10}
+    assert said.err.startswith("glean: 2,000 jobs read")
+    assert "assumed" not in said.err
+    assert value["answer"][0] in (tmp_path / "report.html").read_text()
+    assert asked(*costs, "--json", "-") == 0
     assert json.loads(capsys.readouterr().out) == value
 
 
-def test_what_is_assumed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(tmp_path, str(PATH)) in {0, 1}
-    assert "glean: --restore and --save not given: 60 s assumed" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("limit", "code"), [("0%", 1), ("1000%", 0)])
-def test_settings_are_written_where_something_is_recommended(
-    limit: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_assumed_or_left_out_is_said_and_nothing_may_keep_the_limit(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "gleaner.toml"
-    options = ("--seeds", "10", "--wait-limit", limit, "--settings", str(path))
-    assert asked(tmp_path, str(PATH), *options) == code
-    assert path.exists() == (code == 0)
-    assert (f"{path}: not written, since nothing is recommended" in capsys.readouterr().err) == (code == 1)
-
-
-def test_asked_again_the_same_is_said_from_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = asked(tmp_path, str(PATH)), capsys.readouterr().out
-    (journal,) = (tmp_path / "state").iterdir()
-    kept = journal.read_bytes()
-    assert (asked(tmp_path, str(PATH)), capsys.readouterr().out) == first
-    assert journal.read_bytes() == kept
-    asked(tmp_path, str(PATH), "--save-spread", "0.5")
-    assert journal.read_bytes() == kept
-    assert len(list((tmp_path / "state").iterdir())) == 2
-
-
-def test_a_damaged_journal_is_one_line_that_says_which_file_to_remove(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked(tmp_path, str(PATH))
-    (journal,) = (tmp_path / "state").iterdir()
-    journal.write_text("nonsense\n")
-    capsys.readouterr()
-    assert asked(tmp_path, str(PATH)) == 2
-    assert capsys.readouterr().err == f"glean: {journal}, line 1: not an outcome of a sweep; remove the file\n"
+    assert asked("--wait-limit", "0s", "--lengths", "100s,1h", "--no-preemption") == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("No setting is sure to win and to keep the mean wait from growing by more than 0 s")
+    assert "glean: --save and --restore not given: 60 s assumed, and the answer depends on it" in said.err
+    assert "glean: agents of 100 s would compute nothing and are left out" in said.err
 
 
 @pytest.mark.parametrize("source", ["distributions", "lublin", "drawn"])
@@ -90,133 +57,103 @@ def test_jobs_that_are_made_are_tuned_for_too(source: str, tmp_path: Path, capsy
     trace = f'trace = "{PATH}"\n' if source == "drawn" else ""
     scenario.write_text(
         f'[workload]\n{trace}[workload.synthetic]\nsource = "{source}"\njobs = 300\nload = 0.8\n'
-        "[machine]\nprocessors = 128\n"
+        "[machine]\nprocessors = 128\n[agents]\npreemption = true\nmargin_s = 20\n"
     )
-    assert asked(tmp_path, "--scenario", str(scenario), "--json", "-") in {0, 1}
+    assert app.run([*TUNE, *FEW, "--scenario", str(scenario), "--json", "-"]) in {0, 1}
     value = json.loads(capsys.readouterr().out)
-    assert value["seeds"]["variants"].startswith("each with jobs of its own")
-    waits = value["settings"][0]["by_seed"]["mean_wait_s"]
-    assert waits[0] != waits[1]
-
-
-def test_agents_are_preempted_as_shipped_unless_somebody_wants_otherwise_or_nodes_differ(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shared = ("--nodes", "8", "--cores", "16", "--allocation", "cores")
-    for options, is_preempted in (((), True), (("--no-preemption",), False), (shared, False)):
-        asked(tmp_path, str(PATH), *options, "--json", str(tmp_path / "all.json"))
-        settings = json.loads((tmp_path / "all.json").read_text())["settings"]
-        assert {one["preemption"] for one in settings} == {is_preempted}
-        assert ("agents keep their nodes until their end" in capsys.readouterr().err) == (options is shared)
+    assert value["histories"].startswith("jobs of its own")
+    assert [(one["agents"]["preemption"], one["agents"]["margin_s"]) for one in value["settings"]] == [(True, 20)] * 2
+    one, other = value["settings"][0]["trials"]
+    assert one["wait_without_s"] != other["wait_without_s"]
 
 
 @pytest.mark.slow
-def test_jobs_that_can_never_start_are_counted_and_the_others_tuned_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert asked(tmp_path, str(PATH), "--scheduler", "omfs", "--entitlement", "1=50") in {0, 1}
+def test_jobs_that_share_nodes_are_counted_and_agents_stay_until_their_end(capsys: pytest.CaptureFixture[str]) -> None:
+    asked("--nodes", "8", "--cores", "16", "--allocation", "cores")
+    said = capsys.readouterr()
+    assert "of 2,000 jobs are smaller than a node: they were given cores of nodes that they shared" in said.out
+    assert "agents keep their nodes until their end" in said.err
+
+
+@pytest.mark.slow
+def test_jobs_that_can_never_start_are_counted_and_the_others_tuned_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked("--scheduler", "omfs", "--entitlement", "1=50") in {0, 1}
     assert "never start under omfs; the waits are those of the others" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--allocation", "cores", "--preemption"), "preemption of agents needs nodes that are alike"),
-        (("--allocation", "cores", "--scheduler", "conservative"), "scheduler conservative needs nodes that are alike"),
-    ],
-)
-def test_what_such_a_machine_cannot_do_is_one_line(
-    options: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert asked(tmp_path, str(PATH), "--nodes", "8", "--cores", "16", *options) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"glean: {line}")
-    assert len(said.splitlines()) == 1
+SHARED = ("--nodes", "8", "--cores", "16", "--allocation", "cores")
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--wait-limit", "much"), "glean: --wait-limit: expected a time such as"),
-        (("--wait-limit=-1%",), "glean: --wait-limit: expected a limit such as 1% or 90s, found '-1%'"),
-        (("--lengths", "1h,soon"), "glean: --lengths: expected a time such as"),
-        (("--lengths", "1m"), "glean: no agent would compute: the longest has 60 s, the shortest slice is 4 min"),
-        (("--seeds", "4", "--time", "1m"), "glean: --seeds replays that many variants, however long it takes"),
-        (("--time", "soon"), "glean: --time: expected a time such as"),
-        (("--seeds", "1"), "glean: --seeds 1: an interval needs at least two"),
-        (("--confidence", "95"), "glean: --confidence 95: it lies between 0 and 1"),
-        (("--shortest-slice", "2h", "--lengths", "1h"), "glean: no agent would compute"),
-        (("--json", "nowhere/out.json"), "glean: nowhere/out.json: there is no folder nowhere"),
-        (("--processors", "16", "--nodes", "2"), "glean: [machine]: processors is a pool without nodes"),
-        (("--state", "/dev/null/state"), "glean: /dev/null/state"),
+        ((*SHARED, "--preemption"), "preemption of agents needs nodes that are alike"),
+        ((*SHARED, "--scheduler", "conservative"), "scheduler conservative needs nodes that are alike"),
+        (("--processors", "1000000"), "without agents no regular job waits, so give --wait-limit in seconds"),
+        (("--wait-limit", "much"), "--wait-limit: expected a time such as"),
+        (("--wait-limit=-1%",), "--wait-limit: expected a limit such as 1% or 90s, found '-1%'"),
+        (("--lengths", "1h,soon"), "--lengths: expected a time such as"),
+        (("--lengths", "1h,20s"), "--lengths: control takes no agents below 30 s"),
+        (("--lengths", "1m"), "no agent would compute: the longest has 1 min, and a save, a restore and the margin"),
+        (("--margin", "soon"), "'--margin': expected a time such as"),
+        (("--seeds", "1"), "'--seeds': must be greater than or equal to 2"),
+        (("--target", "1=5"), "--target is for sfs, and the scheduler is easy"),
+        (("--json", "nowhere/out.json"), "nowhere/out.json: there is no folder nowhere"),
+        (("--report", str(PATH)), f"{PATH} cannot be written: it is read"),
+        (("--processors", "16", "--nodes", "2"), "[machine]: processors is a pool without nodes"),
     ],
 )
-def test_options_that_make_no_sense_are_one_line(
-    tmp_path: Path, options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+def test_what_makes_no_sense_is_one_line(
+    options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run(["simulate", "tune", str(PATH), "--state", str(tmp_path), *options]) == 2
+    assert asked(*options) == 2
     said = capsys.readouterr()
-    assert said.err.startswith(line)
+    assert line in said.err
     assert len(said.err.splitlines()) == 1
     assert said.out == ""
 
 
-def test_a_scenario_that_stops_early_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "scenario.toml").write_text("[workload]\nkeep_waiting = 10\n")
-    assert asked(tmp_path, str(PATH), "--scenario", str(tmp_path / "scenario.toml")) == 2
-    assert (
-        capsys.readouterr().err
-        == "glean: tune replays whole traces: leave out until_s and keep_waiting of [workload]\n"
-    )
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("[workload]\nkeep_waiting = 10\n", "tune replays whole traces: leave out until_s and keep_waiting"),
+        ("[measure]\nbegin_s = 10\n", "tune measures all of a trace: leave out [measure]"),
+    ],
+)
+def test_a_scenario_of_a_part_is_refused(
+    table: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scenario.toml").write_text(table)
+    assert asked("--scenario", str(tmp_path / "scenario.toml")) == 2
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", a_few(["2", "1"], 1))
-def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path: Path, workers: str) -> None:
-    state = tmp_path / "state"
-    grid = ("--lengths", "30m,1h", "--margins", "30", "--workers", workers)
-    command = [GLEAN, "simulate", "tune", str(PATH), "--state", str(state), *grid, "--seeds", "4000"]
+@pytest.mark.parametrize("bar", ["0/5000", "3/5000"])
+def test_ctrl_c_prints_what_is_known(bar: str) -> None:
+    """The workers get it too, as from a terminal: while they start, and when some histories are done."""
+    glean = str(Path(sys.executable).with_name("glean"))
+    command = [glean, *TUNE, str(PATH), "--lengths", "30m", "--seeds", "5000", "--workers", "2"]
+    terminal, end = pty.openpty()
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=end,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"COLUMNS": "99"},
     ) as running:
-        _wait_until(running, lambda: _lines(state) >= 3)
-        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: the workers get it too
-        out, err = running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == 130
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert err.startswith("glean: stopped: ")
-    assert f"replays are kept in {state}; the same command goes on from there" in err
-    kept = _lines(state)
-    assert int(err.split()[2]) in {kept, kept - 1}  # the last may have been written before it was counted
-    assert tune(tmp_path, *grid, "--seeds", "2").returncode in {0, 1}
-    assert kept <= _lines(state) < kept + 10  # five replays a seed, and those of the first seeds were there
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_workers_start_is_one_line_too(tmp_path: Path) -> None:
-    """They have not even loaded what they need; one is started after the other."""
-    command = [GLEAN, "simulate", "tune", str(PATH), "--state", str(tmp_path / "state"), "--seeds", "4000"]
-    with subprocess.Popen(
-        [*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-        _wait_until(running, lambda: len(children.read_text().split()) >= 3)  # one tracks what they share
+        os.close(end)
+        shown = ""
+        while bar not in shown:
+            shown += os.read(terminal, 1000).decode()
         os.killpg(running.pid, signal.SIGINT)
-        _, err = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, len(err.splitlines())) == (130, 1), err
-
-
-def _wait_until(running: "subprocess.Popen[str]", has_come: Callable[[], bool]) -> None:
-    """Wait for the program; fail, and end it with its workers, if it ends before or takes very long."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not has_come():
-        if running.poll() is not None or time.monotonic() > until_s:
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            pytest.fail(f"what is waited for has not come; the program's status is {running.poll()}")
-        time.sleep(0.02)
-
-
-def _lines(state: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in state.glob("*.jsonl"))
+        with suppress(OSError):  # that is how a terminal ends
+            while more := os.read(terminal, 1000).decode():
+                shown += more
+        out, _ = running.communicate(timeout=200)
+    os.close(terminal)
+    assert running.returncode == 130
+    assert ("Agents of 30 min, with preemption: regular jobs wait" in out) == (bar == "3/5000")
+    assert ("of 5000 histories are in this answer" in shown) == (bar == "3/5000")
+    assert "Traceback" not in shown

@@ -14,7 +14,6 @@ from gleaner.control.cli.failures import Failure
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.scenario import read_scenario
-from gleaner.control.simulation.tuning.sweep import Journal
 from gleaner.control.simulation.workloads import sacct, traces
 
 SWF = b"; MaxProcs: 400 (4 each)\n1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1\n"
@@ -29,7 +28,6 @@ MANY_DIGITS = b"[api]\nport = " + b"9" * 5000
 YAML_OF_PYTHONS_OWN_ERRORS = (
     b'image: "\\UFFFFFFFF"\n', b'image: "\\U00110000"\n', b"%YAML 1." + b"9" * 5000 + b"\n---\nimage: a\n",
 )  # fmt: skip
-OUTCOMES = b'{"key":"a","outcome":{"wait_s":[1.0,2.5]}}\n'
 
 
 def campaign(content: bytes, folder: Path) -> None:
@@ -40,11 +38,6 @@ def settings_file(content: bytes, folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLEANER_SETTINGS", str(at(folder, content)))
         load_settings()
-
-
-def journal(content: bytes, folder: Path) -> None:
-    with Journal(at(folder, content)):
-        pass
 
 
 PEOPLES = (
@@ -67,7 +60,6 @@ PEOPLES = (
         (SCENARIO,),
         (MANY_DIGITS,),
     ),
-    Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
     Reader("a campaign file", campaign, (InputError,), (CAMPAIGN,), YAML_OF_PYTHONS_OWN_ERRORS),
     Reader("the settings", settings_file, (InputError,), (SETTINGS,), (MANY_DIGITS, b"\r")),
     Reader(

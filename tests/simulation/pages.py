@@ -36,7 +36,7 @@ def everything(name: str = NASTY) -> Page:
     lines = Lines(
         f"Effective load {name}",
         Axis("length of agents", Unit.SECONDS, logarithmic=True),
-        Axis("effective load", Unit.SHARE, from_zero=False),
+        Axis("effective load", Unit.SHARE),
         [
             Curve(name, LENGTHS_S, (0.95, 0.97, 0.985, 0.98), (0.94, 0.96, 0.98, 0.97), (0.96, 0.98, 0.99, 0.99)),
             Curve("not", LENGTHS_S, (0.94, math.nan, 0.98, 0.975)),

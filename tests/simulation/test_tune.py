@@ -1,154 +1,218 @@
-"""From a trace to settings that the real programs read."""
+"""Agents against no agents: the paired figures, their intervals, the setting that is best, and the sentence."""
 
+import math
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.agent.settings import AgentSettings as LiveAgentSettings
-from gleaner.control.cli.render import json_text
-from gleaner.control.settings import Settings
-from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.model import of_processors
-from gleaner.control.simulation.report import html
-from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.evidence import Setting, WaitLimit
-from gleaner.control.simulation.tuning.output import (
-    agent_settings,
-    as_json,
-    control_settings,
-    lines,
-    page,
-    slurm_words,
-    table,
+from gleaner.control.simulation.errors import BadScenario, SimulationError
+from gleaner.control.simulation.model import (
+    Allocation,
+    Machine,
+    NodeClass,
+    Schedule,
+    no_stretches,
+    of_nodes,
+    of_processors,
+    uninterrupted,
 )
-from gleaner.control.simulation.tuning.recommendation import Recommendation
-from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, Tuning, tune
+from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
+from gleaner.control.simulation.tuning.answer import Answer, sentences, small_jobs
+from gleaner.control.simulation.tuning.tune import Comparison, Sweep, Trial, compare, interval, settings_of, trial
+from gleaner.control.simulation.tuning.variants import variation
 
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30))
-GRID = Grid(lengths_s=(900.0, 1800.0, 3600.0), margins_s=(10.0, 60.0))
-GONE = Setting(preemption=False, length_s=0, synchronised=False, margin_s=0)
+PLAIN = Trial(6000.0, 0.0, 0.5, 0.0, later=0.9, earlier=0.05, later_mean_s=600.0, never_started=0)
 
 
-def asked(grid: Grid = GRID, *, agents: AgentSettings = AGENTS, seeds: int | None = 3, level: float = 0.95) -> Question:
-    return Question(WaitLimit(0.5), agents, grid, seeds=seeds, level=level)
+def sweep(lengths_s: tuple[float, ...] = (1800.0, 3600.0), *, processors: int = 16) -> Sweep:
+    workload = busy()
+    settings = settings_of(AGENTS, lengths_s, (True, False))
+    return Sweep(workload, of_processors(processors), SchedulerSettings(), variation(workload), settings)
 
 
-RACE = asked(seeds=None)
+def test_the_interval_of_five_figures_is_the_one_worked_out_by_hand() -> None:
+    # Mean 10, deviations -2 -1 0 1 2, so s = sqrt(10 / 4); t(4, 0.975) = 2.776.
+    found = interval([8.0, 9.0, 10.0, 11.0, 12.0])
+    assert found.mean == 10.0
+    assert found.high - 10.0 == pytest.approx(2.776445 * math.sqrt(2.5) / math.sqrt(5), rel=1e-6)
+    assert 10.0 - found.low == pytest.approx(found.high - 10.0)
 
 
-def tuned(folder: Path, question: Question, *, workers: int = 1) -> Tuning:
-    return tune(busy(), of_processors(16), SchedulerSettings(), question, Effort(folder, workers))
+def test_a_trial_says_who_pays_which_the_mean_hides() -> None:
+    workload = busy(jobs=5)
+    before_s = workload.submit_s + 100
+    moved_s = np.array([60.0, 20.0, -90.0, 0.0, np.nan])  # the last never starts
+    without, schedule = (
+        Schedule(
+            workload,
+            of_processors(16),
+            "easy",
+            start_s,
+            start_s + workload.run_s,
+            uninterrupted(workload, workload.processors, start_s, start_s + workload.run_s),
+            no_stretches(),
+        )
+        for start_s in (before_s, before_s + moved_s)
+    )
+    found = trial(schedule, without)
+    assert (found.wait_without_s, found.wait_growth_s) == (100.0, -2.5)
+    assert (found.later, found.earlier, found.later_mean_s, found.never_started) == (0.5, 0.25, 40.0, 1)
+    assert trial(without, without).later_mean_s == 0.0
 
 
-def recommended(folder: Path, setting: Setting) -> Tuning:
-    found = tuned(folder, asked())
-    return replace(found, recommendation=Recommendation(setting, ("Because of " + "many words " * 30 + ".",)))
-
-
-def test_the_control_program_and_the_agents_read_what_is_recommended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting = Setting(preemption=True, length_s=1800.0, synchronised=False, margin_s=60.0)
-    found = recommended(tmp_path, setting)
-    for name in [name for name in os.environ if name.startswith("GLEANER_")]:
-        monkeypatch.delenv(name)
-    for name, text in (("gleaner.toml", control_settings(found)), ("agent.toml", agent_settings(found))):
-        assert text is not None
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        assert max(len(line) for line in text.splitlines()) <= 120
-    monkeypatch.setenv("GLEANER_SETTINGS", str(tmp_path / "gleaner.toml"))
-    monkeypatch.setenv("GLEANER_AGENT_SETTINGS", str(tmp_path / "agent.toml"))
-    rounds = Settings().rounds
-    assert (rounds.length_s, rounds.synchronised, rounds.shortest_slice_s) == (1800, False, 180)
-    assert LiveAgentSettings().margin_s == 60
-    assert "GraceTime=180" in (slurm_words(found) or "")  # 60 s, times 1.33, and 60 s: less than three minutes
-
-
-@pytest.mark.slow  # test_sweep has the same of the outcomes that this is made of
-def test_one_worker_and_two_give_the_same_answer(tmp_path: Path) -> None:
-    alone = tuned(tmp_path / "one", asked(), workers=1)
-    together = tuned(tmp_path / "two", asked(), workers=2)
-    assert json_text(as_json(alone)) == json_text(as_json(together))
-    assert html(page(alone, "of a test", ())) == html(page(together, "of a test", ()))
-    assert table(alone) == table(together)
-    assert lines(alone) == lines(together)
-
-
-def test_every_setting_is_tried_once_and_the_answer_has_its_evidence(tmp_path: Path) -> None:
-    found = tuned(tmp_path, asked(Grid((3600.0, 900.0, 900.0), (True, False), (60.0, 10.0), preemption=True)))
-    assert [one.evidence.setting for one in found.tried] == list(found.question.grid.settings)
-    assert len(found.tried) == 8
-    named = found.recommendation.setting or found.recommendation.nearest
-    assert named in {one.evidence.setting for one in found.tried}
-
-
-def test_the_race_ends_when_the_time_is_over_but_not_before_all_had_their_first_seeds(tmp_path: Path) -> None:
-    found = tune(busy(), of_processors(16), SchedulerSettings(), RACE, Effort(tmp_path, 1, is_over=lambda: True))
-    assert {len(one.evidence.waits_s) for one in found.tried} == {found.seeds} == {4}
-
-
-def test_only_contenders_have_more_seeds_and_the_answer_is_one_of_them(tmp_path: Path) -> None:
-    looked_at = 0
-
-    def is_over_after_some_replays() -> bool:
-        nonlocal looked_at
-        looked_at += 1
-        return looked_at > 40
-
-    effort = Effort(tmp_path, 1, is_over=is_over_after_some_replays)
-    found = tune(busy(), of_processors(16), SchedulerSettings(), RACE, effort)
-    counts = {one.evidence.setting: len(one.evidence.waits_s) for one in found.tried}
-    assert min(counts.values()) < max(counts.values()) == found.seeds
-    assert counts[found.recommendation.setting or found.recommendation.nearest or GONE] == found.seeds
-    value = as_json(found)
-    assert [one["seeds"] for one in value["settings"]] == list(counts.values())  # type: ignore[attr-defined]
-    assert "of the regular jobs start later than without agents, by" in "".join(lines(found))
-
-
-def test_what_is_tried_beside_a_setting_does_not_change_its_evidence(tmp_path: Path) -> None:
-    several = tuned(tmp_path, asked(Grid((3600.0,), (True,), (10.0, 60.0, 600.0))))
-    alone = tuned(tmp_path, asked(Grid((3600.0,), (True,), (60.0,))))
-    (evidence,) = (one.evidence for one in several.tried if one.evidence.setting.margin_s == 60)
-    assert evidence == alone.tried[0].evidence
-    assert len({one.evidence.effective_loads for one in several.tried}) == 3
-
-
-def test_agents_that_would_compute_nothing_are_left_out_and_named(tmp_path: Path) -> None:
-    found = tuned(tmp_path, asked(Grid((120.0, 3600.0), (True,), (10.0,))))
-    assert [setting.length_s for setting in found.left_out] == [120.0]
-    assert [one.evidence.setting.length_s for one in found.tried] == [3600.0]
+def test_all_settings_see_the_same_histories_and_do_not_change_each_other() -> None:
+    several, (alone, _) = compare(sweep(), 3, 1), compare(sweep((3600.0,)), 3, 1)
+    histories = [[one.wait_without_s for one in comparison.trials] for comparison in several]
+    assert all(history == histories[0] for history in histories)
+    assert len(set(histories[0])) == 3
+    assert several[1] == alone
+    assert all(0.1 < one.load_growth < 1 - one.load_without for one in alone.trials)
+    assert [(one.agents.length_s, one.agents.preemption) for one in several] == [
+        (1800, True), (3600, True), (1800, False), (3600, False),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_limit_in_per_cent_of_no_wait_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadScenario, match="no regular job waits at all"):
-        tune(busy(), of_processors(10**6), SchedulerSettings(), asked(), Effort(tmp_path, 1))
+def test_one_worker_and_two_give_the_same_answer() -> None:
+    assert compare(sweep(), 4, 1) == compare(sweep(), 4, 2)
+
+
+def interrupted_after(histories: int) -> Callable[[int, int], None]:
+    def progress(done: int, _all: int) -> None:
+        if done == histories:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_ends_the_work_and_what_is_done_is_the_answer(workers: int) -> None:
+    before = set(threading.enumerate())
+    found = compare(sweep(), 1000, workers, interrupted_after(2))
+    assert {len(one.trials) for one in found} == {2}
+    assert set(threading.enumerate()) <= before  # one that ends together with Python prints an error
+    assert multiprocessing.active_children() == []
+
+
+def test_one_history_is_no_answer() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compare(sweep(), 9, 1, interrupted_after(1))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_one_clear_line() -> None:
+    def kill_one(done: int, _all: int) -> None:
+        if done == 1:
+            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+
+    with pytest.raises(SimulationError, match="a worker was killed"):
+        compare(sweep(), 1000, 2, kill_one)
+
+
+@pytest.mark.slow
+def test_what_a_replay_refuses_comes_from_a_worker_in_its_own_words() -> None:
+    with pytest.raises(BadScenario, match="jobs are larger than the machine"):
+        compare(sweep(processors=4), 2, 2)
+
+
+SWEEPER = """
+from tests.simulation.test_tune import compare, sweep
+if __name__ == "__main__":
+    compare(sweep(), 1000, 2, lambda *counts: print(*counts, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    (tmp_path / "sweeper.py").write_text(SWEEPER)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "sweeper.py")], stdout=subprocess.PIPE, text=True, env=environment
+    ) as sweeper:
+        assert sweeper.stdout is not None
+        assert [sweeper.stdout.readline() for _ in range(3)][-1] == "2 1000\n"
+        sweeper.kill()
+        assert sweeper.stdout.read().count("\n") < 990  # the pipe ends when the last worker has ended
+
+
+def compared(wait_s: float, won: float, *, spread: float = 0.1, length_s: float = 3600.0) -> Comparison:
+    """Three histories in which the wait and what is won lie this share around their means."""
+    trials = tuple(
+        replace(PLAIN, wait_growth_s=wait_s * factor, load_growth=won * factor)
+        for factor in (1 - spread, 1.0, 1 + spread)
+    )
+    return Comparison(AgentSettings(length_s=length_s, preemption=True), trials)
+
+
+def answer(*comparisons: Comparison, machine: Machine | None = None, limit_s: float = 180.0) -> Answer:
+    machine = machine or of_nodes(8, 4)
+    base = sweep()
+    settings = tuple(one.agents for one in comparisons)
+    return Answer(Sweep(base.workload, machine, base.scheduler, base.how, settings), comparisons, limit_s)
+
+
+def test_the_best_setting_wins_most_of_those_that_are_surely_within_the_limit() -> None:
+    good, better = compared(60, 0.2), compared(100, 0.25)
+    past, unsure, useless = compared(170, 0.4), compared(1, 0.5, spread=1), compared(0, 0.0)
+    assert answer(good, better, past, unsure, useless).best is better
+    assert answer(good, better, past, limit_s=90).best is good
+    assert answer(past, unsure, useless).best is None
+    assert answer(past, useless).nearest is useless
+
+
+def test_the_first_sentence_has_the_wait_and_the_node_hours() -> None:
+    # 0.2 of 8 nodes for 720 h are 1,152 node hours of the 2,880 that are idle.
+    first, why, pays, _small = sentences(answer(compared(58, 0.2)))
+    assert first == (
+        "Agents of 1 h, with preemption: regular jobs wait 58 s longer on average (of 100 min; between +44 s and +72 s)"
+        "; 1,152 of 2,880 idle node hours a month are won."
+    )
+    assert why.startswith("Of the settings that lengthen the mean wait by at most 180 s (--wait-limit)")
+    assert pays == "90 % of the jobs start later than without agents, by 10 min on average, and 5 % earlier."
+    failed, nearest, *_ = sentences(answer(compared(-3000, 0.0), machine=of_nodes(2)))
+    assert failed.startswith("No setting is sure to win and to keep the mean wait from growing by more than 180 s")
+    assert "regular jobs wait 50 min less on average" in nearest
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("machine", "words"),
     [
-        (lambda: asked(Grid(lengths_s=())), "at least one length"),
-        (lambda: asked(Grid(lengths_s=(20.0,))), "control takes none below 30 s"),
-        (lambda: asked(seeds=1), "at least two"),
-        (lambda: asked(level=1.0), "between 0 and 1"),
-        (lambda: replace(asked(), shortest_slice_s=1.0), "control takes none below 5 s"),
-        (lambda: replace(asked(), save_spread=-0.1), "cannot be negative"),
-        (
-            lambda: asked(agents=AgentSettings(queue=AgentQueueSettings(jobs=5, work_s=60))),
-            "endless low-priority queue",
-        ),
+        (of_nodes(8, 4), " of 400 jobs are smaller than a node: each was given a whole node"),
+        (Machine((NodeClass(8, 4),), Allocation.CORES), ": they were given cores of nodes that they shared"),
+        (Machine((NodeClass(8, 4),), Allocation.PROCESSORS), ": they were given processors of one pool"),
+        (of_processors(16), "Each of the 16 processors counts as a node"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(wrong: object, said: str) -> None:
-    with pytest.raises(BadScenario, match=said):
-        wrong()  # type: ignore[operator]
+def test_jobs_smaller_than_a_node_are_counted_with_how_they_were_placed(machine: Machine, words: str) -> None:
+    said = small_jobs(busy(), machine)
+    assert words in said
+    assert said.startswith(("Each of the 16", f"{int((busy().processors < 4).sum())} of 400"))
 
 
-def test_lengths_that_saves_eat_up_are_refused(tmp_path: Path) -> None:
-    slow = AgentSettings(save=CostSettings(constant_s=3000), restore=CostSettings(constant_s=3000))
-    with pytest.raises(BadScenario, match="no agent would compute: the longest has 60 min"):
-        tuned(tmp_path, asked(agents=slow))
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        (AgentSettings(queue=AgentQueueSettings(jobs=5, work_s=60)), "endless low-priority queue"),
+        (AgentSettings(shortest_slice_s=1), "control takes none below 5 s"),
+        (AGENTS.model_copy(update={"margin_s": 4000.0}), "no agent would compute: the longest has 1 h"),
+    ],
+)
+def test_agents_that_make_no_sense_are_refused(agents: AgentSettings, words: str) -> None:
+    with pytest.raises(BadScenario, match=words):
+        settings_of(agents, (1800.0, 3600.0), (True,))
+
+
+def test_lengths_that_saves_eat_up_are_left_out_and_short_ones_have_a_shorter_slice() -> None:
+    found = settings_of(AGENTS, (90.0, 400.0, 3600.0), (False,))
+    assert [(one.length_s, one.shortest_slice_s) for one in found] == [(400, 200), (3600, 600)]

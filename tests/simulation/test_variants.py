@@ -64,7 +64,7 @@ def test_a_history_of_a_long_trace_has_half_a_year() -> None:
     how = variation(workload)
     assert (how.blocks, how.drawn) == (57, 26)
     assert len(variant(workload, MACHINE, how, 1)) == 26 * 168
-    assert "26 of 57 whole weeks" in how.said
+    assert "26 weeks drawn with replacement from the 57" in how.said
 
 
 def test_a_short_trace_stays_itself_but_for_a_minute() -> None:

@@ -41,7 +41,8 @@ def seconds(text: str) -> float:
     return float(sum(float(number) * _UNITS_S[unit] for number, unit in pieces))
 
 
-def _time(text: str) -> float:
+def parsed_time(text: str) -> float:
+    """Return the seconds of a time for Typer, which names the option if the text is no time."""
     try:
         return seconds(text)
     except ValueError as error:
@@ -120,7 +121,7 @@ Schedulers: TypeAlias = Annotated[
 Cores: TypeAlias = Annotated[int | None, typer.Option(help="Cores of each node.  [default: 1]")]
 Length: TypeAlias = Annotated[
     float | None,
-    typer.Option(parser=_time, metavar="TIME", help="Agents of this length on idle nodes, such as 30m or 2h."),
+    typer.Option(parser=parsed_time, metavar="TIME", help="Agents of this length on idle nodes, such as 30m or 2h."),
 ]
 Lengths: TypeAlias = Annotated[
     str | None,
@@ -162,13 +163,14 @@ class ReplayOptions:
     """The agents, the owners and the measured time, for `run` and `compare`."""
 
     save: Annotated[
-        float | None, typer.Option(parser=_time, metavar="TIME", help="What one save takes.  [default: 0]")
+        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 0]")
     ] = None
     restore: Annotated[
-        float | None, typer.Option(parser=_time, metavar="TIME", help="What one restore takes.  [default: 0]")
+        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 0]")
     ] = None
     margin: Annotated[
-        float | None, typer.Option(parser=_time, metavar="TIME", help="How much earlier than needed a save begins.")
+        float | None,
+        typer.Option(parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins."),
     ] = None
     synchronised: Annotated[
         bool | None,
@@ -189,7 +191,7 @@ class ReplayOptions:
     ] = None
     until: Annotated[
         float | None,
-        typer.Option(parser=_time, metavar="TIME", help="Stop the replay this long after the first submission."),
+        typer.Option(parser=parsed_time, metavar="TIME", help="Stop the replay this long after the first submission."),
     ] = None
     keep_waiting: Annotated[
         int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")

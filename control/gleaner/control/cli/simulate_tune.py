@@ -1,22 +1,16 @@
-"""`glean simulate tune`: the best length of agents on this cluster, and their margin.
+"""`glean simulate tune`: what agents of several lengths would win on this cluster, and what regular jobs would pay.
 
-Ctrl-C keeps the finished work, and the same command goes on from there. The modules that compute are imported when the
-verb runs.
+Ctrl-C prints what is known. The modules that compute are imported when the verb runs.
 """
 
-import math
 import os
-import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gleaner.control.cli import render
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
@@ -29,32 +23,26 @@ from gleaner.control.cli.simulate_options import (
     Targets,
     Trace,
     answer,
+    check_owners,
     check_places,
     given,
+    lengths,
+    parsed_time,
     read,
     seconds,
     simulation_parts,
     write,
 )
-from gleaner.control.cli.simulate_options import lengths as times
+from gleaner.control.settings import SHORTEST_ROUND_S
 
 if TYPE_CHECKING:
-    from gleaner.control.simulation.run import Ground
     from gleaner.control.simulation.scenario import Scenario
     from gleaner.control.simulation.settings import AgentSettings
-    from gleaner.control.simulation.tuning.tune import Effort, Grid, Question, Tuning
 
 ASSUMED_S = 60.0
 """The assumed time of a save, and of a restore, unless the user gives one."""
-
-_SEARCH = 0.95
-"""The share of --time for the search. The rest is for the replays that are under way then, and for the answer."""
-
-
-class Interrupted(Failure):
-    """Ctrl-C in the middle of work that can be resumed."""
-
-    exit_code = 130
+MARGIN_S = 10.0
+"""The margin that agents have by default (`margin_s` in their settings)."""
 
 
 def share_or_time(text: str) -> tuple[float, bool]:
@@ -74,63 +62,40 @@ def share_or_time(text: str) -> tuple[float, bool]:
     return share, True
 
 
-@dataclass
-class _Standing:
-    """The progress of a sweep."""
-
-    done: int = 0
-    all: int = 0
-    state: Path = field(default_factory=Path)
-
-
 @dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """The settings to try, the trials of each, and the limit."""
+class TuneOptions:
+    """The agents to compare with none, and how often."""
 
-    wait_limit: Annotated[
-        str,
-        typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
-    ] = "3%"
-    lengths: Annotated[
-        str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 5m to 4h]")
-    ] = None
-    margins: Annotated[str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")] = (
-        None
-    )
-    synchronised: Annotated[
-        bool | None,
-        typer.Option("--synchronised/--not-synchronised", help="Try only agents that end together, or only others."),
-    ] = None
+    lengths: Annotated[str, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.")] = "30m,1h,2h,4h"
     preemption: Annotated[
         bool | None,
         typer.Option(
             "--preemption/--no-preemption",
-            help="Agents leave for a regular job once they have saved, as shipped.  [default: where nodes are alike]",
-            show_default=False,
+            help="Agents leave for a regular job once they have saved.  [default: both; where nodes differ, without]",
         ),
     ] = None
-    save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None
-    restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None
-    save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25
-    shortest_slice: Annotated[
-        str | None,
+    synchronised: Annotated[
+        bool | None,
+        typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
+    ] = None
+    save: Annotated[
+        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 60s]")
+    ] = None
+    restore: Annotated[
+        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 60s]")
+    ] = None
+    margin: Annotated[
+        float | None,
         typer.Option(
-            metavar="TIME", help="No agent starts for less.  [default: twice a save and a restore, at least 60s]"
+            parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins.  [default: 10s]"
         ),
     ] = None
-    time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop after this time at the latest.  [default: 2m]")
-    ] = None
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="Try each setting on this many variants of the trace.  [default: until it is settled]"),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1
-    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95
+    wait_limit: Annotated[
+        str,
+        typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
+    ] = "3%"
+    seeds: Annotated[int, typer.Option(min=2, help="Histories of the cluster, drawn from the trace's weeks.")] = 10
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None
-    state: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder for finished work.  [default: in your home]")
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +110,6 @@ class OwnerOptions:
 class ResultOptions:
     """The files to write."""
 
-    settings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The recommendation for the control program (TOML).")
-    ] = None
-    agent_settings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The recommendation for the agents (TOML).")
-    ] = None
     json: Json = None
     report: Report = None
 
@@ -160,181 +119,87 @@ def tune(
     context: typer.Context,
     trace: Trace = None,
     *,
-    sweep: SweepOptions,
+    options: TuneOptions,
     scheduler: Scheduler = None,
     machine: MachineOptions,
     owners: OwnerOptions,
     scenario: ScenarioFile = None,
     results: ResultOptions,
 ) -> Answer:
-    """Find the agents that win most at nearly the same wait."""
-    begin_s = time.monotonic()
-    if sweep.time is not None and sweep.seeds is not None:
-        raise BadInput("--seeds replays that many variants, however long it takes: leave out --time")
-    time_s = read("--time", seconds, sweep.time or "2m") if sweep.seeds is None else math.inf
-    check_places(results.json, results.report, results.settings, results.agent_settings)
-    limit = read("--wait-limit", share_or_time, sweep.wait_limit)
+    """Compare agents of several lengths with none: what they win, and how much longer regular jobs wait."""
+    check_places(results.json, results.report, sources=(trace, scenario))
+    limit, is_share = read("--wait-limit", share_or_time, options.wait_limit)
+    lengths_s = read("--lengths", lengths, options.lengths)
+    if min(lengths_s) < SHORTEST_ROUND_S:
+        raise BadInput(f"--lengths: control takes no agents below {SHORTEST_ROUND_S} s")
     with simulation_parts():
+        from gleaner.control.simulation import report as pages
         from gleaner.control.simulation import run
+        from gleaner.control.simulation.metrics.output import cleaning_lines
         from gleaner.control.simulation.scenario import read_scenario
-        from gleaner.control.simulation.tuning.evidence import WaitLimit
-        from gleaner.control.simulation.tuning.sweep import default_workers
-        from gleaner.control.simulation.tuning.tune import Effort, Question
+        from gleaner.control.simulation.tuning import answer as answers
+        from gleaner.control.simulation.tuning.tune import Sweep, compare, settings_of
+        from gleaner.control.simulation.tuning.variants import variation
 
-        told = read_scenario(scenario, [option for option in given(context) if option.key[0] != "agents"])
-        _check(told)
-        agents, remarks = _agents(
-            told, {"save": _seconds("--save", sweep.save), "restore": _seconds("--restore", sweep.restore)}
+        asked = read_scenario(scenario, given(context, (max(lengths_s),)))
+        check_owners((asked.scheduler.kind,), owners.target, owners.entitlement)
+        _check(asked)
+        with render.steps("reading the trace, MiB") as draw:
+            ground = run.prepare(asked, draw)
+        run.check(asked.scheduler, ground)
+        agents, assumed = _agents(asked)
+        preemptions, kept = _preemptions(agents, is_possible=ground.machine.is_counted)
+        settings = settings_of(agents, sorted(set(lengths_s)), preemptions)
+        how = variation(ground.workload, asked.workload.synthetic)
+        sweep = Sweep(ground.workload, ground.machine, asked.scheduler, how, settings)
+        with render.steps("replaying histories") as draw:
+            comparisons = compare(sweep, options.seeds, options.workers or len(os.sched_getaffinity(0)), draw)
+        wait_s = comparisons[0].mean("wait_without_s")
+        if is_share and not wait_s:
+            raise BadInput("without agents no regular job waits, so give --wait-limit in seconds")
+        found = answers.Answer(sweep, comparisons, limit * wait_s if is_share else limit)
+        is_stopped = found.seeds < options.seeds
+        remarks = (
+            *((f"stopped: {found.seeds} of {options.seeds} histories are in this answer",) if is_stopped else ()),
+            *cleaning_lines(ground.cleaning, len(ground.workload)),
+            *(*ground.remarks, *assumed, *kept, *answers.odd(found, lengths_s)),
         )
-        with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
-            ground = run.prepare(told)
-        run.check(told.scheduler, ground)
-        preemption = ground.machine.is_counted if sweep.preemption is None else sweep.preemption
-        if sweep.preemption is None and not preemption:
-            remarks = (
-                *remarks,
-                "agents keep their nodes until their end: preemption is simulated for nodes alike only",
-            )
-        question = Question(
-            limit=WaitLimit(*limit),
-            agents=agents,
-            grid=_grid(sweep, preemption=preemption),
-            shortest_slice_s=_slice(told)
-            if sweep.shortest_slice is None
-            else read("--shortest-slice", seconds, sweep.shortest_slice),
-            save_spread=sweep.save_spread,
-            seeds=sweep.seeds,
-            first_seed=sweep.seed,
-            level=sweep.confidence,
-        )
-        effort = Effort(
-            sweep.state or _default_state(),
-            sweep.workers or default_workers(),
-            is_over=lambda: time.monotonic() >= begin_s + _SEARCH * time_s,
-        )
-        tuning = _tuned(told, ground, question, effort)
-        unwritten = _write(tuning, results.settings, results.agent_settings)
-        return _answer(tuning, ground, (*remarks, *unwritten), results.json, results.report)
+        if results.report is not None:
+            subtitle = f"{sweep.workload.name} on {run.machine_name(sweep.machine)}, {asked.scheduler.kind.value}"
+            with write(results.report):
+                pages.write(results.report, answers.page(found, subtitle, remarks))
+        parts = (*answers.sentences(found), answers.table(found), answers.method(found))
+        code = 130 if is_stopped else 0 if found.best else 1
+        return answer(answers.as_json(found), parts, remarks, results.json, code)
 
 
-def _check(told: "Scenario") -> None:
-    """Check that the scenario asks only for things that have a meaning here."""
-    workload, window = told.workload, told.measure
+def _check(asked: "Scenario") -> None:
+    """Check that the scenario asks only for what has a meaning here."""
+    workload, window = asked.workload, asked.measure
     if workload.until_s is not None or workload.keep_waiting:
         raise BadInput("tune replays whole traces: leave out until_s and keep_waiting of [workload]")
     if window.begin_s is not None or window.end_s is not None:
         raise BadInput("tune measures all of a trace: leave out [measure]")
 
 
-def _seconds(option: str, text: str | None) -> float | None:
-    return None if text is None else read(option, seconds, text)
-
-
-def _agents(told: "Scenario", costs: Mapping[str, float | None]) -> "tuple[AgentSettings, tuple[str, ...]]":
-    """Return the agents of the scenario, and what had to be assumed about them."""
+def _agents(asked: "Scenario") -> "tuple[AgentSettings, tuple[str, ...]]":
+    """Return the agents of the scenario, and a remark on what had to be assumed about them."""
     from gleaner.control.simulation.settings import AgentSettings, CostSettings
 
-    agents = told.agents or AgentSettings()
-    given_s = {name: value for name, value in costs.items() if value is not None}
-    assumed = sorted({"save", "restore"} - agents.model_fields_set - set(given_s))
-    costs_s = dict.fromkeys(assumed, ASSUMED_S) | given_s
-    agents = agents.model_copy(update={name: CostSettings(constant_s=cost_s) for name, cost_s in costs_s.items()})
-    options = " and ".join(f"--{name}" for name in assumed)
-    return agents, (f"{options} not given: {ASSUMED_S:g} s assumed, on which the answer depends",) if assumed else ()
+    agents = asked.agents or AgentSettings()
+    assumed = [cost for cost in ("save", "restore") if cost not in agents.model_fields_set]
+    update: dict[str, object] = {cost: CostSettings(constant_s=ASSUMED_S) for cost in assumed}
+    if "margin_s" not in agents.model_fields_set:
+        update["margin_s"] = MARGIN_S
+    options = " and ".join(f"--{cost}" for cost in assumed)
+    remark = f"{options} not given: {ASSUMED_S:g} s assumed, and the answer depends on it"
+    return agents.model_copy(update=update), (remark,) if assumed else ()
 
 
-def _slice(told: "Scenario") -> float | None:
-    """Return the shortest slice of the scenario."""
-    agents = told.agents
-    return agents.shortest_slice_s if agents is not None and "shortest_slice_s" in agents.model_fields_set else None
-
-
-def _grid(sweep: SweepOptions, *, preemption: bool) -> "Grid":
-    from gleaner.control.simulation.tuning.tune import LENGTHS_S, MARGINS_S, Grid
-
-    return Grid(
-        lengths_s=LENGTHS_S if sweep.lengths is None else read("--lengths", times, sweep.lengths),
-        synchronised=(True, False) if sweep.synchronised is None else (sweep.synchronised,),
-        margins_s=MARGINS_S if sweep.margins is None else read("--margins", times, sweep.margins),
-        preemption=preemption,
-    )
-
-
-def _default_state() -> Path:
-    """Return the folder for a program's state between its runs, by the XDG Base Directory Specification."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "gleaner" / "tune"
-
-
-def _tuned(told: "Scenario", ground: "Ground", question: "Question", effort: "Effort") -> "Tuning":
-    from gleaner.control.simulation.tuning.tune import tune as find
-
-    standing = _Standing(state=effort.state)
-    with _resumable(standing), render.steps("replaying") as draw:
-
-        def progress(done: int, whole: int) -> None:
-            standing.done, standing.all = done, whole
-            draw(done, whole)
-
-        return find(
-            ground.workload,
-            ground.machine,
-            told.scheduler,
-            question,
-            replace(effort, progress=progress),
-            made=told.workload.synthetic,
-        )
-
-
-@contextmanager
-def _resumable(standing: _Standing) -> Generator[None]:
-    """Turn Ctrl-C inside the block into one line that says what is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped: {standing.done} of {standing.all} replays are kept in {standing.state}; "
-            "the same command goes on from there"
-        ) from None
-
-
-def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> tuple[str, ...]:
-    """Write the recommendations. Return remarks on files that are not written, since nothing is recommended."""
-    from gleaner.control.simulation.tuning import output
-
-    unwritten: list[str] = []
-    for path, text in (
-        (settings, output.control_settings(tuning)),
-        (agent_settings, output.agent_settings(tuning)),
-    ):
-        if path is None:
-            continue
-        if text is None:
-            unwritten.append(f"{path}: not written, since nothing is recommended")
-            continue
-        with write(path):
-            path.write_text(text, encoding="utf-8")
-    return tuple(unwritten)
-
-
-def _answer(
-    tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
-) -> Answer:
-    """Return the answer. Its exit code is 1 if nothing can be recommended."""
-    from gleaner.control.simulation.metrics.output import cleaning_lines
-    from gleaner.control.simulation.run import machine_name
-    from gleaner.control.simulation.tuning import output
-
-    remarks = (
-        *cleaning_lines(ground.cleaning, len(ground.workload)),
-        *ground.remarks,
-        *assumed,
-        *output.odd(tuning),
-    )
-    found = 0 if tuning.recommendation.setting else 1
-    if report is not None:
-        from gleaner.control.simulation import report as page
-
-        subtitle = f"{tuning.workload} on {machine_name(tuning.machine)}, {tuning.scheduler}"
-        with write(report):
-            page.write(report, output.page(tuning, subtitle, remarks))
-    return answer(output.as_json(tuning), (output.table(tuning), *output.lines(tuning)), remarks, json, found)
+def _preemptions(agents: "AgentSettings", *, is_possible: bool) -> tuple[tuple[bool, ...], tuple[str, ...]]:
+    """Return with which preemption agents are tried, and a remark if that is not all."""
+    if "preemption" in agents.model_fields_set:
+        return (agents.preemption,), ()
+    if is_possible:
+        return (True, False), ()
+    return (False,), ("agents keep their nodes until their end: preemption is simulated for nodes alike only",)

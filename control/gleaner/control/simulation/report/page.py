@@ -45,7 +45,6 @@ class Axis:
 
     label: str
     unit: Unit = Unit.NUMBER
-    from_zero: bool = True
     logarithmic: bool = False
 
 
@@ -186,8 +185,6 @@ class Section:
 
     title: str
     parts: Sequence[Part]
-    is_folded: bool = False
-    """True if a reader has to unfold it, and paper does not show it."""
 
 
 @dataclass(frozen=True, slots=True)

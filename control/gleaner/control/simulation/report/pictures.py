@@ -126,7 +126,7 @@ def _lines(plot: Lines, axes: Axes) -> None:
             markersize=5,
         )
         if curve.low and curve.high:
-            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0)
+            axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.2)
     for height, meaning in plot.limits:
         axes.axhline(height, color=_ALARM, linewidth=1.2, linestyle=(0, (6, 3)))
         axes.annotate(
@@ -222,7 +222,7 @@ def _up(axes: Axes, axis: Axis, values: Iterable[float]) -> None:
     axes.grid(visible=True, axis="y")
     axes.set_ylabel(axis.label)
     known = [value for value in values if math.isfinite(value)]
-    if axis.from_zero and known:
+    if known:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if min(known) < 0 else 0.0)
     _ticks(axes.yaxis, axis, axes.get_ylim(), 5)
 

@@ -22,8 +22,6 @@ from gleaner.control.simulation.report.page import (
     Card,
     Cards,
     Code,
-    Curve,
-    Lines,
     Page,
     Part,
     Points,
@@ -64,11 +62,8 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
 
 def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
     """Return the page of several replays of one trace."""
-    plots: list[Part] = [comparison_table(outcomes)]
-    against = _against_length(outcomes)
-    plots += against or [_side_by_side(outcomes)]
     sections = [
-        Section("Side by side", plots),
+        Section("Side by side", (comparison_table(outcomes), _side_by_side(outcomes))),
         Section(
             "Regular jobs by size", [_sizes_of_all(some, ground.unit, title) for title, some in _plotted(outcomes)]
         ),
@@ -148,32 +143,6 @@ def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:
     series = [Series("mean", [one.mean_s for one in waits]), Series("95th percentile", [one.p95_s for one in waits])]
     labels = [outcome.label for outcome in outcomes]
     return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
-
-
-def _against_length(outcomes: Sequence[Outcome]) -> list[Part]:
-    """Return plots of effective load and regular wait over the length of agents, if there are several lengths."""
-    kinds = list(dict.fromkeys(outcome.scenario.scheduler.kind for outcome in outcomes))
-    loads: list[Curve] = []
-    waits: list[Curve] = []
-    for kind in kinds:
-        own = [
-            (one.scenario.agents.length_s, one.measures)
-            for one in outcomes
-            if one.scenario.scheduler.kind is kind and one.scenario.agents
-        ]
-        lengths_s = [length_s for length_s, _ in own]
-        if len(own) > 1:
-            loads.append(Curve(kind, lengths_s, [found.effective_load for _, found in own]))
-            relative = [found.effect.mean_wait_s.relative if found.effect else None for _, found in own]
-            waits.append(Curve(kind, lengths_s, [float("nan") if value is None else value for value in relative]))
-    if not loads:
-        return []
-    along = Axis("length of agents", Unit.SECONDS, logarithmic=True)
-    load, wait = Axis("effective load", Unit.SHARE, from_zero=False), Axis("mean wait, change", Unit.SHARE)
-    return [
-        Lines("Effective load against the length of agents", along, load, loads),
-        Lines("Change of regular jobs' mean wait against the length of agents", along, wait, waits),
-    ]
 
 
 def _owners(outcome: Outcome, unit: str) -> list[Part]:

@@ -34,7 +34,7 @@ def html(page: Page) -> str:
     )
     template = environment.from_string((_HERE / "page.html").read_text(encoding="utf-8"))
     sections = [
-        (section.title, [Markup(_part(part)) for part in section.parts], section.is_folded)  # noqa: S704 - what is in it was escaped
+        (section.title, [Markup(_part(part)) for part in section.parts])  # noqa: S704 - what is in it was escaped
         for section in page.sections
     ]
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file

@@ -1,294 +1,232 @@
-"""The search for agents that suit a machine: the settings of a grid race on the variants of a workload.
+"""Agents of several lengths, each compared with no agents on the same histories of one machine.
 
-The low-priority queue never runs dry here. The question is how much agents could win back, and what regular jobs pay.
+Each seed makes one history (`variants`), which is replayed without agents and with each setting. The differences are
+paired, since both replays see the same jobs. The low-priority queue never runs dry here, because the question is how
+much agents could win, and what regular jobs pay.
 """
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+import signal
+import statistics
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import product, takewhile
-from pathlib import Path
+from itertools import product
 
-from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.model import Machine, Workload
+import numpy as np
+
+from gleaner.control.simulation.errors import BadScenario, SimulationError
+from gleaner.control.simulation.metrics.measures import measure
+from gleaner.control.simulation.metrics.tables import duration
+from gleaner.control.simulation.model import Machine, Schedule, Workload
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.evidence import Evidence, Interval, Setting, WaitLimit, exact, interval
-from gleaner.control.simulation.tuning.recommendation import Recommendation, contest, looks, recommend
-from gleaner.control.simulation.tuning.sweep import Journal, Sweep, TrialInputs, Trials
-from gleaner.control.simulation.tuning.trial import Conditions, Outcome, safety
-from gleaner.control.simulation.tuning.variants import Variation, variation
-from gleaner.control.simulation.workloads.synthetic import SyntheticSettings
+from gleaner.control.simulation.tuning.variants import Variation, variant
 
-LENGTHS_S = tuple(60.0 * minutes for minutes in (5, 10, 15, 20, 30, 45, 60, 90, 120, 240))
-MARGINS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
-SHORTEST_LENGTH_S = 30.0
-"""The shortest length that control accepts (`RoundSettings.length_s`)."""
+LEVEL = 0.95
 SHORTEST_SLICE_S = 5.0
 """The shortest slice that control accepts (`RoundSettings.shortest_slice_s`)."""
-LEAST_SLICE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """The settings to try: all combinations. Agents are preempted in all of them or in none."""
+class Interval:
+    """A mean over seeds, and the ends of its 95 % interval."""
 
-    lengths_s: tuple[float, ...] = LENGTHS_S
-    synchronised: tuple[bool, ...] = (True, False)
-    margins_s: tuple[float, ...] = MARGINS_S
-    preemption: bool = False
-
-    def __post_init__(self) -> None:
-        if not all((self.lengths_s, self.synchronised, self.margins_s)):
-            raise BadScenario("nothing to try: the sweep needs at least one length and one margin")
-        if min(self.lengths_s) < SHORTEST_LENGTH_S:
-            raise BadScenario(
-                f"agents of {exact(min(self.lengths_s))}: control takes none below {SHORTEST_LENGTH_S:g} s"
-            )
-        if min(self.margins_s) < 0:
-            raise BadScenario(f"a margin of {exact(min(self.margins_s))}: it cannot be negative")
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """The settings, each once, from the simplest on."""
-        of = product((self.preemption,), set(self.lengths_s), set(self.synchronised), set(self.margins_s))
-        return tuple(sorted((Setting(*values) for values in of), key=lambda setting: setting.plainness))
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """The admin's question. `agents` describes saves, restores and the rest; the grid says what varies."""
+class Trial:
+    """The figures of one setting in one history, beside those of the same history without agents."""
 
-    limit: WaitLimit
-    agents: AgentSettings
-    grid: Grid = Grid()
-    shortest_slice_s: float | None = None
-    """The shortest slice. The default is twice the time of a save and a restore, and at least `LEAST_SLICE_S`."""
-    save_spread: float = 0.25
-    """The standard deviation of a save's time, as a share of the expected time; see `trial`."""
-    seeds: int | None = None
-    """The number of seeds for every setting. None: as many as settle the race, see `contest`."""
-    first_seed: int = 1
-    level: float = 0.95
-
-    def __post_init__(self) -> None:
-        if self.seeds is not None and self.seeds < 2:
-            raise BadScenario(f"--seeds {self.seeds}: an interval needs at least two")
-        if not 0 < self.level < 1:
-            raise BadScenario(f"--confidence {self.level:g}: it lies between 0 and 1, 0.95 for example")
-        if self.limit.most < 0:
-            raise BadScenario("--wait-limit: it cannot be negative")
-        if self.slice_s < SHORTEST_SLICE_S:
-            raise BadScenario(f"a shortest slice of {exact(self.slice_s)}: control takes none below 5 s")
-        if self.save_spread < 0:
-            raise BadScenario(f"--save-spread {self.save_spread:g}: it cannot be negative")
-        if self.agents.queue.jobs is not None:
-            raise BadScenario("tune needs an endless low-priority queue: leave out jobs in [agents.queue]")
-
-    @property
-    def slice_s(self) -> float:
-        """The shortest slice of every setting."""
-        if self.shortest_slice_s is not None:
-            return self.shortest_slice_s
-        return max(LEAST_SLICE_S, 2 * (self.save_s + self.agents.restore.seconds(self._memory_mib)))
-
-    @property
-    def save_s(self) -> float:
-        """The expected time of one agent's save while no other agent saves."""
-        return self.agents.save.seconds(self._memory_mib)
-
-    @property
-    def _memory_mib(self) -> float:
-        return self.agents.queue.memory_mib * self.agents.jobs_per_agent
-
-    def fits(self, setting: Setting) -> bool:
-        """Return True if an agent of this setting computes at all."""
-        reserved_s = self.save_s * safety(self.save_spread) + setting.margin_s
-        restore_s = self.agents.restore.seconds(self._memory_mib)
-        return setting.length_s > self.slice_s and setting.length_s > reserved_s + restore_s
-
-    def agents_of(self, setting: Setting) -> AgentSettings:
-        """Return the agents' settings for a replay. Their margin is 0; see `trial`."""
-        return self.agents.model_copy(
-            update={
-                "length_s": setting.length_s,
-                "synchronised": setting.synchronised,
-                "preemption": setting.preemption,
-                "shortest_slice_s": self.slice_s,
-                "margin_s": 0.0,
-            }
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """The means of a search: where finished replays are kept, and how many processes work for how long."""
-
-    state: Path
-    workers: int
-    is_over: Callable[[], bool] = lambda: False
-    """True when the time is over. Every setting has its first seeds all the same."""
-    progress: Callable[[int, int], None] = lambda _done, _all: None
-    """It is told how many replays are done, of how many that are planned so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One setting and its figures. Shares are shares of all unit time, as means over the seeds."""
-
-    evidence: Evidence
-    p95_wait_s: Interval
-    """The growth of the 95th percentile of the waits."""
-    regular_load: float
-    saving: float
-    restoring: float
-    lost: float
-    """The share of unit time in slices whose save came too late."""
+    wait_without_s: float
+    wait_growth_s: float
+    load_without: float
+    load_growth: float
+    """The unit time that was computed and kept, over all unit time; without agents it is `load_without`."""
     later: float
-    """The share of regular jobs that start later than without agents; `earlier`: of those that start earlier."""
+    """The share of regular jobs that start later than without agents."""
     earlier: float
     later_mean_s: float
-    """The mean delay of the jobs that start later; `later_p95_s`: the 95th percentile of their delays."""
-    later_p95_s: float
+    """The mean delay of the jobs that start later."""
+    never_started: int
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
-    """The whole answer to a question."""
+class Comparison:
+    """One setting against no agents. A figure without an interval is a mean over the seeds."""
 
-    workload: str
+    agents: AgentSettings
+    trials: tuple[Trial, ...]
+
+    def mean(self, name: str) -> float:
+        """Return the mean of one figure of the trials."""
+        return statistics.fmean(getattr(trial, name) for trial in self.trials)
+
+    @property
+    def wait_growth_s(self) -> Interval:
+        return interval([trial.wait_growth_s for trial in self.trials])
+
+    @property
+    def load_growth(self) -> Interval:
+        return interval([trial.load_growth for trial in self.trials])
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The inputs that all replays share."""
+
+    workload: Workload
     machine: Machine
-    scheduler: str
-    question: Question
+    scheduler: SchedulerSettings
     how: Variation
-    wait_without_s: Interval
-    load_without: Interval
-    never_started: float
-    """The number of jobs that never start, as a mean over the seeds: under omfs, jobs too large for their group."""
-    tried: tuple[Tried, ...]
-    left_out: tuple[Setting, ...]
-    """The settings that were not tried, since their agents would compute nothing."""
-    seeds: int
-    """The number of seeds of the settings that were in the race to the end."""
-    recommendation: Recommendation
+    settings: tuple[AgentSettings, ...]
 
 
-def tune(
-    workload: Workload,
-    machine: Machine,
-    scheduler: SchedulerSettings,
-    question: Question,
-    effort: Effort,
-    *,
-    made: SyntheticSettings | None = None,
-) -> Tuning:
-    """Try the settings under several seeds, and recommend one.
+def interval(values: Sequence[float]) -> Interval:
+    """Return the interval of the mean of at least two figures, by Student's t.
 
-    `made` says how a synthetic workload was made; None for a trace. Raise `BadScenario` where the question cannot be
-    answered, and what `Trials.outcomes` raises.
+    >>> found = interval([1.0, 2.0, 3.0, 4.0])
+    >>> found.mean, round(found.low, 4), round(found.high, 4)
+    (2.5, 0.4457, 4.5543)
     """
-    settings = [setting for setting in question.grid.settings if question.fits(setting)]
-    if not settings:
+    from scipy.special import stdtrit  # scipy.stats takes a second to load
+
+    mean, count = statistics.fmean(values), len(values)
+    quantile = float(stdtrit(np.float64(count - 1), np.float64((1 + LEVEL) / 2)))
+    half = quantile * statistics.stdev(values) / count**0.5
+    return Interval(mean, mean - half, mean + half)
+
+
+def settings_of(
+    agents: AgentSettings, lengths_s: Iterable[float], preemptions: Iterable[bool]
+) -> tuple[AgentSettings, ...]:
+    """Return these agents in each length with which they compute at all. Raise `BadScenario` if none does."""
+    if agents.queue.jobs is not None:
+        raise BadScenario("tune needs an endless low-priority queue: leave out jobs in [agents.queue]")
+    if agents.shortest_slice_s < SHORTEST_SLICE_S:
+        raise BadScenario(f"a shortest slice of {duration(agents.shortest_slice_s)}: control takes none below 5 s")
+    memory_mib = agents.queue.memory_mib * agents.jobs_per_agent
+    costs_s = agents.save.seconds(memory_mib) + agents.restore.seconds(memory_mib) + agents.margin_s
+    of = [(preemption, length_s) for preemption, length_s in product(preemptions, lengths_s) if length_s > costs_s]
+    if not of:
         raise BadScenario(
-            f"no agent would compute: the longest has {exact(max(question.grid.lengths_s))}, the shortest slice is "
-            f"{exact(question.slice_s)} and a save takes {exact(question.save_s)}"
+            f"no agent would compute: the longest has {duration(max(lengths_s))}, and a save, a restore and the margin "
+            f"take {duration(costs_s)}"
         )
-    margins_s = tuple(sorted(set(question.grid.margins_s)))
-    how = variation(workload, made)
-    sweep = Sweep(workload, how, Conditions(machine, scheduler, margins_s, question.save_spread))
-    with sweep.running(lambda digest: Journal(effort.state / f"tune-{digest}.jsonl"), effort.workers) as trials:
-        tried, without = _race(trials, settings, question, effort)
-    return Tuning(
-        workload=workload.name,
-        machine=machine,
-        scheduler=scheduler.kind.value,
-        question=question,
-        how=how,
-        wait_without_s=_interval([outcome["mean_wait_s"][0] for outcome in without], question),
-        load_without=_interval([outcome["effective_load"][0] for outcome in without], question),
-        never_started=sum(outcome["never_started"][0] for outcome in without) / len(without),
-        tried=tried,
-        left_out=tuple(setting for setting in question.grid.settings if not question.fits(setting)),
-        seeds=len(without),
-        recommendation=recommend([one.evidence for one in tried], question.limit),
+    return tuple(
+        agents.model_copy(
+            update={
+                "length_s": length_s,
+                "preemption": preemption,
+                # As control has it for a round that is shorter than the slice.
+                "shortest_slice_s": agents.shortest_slice_s if agents.shortest_slice_s < length_s else length_s / 2,
+            }
+        )
+        for preemption, length_s in of
     )
 
 
-def _race(
-    trials: Trials, settings: Sequence[Setting], question: Question, effort: Effort
-) -> tuple[tuple[Tried, ...], list[Outcome]]:
-    """Return all settings with their evidence, and the outcomes without agents for each seed.
+def compare(
+    sweep: Sweep, seeds: int, workers: int, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> tuple[Comparison, ...]:
+    """Return each setting with a trial for each seed from 1 on.
 
-    The agents of several settings that differ in their margin are the same, and are replayed once.
+    Ctrl-C ends the work, and what is done is returned if that are two histories or more, which an interval needs.
+    `progress` is told how many histories are done, of how many. Raise what a replay raises.
     """
-    margins_s = sorted(set(question.grid.margins_s))
-    agents_of = {setting: question.agents_of(setting).model_dump_json() for setting in settings}
-    outcomes: dict[str, list[Outcome]] = {}
-    racing: Sequence[Setting] = settings
-    tried: tuple[Tried, ...] = ()
-    for seeds in looks() if question.seeds is None else (question.seeds,):
-        kinds = ["", *dict.fromkeys(agents_of[setting] for setting in racing)]
-        agents = [AgentSettings.model_validate_json(kind) if kind else None for kind in kinds]
-        numbers = range(question.first_seed, question.first_seed + seeds)
-        found = trials.outcomes(
-            [TrialInputs(seed, kind) for seed in numbers for kind in agents],
-            is_over=effort.is_over if tried else lambda: False,
-            progress=effort.progress,
-        )
-        rows = [found[place : place + len(kinds)] for place in range(0, len(found), len(kinds))]
-        whole = list(takewhile(lambda row: None not in row, rows))
-        for place, kind in enumerate(kinds):
-            done = [outcome for row in whole if (outcome := row[place]) is not None]
-            outcomes[kind] = max(outcomes.get(kind, []), done, key=len)
-        _check_waits(outcomes[""], question.limit)
-        tried = tuple(
-            _tried(
-                setting,
-                outcomes[agents_of[setting]],
-                outcomes[""],
-                margin=margins_s.index(setting.margin_s),
-                level=question.level,
-            )
-            for setting in settings
-        )
-        race = contest([one.evidence for one in tried], question.limit)
-        if race.is_settled or len(whole) < seeds or effort.is_over():
-            break
-        racing = [one.setting for one in race.contenders]
-    return tried, outcomes[""]
+    found: dict[int, tuple[Trial, ...]] = {}
+    progress(0, seeds)
+    try:
+        with closing(_trials(sweep, range(1, seeds + 1), min(workers, seeds))) as each:
+            for seed, trials in each:
+                found[seed] = trials
+                progress(len(found), seeds)
+    except KeyboardInterrupt:
+        if len(found) < 2:
+            raise
+    rows = [found[seed] for seed in sorted(found)]
+    return tuple(Comparison(*pair) for pair in zip(sweep.settings, zip(*rows, strict=True), strict=True))
 
 
-def _check_waits(without: Sequence[Outcome], limit: WaitLimit) -> None:
-    if limit.is_share and any(outcome["mean_wait_s"][0] == 0 for outcome in without):
-        raise BadScenario(
-            "without agents no regular job waits at all, so a share of its wait says nothing: --wait-limit in seconds"
-        )
+def trials_of(sweep: Sweep, seed: int) -> tuple[Trial, ...]:
+    """Return the figures of each setting in this seed's history."""
+    workload = variant(sweep.workload, sweep.machine, sweep.how, seed)
+    without = replay(workload, sweep.machine, sweep.scheduler)
+    return tuple(trial(replay(workload, sweep.machine, sweep.scheduler, agents), without) for agents in sweep.settings)
 
 
-def _interval(values: Sequence[float], question: Question) -> Interval:
-    return interval(values, level=question.level)
-
-
-def _tried(
-    setting: Setting,
-    outcomes: Sequence[Outcome],
-    without: Sequence[Outcome],
-    *,
-    margin: int,
-    level: float,
-) -> Tried:
-    without = without[: len(outcomes)]
-    evidence = Evidence(
-        setting=setting,
-        effective_loads=tuple(outcome["effective_load"][margin] for outcome in outcomes),
-        waits_s=tuple(outcome["mean_wait_s"][0] for outcome in outcomes),
-        waits_without_s=tuple(outcome["mean_wait_s"][0] for outcome in without),
-        loads_without=tuple(outcome["effective_load"][0] for outcome in without),
-        level=level,
+def trial(schedule: Schedule, without: Schedule) -> Trial:
+    """Return the figures of a replay with agents against the same without. Jobs that never start have no wait."""
+    found = measure(schedule, without)
+    effect = found.effect
+    if effect is None:
+        raise BadScenario(f"{schedule.workload.name}: no job starts, so no wait can be compared")
+    moved_s = schedule.start_s - without.start_s
+    later_s = moved_s[moved_s > 0]
+    return Trial(
+        wait_without_s=effect.mean_wait_s.before,
+        wait_growth_s=effect.mean_wait_s.absolute,
+        load_without=effect.effective_load.before,
+        load_growth=effect.effective_load.absolute,
+        later=effect.later,
+        earlier=effect.earlier,
+        later_mean_s=float(later_s.mean()) if len(later_s) else 0.0,
+        never_started=found.jobs - found.started,
     )
-    pairs = zip(outcomes, without, strict=True)
-    grown_s = [outcome["p95_wait_s"][0] - before["p95_wait_s"][0] for outcome, before in pairs]
-    means = {
-        name: sum(outcome[name][0] for outcome in outcomes) / len(outcomes)
-        for name in ("regular_load", "saving", "restoring", "later", "earlier", "later_mean_s", "later_p95_s")
-    }
-    lost = sum(outcome["lost"][margin] for outcome in outcomes) / len(outcomes)
-    return Tried(evidence, interval(grown_s, level=level), lost=lost, **means)
+
+
+def _trials(sweep: Sweep, seeds: Iterable[int], workers: int) -> Generator[tuple[int, tuple[Trial, ...]]]:
+    """Yield the trials of each seed as they are done. Workers end when this generator ends, however it ends."""
+    if workers == 1:
+        yield from ((seed, trials_of(sweep, seed)) for seed in seeds)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin) as pool:
+        try:
+            with _without_ctrl_c():  # workers start here, and inherit it
+                running = {pool.submit(trials_of, sweep, seed): seed for seed in seeds}
+            for future in as_completed(running):
+                yield running[future], future.result()
+        except BrokenProcessPool as error:
+            raise SimulationError("a worker was killed, perhaps for want of memory: try fewer --workers") from error
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise  # the pool's own threads end with the block
+
+
+@contextmanager
+def _without_ctrl_c() -> Generator[None]:
+    """Hold Ctrl-C back until the end of the block. A process that is started in the block never gets it.
+
+    To block it in this thread is not enough for this process, since any other thread, a library's too, may get it.
+    """
+    heard: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _begin() -> None:
+    """Let a new worker end when its parent is killed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -59,24 +59,22 @@ class Variation:
 
     @property
     def said(self) -> str:
-        """The variation in words.
+        """The jobs of each history, in words.
 
         >>> Variation(WEEK_S, 12, 0).said
-        '12 of 12 whole weeks of the trace, drawn with replacement and moved against the rounds'
+        '12 weeks drawn with replacement from the 12 of the trace, moved against the rounds'
         """
         if self.made is not None:
-            return "each with jobs of its own, made as [workload.synthetic] says, and moved against the rounds"
+            return "jobs of its own, made as [workload.synthetic] says, moved against the rounds"
         if not self.is_resampled:
             return (
-                f"the trace itself, moved against the rounds, each submission by up to {JITTER_S} s; it is too short "
-                "to say how other weeks would differ"
+                f"the trace itself, moved against the rounds, and each submission by up to {JITTER_S} s; it is too "
+                "short to say how other weeks would differ"
             )
         unit = "weeks" if self.block_s == WEEK_S else "days"
         missing = f" (its last {self.left_out} jobs fill none and are left out)" if self.left_out else ""
-        return (
-            f"{self.drawn} of {self.blocks} whole {unit} of the trace{missing}, drawn with replacement and moved "
-            "against the rounds"
-        )
+        drawn = f"{self.drawn} {unit} drawn with replacement from the {self.blocks} of the trace"
+        return f"{drawn}{missing}, moved against the rounds"
 
 
 def variation(workload: Workload, made: SyntheticSettings | None = None) -> Variation:

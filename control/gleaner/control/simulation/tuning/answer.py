@@ -1,0 +1,235 @@
+"""The answer of `glean simulate tune`: sentences in people's units, a table, a page with plots, and JSON."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from gleaner.control.simulation.metrics.tables import Table, duration, percent
+from gleaner.control.simulation.model import Allocation, Machine, Workload
+from gleaner.control.simulation.report.page import Axis, Curve, Lines, Page, Part, Points, Section, Text, Unit
+from gleaner.control.simulation.settings import AgentSettings
+from gleaner.control.simulation.tuning.tune import Comparison, Interval, Sweep
+
+MONTH_H = 720
+_PLACED = {
+    Allocation.NODES: "each was given a whole node, as with --exclusive in Slurm",
+    Allocation.PROCESSORS: "they were given processors of one pool, whatever node these belong to",
+    Allocation.CORES: "they were given cores of nodes that they shared with other jobs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All comparisons, and the setting that wins most within the limit on the wait."""
+
+    sweep: Sweep
+    comparisons: tuple[Comparison, ...]
+    limit_s: float
+    """The limit on the growth of the mean wait."""
+
+    @property
+    def wait_without_s(self) -> float:
+        return self.comparisons[0].mean("wait_without_s")
+
+    @property
+    def seeds(self) -> int:
+        return len(self.comparisons[0].trials)
+
+    @property
+    def best(self) -> Comparison | None:
+        """The setting that wins most of those within the limit; None if there is none."""
+        return max(filter(self.is_within, self.comparisons), key=lambda one: one.load_growth.mean, default=None)
+
+    @property
+    def nearest(self) -> Comparison:
+        """The setting with the least wait at the upper end of its interval."""
+        return min(self.comparisons, key=lambda one: one.wait_growth_s.high)
+
+    def is_within(self, one: Comparison) -> bool:
+        """Return True if the whole interval of the wait is within the limit, and that of what is won above 0."""
+        return one.wait_growth_s.high <= self.limit_s and one.load_growth.low > 0
+
+    def node_hours(self, load: float) -> float:
+        """Return the node hours a month that are this share of all unit time."""
+        return load * MONTH_H * self.sweep.machine.nodes
+
+
+def name(agents: AgentSettings) -> str:
+    """Return a setting in words.
+
+    >>> name(AgentSettings(length_s=3600, preemption=True))
+    'Agents of 1 h, with preemption'
+    """
+    ends = "" if agents.synchronised else ", each with its own end"
+    return f"Agents of {duration(agents.length_s)}, {'with' if agents.preemption else 'without'} preemption{ends}"
+
+
+def rough(time_s: float) -> str:
+    """Return a time in a unit in which a whole number says enough.
+
+    >>> rough(58.3), rough(-140), rough(5640), rough(51120)
+    ('58 s', '-140 s', '94 min', '14 h')
+    """
+    for unit, unit_s, most_s in (("s", 1, 300), ("min", 60, 36_000), ("h", 3600, 864_000)):
+        if abs(time_s) < most_s:
+            return f"{round(time_s / unit_s):,} {unit}"
+    return f"{round(time_s / 86_400):,} d"
+
+
+def signed(growth_s: float) -> str:
+    """Return a growth with its sign.
+
+    >>> signed(58.3), signed(-0.2)
+    ('+58 s', '0 s')
+    """
+    return ("+" if round(growth_s) > 0 else "") + rough(growth_s)
+
+
+def sentence(found: Answer, one: Comparison) -> str:
+    """Return what one setting does to regular jobs, and what it wins."""
+    wait_s, idle = one.wait_growth_s, 1 - one.mean("load_without")
+    return (
+        f"{name(one.agents)}: regular jobs wait {rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} on "
+        f"average (of {rough(found.wait_without_s)}; between {signed(wait_s.low)} and {signed(wait_s.high)}); "
+        f"{found.node_hours(one.load_growth.mean):,.0f} of {found.node_hours(idle):,.0f} idle node hours a month "
+        "are won."
+    )
+
+
+def sentences(found: Answer) -> tuple[str, ...]:
+    """Return the answer: the best setting, why this one, who pays, and how jobs smaller than a node were placed."""
+    limit = f"{rough(found.limit_s)} (--wait-limit)"
+    one, why = found.best, f"Of the settings that lengthen the mean wait by at most {limit}, this one wins most."
+    if one is None:
+        one, why = (
+            found.nearest,
+            f"No setting is sure to win and to keep the mean wait from growing by more than {limit}.",
+        )
+    return (
+        *((sentence(found, one), why) if found.best else (why, f"The nearest: {sentence(found, one)}")),
+        f"{percent(one.mean('later'), 0)} of the jobs start later than without agents, by "
+        f"{rough(one.mean('later_mean_s'))} on average, and {percent(one.mean('earlier'), 0)} earlier.",
+        small_jobs(found.sweep.workload, found.sweep.machine),
+    )
+
+
+def smaller(workload: Workload, machine: Machine) -> int:
+    """Return how many jobs ask for fewer cores than the smallest node has."""
+    return int((workload.processors < min(kind.cores for kind in machine.classes)).sum())
+
+
+def small_jobs(workload: Workload, machine: Machine) -> str:
+    """Return how many jobs are smaller than a node, and how they were placed."""
+    if max(kind.cores for kind in machine.classes) == 1:
+        return f"Each of the {machine.cores:,} processors counts as a node, so no job is smaller than a node."
+    count = smaller(workload, machine)
+    return f"{count:,} of {len(workload):,} jobs are smaller than a node: {_PLACED[machine.allocation]}."
+
+
+def table(found: Answer) -> Table:
+    """Return a table of all settings."""
+
+    def spread(value: Interval, shown: Callable[[float], str]) -> str:
+        return f"{shown(value.mean)} ({shown(value.low)} to {shown(value.high)})"
+
+    def hours(load: float) -> str:
+        return f"{found.node_hours(load):,.0f}"
+
+    def verdict(one: Comparison) -> str:
+        if one.wait_growth_s.high > found.limit_s:
+            return "past the limit" if one.wait_growth_s.low > found.limit_s else "may pass the limit"
+        return "" if found.is_within(one) else "may win nothing"
+
+    columns: dict[str, Callable[[Comparison], str]] = {
+        "length": lambda one: duration(one.agents.length_s),
+        "preemption": lambda one: "yes" if one.agents.preemption else "no",
+        "mean wait": lambda one: spread(one.wait_growth_s, signed),
+        "start later": lambda one: percent(one.mean("later"), 0),
+        "node hours won a month": lambda one: spread(one.load_growth, hours),
+        "load": lambda one: percent(one.mean("load_without") + one.load_growth.mean, 1),
+        "": lambda one: "best" if one == found.best else verdict(one),
+    }
+    load, wait = percent(found.comparisons[0].mean("load_without"), 1), rough(found.wait_without_s)
+    title = f"Without agents the load is {load} and the mean wait {wait}. Changes, with 95 % intervals:"
+    return Table.of(found.comparisons, columns, right=tuple(columns)[2:6], title=title)
+
+
+def method(found: Answer) -> str:
+    """Return how the figures were made."""
+    return (
+        f"{found.seeds} histories of the cluster, each with {found.sweep.how.said}. Each is replayed without agents "
+        "and with each setting. The intervals hold the mean over all such histories (95 %). A month has 30 days."
+    )
+
+
+def odd(found: Answer, lengths_s: Sequence[float]) -> Iterator[str]:
+    """Yield remarks on jobs that never start, and on lengths that were asked for and not tried."""
+    never, kind = found.comparisons[0].mean("never_started"), found.sweep.scheduler.kind.value
+    if never:
+        yield f"{never:,.0f} jobs of a history, on average, never start under {kind}; the waits are those of the others"
+    for length_s in sorted(set(lengths_s) - {agents.length_s for agents in found.sweep.settings}):
+        yield f"agents of {duration(length_s)} would compute nothing and are left out"
+
+
+def page(found: Answer, subtitle: str, remarks: Sequence[str]) -> Page:
+    """Return the report."""
+    first, *others = sentences(found)
+    answer: tuple[Part, ...] = (Text(first), Points(others), *_plots(found), table(found))
+    return Page(
+        "What agents would do to this cluster",
+        subtitle,
+        (Section("The answer", answer), Section("How it was done", (Points((method(found), *remarks)),))),
+    )
+
+
+def _plots(found: Answer) -> Iterator[Lines]:
+    """Yield a plot of the wait over the length for agents with preemption, and one for those without."""
+    for preemption, word in ((True, "with"), (False, "without")):
+        own = [one for one in found.comparisons if one.agents.preemption is preemption]
+        waits_s = [one.wait_growth_s for one in own]
+        curve = Curve(
+            "mean and 95 % interval",
+            [one.agents.length_s for one in own],
+            [wait_s.mean for wait_s in waits_s],
+            [wait_s.low for wait_s in waits_s],
+            [wait_s.high for wait_s in waits_s],
+        )
+        if own:
+            yield Lines(
+                f"How much longer regular jobs wait, {word} preemption ({rough(found.wait_without_s)} without agents)",
+                Axis("length of an agent", Unit.SECONDS, logarithmic=True),
+                Axis("change of the mean wait", Unit.SECONDS),
+                (curve,),
+                ((found.limit_s, "the limit"),),
+            )
+
+
+def as_json(found: Answer) -> dict[str, object]:
+    """Return everything for programs. Shares are shares of 1, times are seconds."""
+    sweep = found.sweep
+    return {
+        "answer": sentences(found),
+        "workload": {
+            "name": sweep.workload.name,
+            "jobs": len(sweep.workload),
+            "smaller_than_a_node": smaller(sweep.workload, sweep.machine),
+            "allocation": sweep.machine.allocation,
+        },
+        "scheduler": sweep.scheduler.kind,
+        "seeds": found.seeds,
+        "histories": sweep.how.said,
+        "wait_limit_s": found.limit_s,
+        "mean_wait_without_s": found.wait_without_s,
+        "load_without": found.comparisons[0].mean("load_without"),
+        "best": None if found.best is None else found.comparisons.index(found.best),
+        "settings": [
+            {
+                "agents": one.agents,
+                "is_within_limit": found.is_within(one),
+                "wait_growth_s": one.wait_growth_s,
+                "load_growth": one.load_growth,
+                "hours_won_a_month": found.node_hours(one.load_growth.mean),
+                "trials": [asdict(trial) for trial in one.trials],
+            }
+            for one in found.comparisons
+        ],
+    }
