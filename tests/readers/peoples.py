@@ -9,8 +9,8 @@ from tests.readers.reader import Reader, at
 
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.cli import unpack
-from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import Failure
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.scenario import read_scenario

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import BadInput, Failure, exit_code_of
 from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
 from gleaner.control.cli.lazy_verb import LazyVerb
 from gleaner.control.cli.output import Answer
@@ -148,20 +148,24 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _mistake(error: Exception) -> str | None:
-    """Return the mistake in what the user wrote; None if the error is ours."""
+def _failure(error: Exception) -> tuple[str, int] | None:
+    """Return a failure of control, or the mistake in what the user wrote, and its exit code; None for a bug of ours."""
     from pydantic import ValidationError
 
+    from gleaner.client import ClientError
     from gleaner.control.input_errors import InputError, complaint
 
+    if isinstance(error, ClientError):
+        is_option = error.option and error.option.partition(".")[0] != "nodes"
+        return (f"--{error}" if is_option else str(error)), exit_code_of(error)
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object[:60]!r} is no UTF-8 text"
+        return f"{error.object[:60]!r} is no UTF-8 text", BadInput.exit_code
     if isinstance(error, InputError):
-        return str(error)
+        return str(error), BadInput.exit_code
     if not isinstance(error, ValidationError):
         return None
     first = error.errors()[0]  # of an argument that is taken as it is
-    return complaint(".".join(str(part) for part in first["loc"]), first)
+    return complaint(".".join(str(part) for part in first["loc"]), first), BadInput.exit_code
 
 
 def _remark(text: str) -> None:
@@ -209,8 +213,8 @@ def run(arguments: list[str] | None = None) -> int:
         _remark(f"cannot write the answer: {error.strerror}")
         return 1
     except Exception as error:
-        mistake = _mistake(error)
-        if mistake is None:
+        found = _failure(error)
+        if found is None:
             raise
-        _remark(mistake)
-        return BadInput.exit_code
+        _remark(found[0])
+        return found[1]

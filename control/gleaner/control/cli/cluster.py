@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.cli.client import connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.output import Answer, AsJson
 
 

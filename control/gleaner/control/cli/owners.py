@@ -1,6 +1,6 @@
 """The verb on the owners of the partitions with entitlements."""
 
-from gleaner.control.cli.client import connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.models.owners import OwnersStatus, WaitingRow

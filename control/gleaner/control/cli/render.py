@@ -16,13 +16,14 @@ from typing import cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from gleaner.agent.common.allowed_urls import shown
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
-from gleaner.control.cli.output import Answer, Configuration, Fetched
+from gleaner.client.unpack import Fetched
+from gleaner.control.cli.output import Answer, Configuration
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
@@ -164,6 +165,22 @@ def drain_progress(standings: Iterable[DrainRow]) -> DrainRow:
             show_steps(sum(job.at_first - job.left for job in last.jobs), sum(job.at_first for job in last.jobs))
     assert last is not None  # noqa: S101 - see above
     return last
+
+
+@contextmanager
+def sending() -> Generator[Callable[[str, int, int], None]]:
+    """Draw a bar on a terminal for each file that is sent. Yield a function that takes its name and two sizes."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done_bytes: int, size_bytes: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(f"sending {one_line(name)} (MiB)", total=size_bytes // 2**20)
+            bar.update(tasks[name], completed=done_bytes // 2**20)
+
+        yield show
 
 
 @contextmanager

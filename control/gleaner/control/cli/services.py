@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gleaner.agent.common.quantities import size
-from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.render import moment
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import one_line
 from gleaner.control.settings import Settings
 

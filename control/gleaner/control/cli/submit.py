@@ -11,18 +11,21 @@ import typer
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.agent.job_spec import InputSpec, UrlInputSpec
+from gleaner.client import Client, ClientError
+from gleaner.client.local_inputs import pack
+from gleaner.client.uploads import FileToSend
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.cli import render
-from gleaner.control.cli.client import connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.lazy_verb import AFTER_DASHES
-from gleaner.control.cli.local_inputs import PackedInput, pack, store
 from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.input_errors import one_line
+from gleaner.control.input_errors import InputError, one_line
+from gleaner.control.models.jobs import Submission, Submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +103,40 @@ def submit(
         given["command"] = Given(tuple(arguments), "the command")
     given |= options_given(options)
     folder = Path((arguments or ["."])[0]).parent if options.image is None else Path()
-    packed = pack_inputs(given, folder)
+    files = pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
-        store(control, packed, wanted.group)
-        made = control.submit(wanted)
+        made = submit_with_inputs(control, wanted, files)
     return Answer(made, as_json, (made.warning,) if made.warning else ())
 
 
-def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
+def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:
+    """Send the inputs that control lacks, and submit."""
+    if files:
+        with render.sending() as on_part:
+            control.put_inputs(files, group=wanted.group, on_part=on_part)
+    return control.submit(wanted.job, indices=wanted.indices, group=wanted.group, hold=wanted.hold)
+
+
+def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[FileToSend]:
     """Read the local inputs, and put their digests in their place. Raises `InputError`."""
     if "inputs" not in given:
         return ()
-    packed: list[PackedInput] = []
+    files: list[FileToSend] = []
     specs: list[InputSpec | UrlInputSpec] = []
     with render.busy("reading the inputs"):
         for one in cast("tuple[LocalInput | UrlInputSpec, ...]", given["inputs"].value):
-            if isinstance(one, LocalInput):
-                packed.append(pack(one, folder if one.where != "--input" else Path()))
-            specs.append(packed[-1].spec if isinstance(one, LocalInput) else one)
+            if isinstance(one, UrlInputSpec):
+                specs.append(one)
+                continue
+            path = (folder if one.where != "--input" else Path()) / Path(one.source).expanduser()
+            try:
+                files.append(pack(path, name=one.name))
+            except ClientError as error:
+                raise InputError(f"{one.where}: {error}") from None
+            specs.append(InputSpec(name=one.name, content=files[-1].content, into_job=one.into_job))
     given["inputs"] = Given(tuple(specs), given["inputs"].where)
-    return packed
+    return files
 
 
 def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
