@@ -23,7 +23,7 @@ from gleaner.control.cli import render
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.cli.submit import SubmitOptions, options_given, pack_inputs, submit_with_inputs
+from gleaner.control.cli.submit import pack_inputs, read_options, submit_with_inputs
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
 from gleaner.control.states import Outcome, State
 
@@ -146,6 +146,7 @@ def _ended(detail: JobDetail) -> CheckEnd:
 
 
 def check(
+    context: typer.Context,
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="Container image.")],
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run.")] = None,
     *,
@@ -174,21 +175,9 @@ def check(
     line says whether it can be saved, or why not and what to do. The exit code is 0 only if it can be saved.
     """
     after_s, patience_s = _seconds("--after", after), _seconds("--timeout", timeout)
-    options = SubmitOptions(
-        image=image,
-        name="check",
-        cpus=cpus,
-        memory_mib=memory_mib,
-        priority=PRIORITY,
-        retries=0,
-        compute_limit=f"{10 * after_s + SPARE_S}s",
-        env=env,
-        input=input,
-        mount=mount,
-        saves_itself=saves_itself,
-        group=group,
-    )
-    given = options_given(options)
+    limit = f"{10 * after_s + SPARE_S}s"
+    of_its_own = {"name": "check", "priority": PRIORITY, "retries": 0, "compute_limit": limit}
+    given = read_options(context.params | of_its_own)
     if command:
         given["command"] = Given(tuple(command), "the command")
     files = pack_inputs(given, Path())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gleaner.control.simulation.report.page import Page
     from gleaner.lab.experiments.comparison import Comparison
 
-app = typer.Typer(no_args_is_help=True, help="Simulate agents, or another scheduler, on a cluster's accounting.")
+app = typer.Typer(no_args_is_help=True, help="Simulate agents or another scheduler on a cluster's accounting.")
 
 
 @app.command()

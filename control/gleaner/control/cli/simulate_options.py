@@ -315,13 +315,9 @@ def answer(
 
 @contextmanager
 def simulation_parts() -> Generator[None]:
-    """Import and use the simulation. A missing library or a refusal of the simulation becomes one clear line."""
+    """Import and use the simulation. A refusal of the simulation becomes one clear line."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gleaner"):
-            raise
-        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[simulate]'") from error
     except MemoryError as error:
         raise Failure(f"not enough memory on this computer: {one_line(str(error))}") from error
     except Exception as error:

@@ -14,7 +14,6 @@ import typer
 from gleaner.client.errors import checked
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput, Failure
-from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.effective_settings import load_settings
@@ -131,23 +130,22 @@ def _issue(request: TokenRequest, *, local: bool) -> str:
 
 def _issue_locally(request: TokenRequest) -> str:
     url = load_settings().queue.url
-    with server_parts():
-        from gleaner.control.queue.database import check_schema, transaction
-        from gleaner.control.queue.database import connect as open_queue
-        from gleaner.control.queue.tokens import make
+    from gleaner.control.queue.database import check_schema, transaction
+    from gleaner.control.queue.database import connect as open_queue
+    from gleaner.control.queue.tokens import make
 
-        engine = open_queue(url)
-        check_schema(engine)
-        with transaction(engine) as db:
-            return make(
-                db,
-                role=request.role,
-                name=request.name,
-                group=request.group,
-                manager=request.manager,
-                days=request.days,
-                now_s=time.time(),
-            ).token
+    engine = open_queue(url)
+    check_schema(engine)
+    with transaction(engine) as db:
+        return make(
+            db,
+            role=request.role,
+            name=request.name,
+            group=request.group,
+            manager=request.manager,
+            days=request.days,
+            now_s=time.time(),
+        ).token
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:
