@@ -1,10 +1,12 @@
 """`glean results`: fetch what jobs wrote."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gleaner.agent.common.quantities import size
 from gleaner.client import ClientError
 from gleaner.client.unpack import Fetched
 from gleaner.control.cli import render
@@ -13,6 +15,7 @@ from gleaner.control.cli.failures import BadInput, exit_code_of
 from gleaner.control.cli.jobs import about_job, stops_all
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import JobRow
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
 
 
@@ -52,9 +55,21 @@ def results(
                 if stops_all(failure):
                     break
     remarks += [f"job {done.job}: left out {name}" for done in fetched for name in done.skipped]
-    return Answer(tuple(fetched), as_json, tuple(remarks), code or (1 if remarks else 0))
+    shown = tuple(fetched) if as_json or not fetched else (_table(fetched),)
+    return Answer(shown, as_json, tuple(remarks), code or (1 if remarks else 0))
 
 
 def folder_name(row: JobRow) -> str:
     """Return the folder of one job of a campaign. The job's name is safe: the API lets no slash into it."""
     return f"{row.name}-{row.id if row.index is None else row.index}"
+
+
+def _table(rows: Sequence[Fetched]) -> Table:
+    return Table.of(
+        rows,
+        {
+            "JOB": "job", "FOLDER": "folder", "FILES": "files", "SIZE": lambda row: size(row.size_bytes),
+            "LEFT OUT": lambda row: len(row.skipped) or "",
+        },
+        right=("JOB", "FILES"),
+    )  # fmt: skip
