@@ -17,12 +17,14 @@ import typer
 
 from gleaner.control.cli import render
 from gleaner.control.cli.failures import BadInput, Failure
-from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
+    Allocation,
+    Cores,
     Entitlements,
     Json,
-    MachineOptions,
+    NodesOption,
+    Processors,
     Report,
     ScenarioFile,
     Scheduler,
@@ -83,24 +85,24 @@ class _Standing:
     state: Path = field(default_factory=Path)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """The settings to try, the trials of each, and the limit."""
-
+def tune(
+    context: typer.Context,
+    trace: Trace = None,
+    *,
     wait_limit: Annotated[
         str,
         typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
-    ] = "3%"
+    ] = "3%",
     lengths: Annotated[
         str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 5m to 4h]")
-    ] = None
-    margins: Annotated[str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")] = (
-        None
-    )
+    ] = None,
+    margins: Annotated[
+        str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")
+    ] = None,
     synchronised: Annotated[
         bool | None,
         typer.Option("--synchronised/--not-synchronised", help="Try only agents that end together, or only others."),
-    ] = None
+    ] = None,
     preemption: Annotated[
         bool | None,
         typer.Option(
@@ -108,72 +110,53 @@ class SweepOptions:
             help="Agents leave for a regular job once they have saved, as shipped.  [default: where nodes are alike]",
             show_default=False,
         ),
-    ] = None
-    save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None
-    restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None
-    save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25
+    ] = None,
+    save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None,
+    restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None,
+    save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25,
     shortest_slice: Annotated[
         str | None,
         typer.Option(
             metavar="TIME", help="No agent starts for less.  [default: twice a save and a restore, at least 60s]"
         ),
-    ] = None
-    time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop after this time at the latest.  [default: 2m]")
-    ] = None
+    ] = None,
+    longest: Annotated[
+        str | None, typer.Option("--time", metavar="TIME", help="Stop after this time at the latest.  [default: 2m]")
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(help="Try each setting on this many variants of the trace.  [default: until it is settled]"),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1
-    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1,
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for finished work.  [default: in your home]")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerOptions:
-    """The shares of owners, for schedulers that know them."""
-
-    target: Targets = None
-    entitlement: Entitlements = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResultOptions:
-    """The files to write."""
-
+    ] = None,
+    scheduler: Scheduler = None,
+    processors: Processors = None,
+    nodes: NodesOption = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
+    scenario: ScenarioFile = None,
     settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The recommendation for the control program (TOML).")
-    ] = None
+    ] = None,
     agent_settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The recommendation for the agents (TOML).")
-    ] = None
-    json: Json = None
-    report: Report = None
-
-
-@with_option_groups
-def tune(
-    context: typer.Context,
-    trace: Trace = None,
-    *,
-    sweep: SweepOptions,
-    scheduler: Scheduler = None,
-    machine: MachineOptions,
-    owners: OwnerOptions,
-    scenario: ScenarioFile = None,
-    results: ResultOptions,
+    ] = None,
+    json: Json = None,
+    report: Report = None,
 ) -> Answer:
     """Find the agents that win most at nearly the same wait."""
     begin_s = time.monotonic()
-    if sweep.time is not None and sweep.seeds is not None:
+    if longest is not None and seeds is not None:
         raise BadInput("--seeds replays that many variants, however long it takes: leave out --time")
-    time_s = read("--time", seconds, sweep.time or "2m") if sweep.seeds is None else math.inf
-    check_places(results.json, results.report, results.settings, results.agent_settings)
-    limit = read("--wait-limit", share_or_time, sweep.wait_limit)
+    time_s = read("--time", seconds, longest or "2m") if seeds is None else math.inf
+    check_places(json, report, settings, agent_settings)
+    limit = read("--wait-limit", share_or_time, wait_limit)
     with simulation_parts():
         from gleaner.control.simulation import run
         from gleaner.control.simulation.scenario import read_scenario
@@ -183,14 +166,12 @@ def tune(
 
         told = read_scenario(scenario, [option for option in given(context) if option.key[0] != "agents"])
         _check(told)
-        agents, remarks = _agents(
-            told, {"save": _seconds("--save", sweep.save), "restore": _seconds("--restore", sweep.restore)}
-        )
+        agents, remarks = _agents(told, {"save": _seconds("--save", save), "restore": _seconds("--restore", restore)})
         with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
             ground = run.prepare(told)
         run.check(told.scheduler, ground)
-        preemption = ground.machine.is_counted if sweep.preemption is None else sweep.preemption
-        if sweep.preemption is None and not preemption:
+        preempts = ground.machine.is_counted if preemption is None else preemption
+        if preemption is None and not preempts:
             remarks = (
                 *remarks,
                 "agents keep their nodes until their end: preemption is simulated for nodes alike only",
@@ -198,23 +179,23 @@ def tune(
         question = Question(
             limit=WaitLimit(*limit),
             agents=agents,
-            grid=_grid(sweep, preemption=preemption),
+            grid=_grid(lengths, margins, synchronised=synchronised, preemption=preempts),
             shortest_slice_s=_slice(told)
-            if sweep.shortest_slice is None
-            else read("--shortest-slice", seconds, sweep.shortest_slice),
-            save_spread=sweep.save_spread,
-            seeds=sweep.seeds,
-            first_seed=sweep.seed,
-            level=sweep.confidence,
+            if shortest_slice is None
+            else read("--shortest-slice", seconds, shortest_slice),
+            save_spread=save_spread,
+            seeds=seeds,
+            first_seed=seed,
+            level=confidence,
         )
         effort = Effort(
-            sweep.state or _default_state(),
-            sweep.workers or default_workers(),
+            state or _default_state(),
+            workers or default_workers(),
             is_over=lambda: time.monotonic() >= begin_s + _SEARCH * time_s,
         )
         tuning = _tuned(told, ground, question, effort)
-        unwritten = _write(tuning, results.settings, results.agent_settings)
-        return _answer(tuning, ground, (*remarks, *unwritten), results.json, results.report)
+        unwritten = _write(tuning, settings, agent_settings)
+        return _answer(tuning, ground, (*remarks, *unwritten), json, report)
 
 
 def _check(told: "Scenario") -> None:
@@ -249,13 +230,13 @@ def _slice(told: "Scenario") -> float | None:
     return agents.shortest_slice_s if agents is not None and "shortest_slice_s" in agents.model_fields_set else None
 
 
-def _grid(sweep: SweepOptions, *, preemption: bool) -> "Grid":
+def _grid(lengths: str | None, margins: str | None, *, synchronised: bool | None, preemption: bool) -> "Grid":
     from gleaner.control.simulation.tuning.tune import LENGTHS_S, MARGINS_S, Grid
 
     return Grid(
-        lengths_s=LENGTHS_S if sweep.lengths is None else read("--lengths", times, sweep.lengths),
-        synchronised=(True, False) if sweep.synchronised is None else (sweep.synchronised,),
-        margins_s=MARGINS_S if sweep.margins is None else read("--margins", times, sweep.margins),
+        lengths_s=LENGTHS_S if lengths is None else read("--lengths", times, lengths),
+        synchronised=(True, False) if synchronised is None else (synchronised,),
+        margins_s=MARGINS_S if margins is None else read("--margins", times, margins),
         preemption=preemption,
     )
 
