@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests import doc_pages
@@ -19,23 +18,18 @@ from gleaner.agent.messages import Assignment
 from gleaner.client import AsyncClient, Client, ClientError, ErrorKind, JobSpec
 from gleaner.client.steps import ItemVerb, Verb
 from gleaner.client.verbs import Verbs
+from gleaner.control.models.campaigns import CampaignStatus
 
 PAGE = (doc_pages.ROOT / "docs" / "python.md").read_text()
 CAMPAIGN, INPUT, ERRORS, ASYNC = doc_pages.blocks(PAGE, "python")
 __all__ = ["token"]
 
 
-def ask(url: str, *, is_async: bool) -> Any:
-    """Return the status by one of the clients, which may raise."""
+def ask(url: str, *, is_async: bool) -> CampaignStatus:
+    """Return the status by one of the clients."""
     if not is_async:
-        with Client(url=url) as control:
-            return control.status()
-
-    async def asked() -> Any:
-        async with AsyncClient(url=url) as control:
-            return await control.status()
-
-    return asyncio.run(asked())
+        return Client(url=url).status()
+    return asyncio.run(AsyncClient(url=url).status())
 
 
 def run(harness: CliHarness, program: str, *, jobs: int = 0) -> str:

@@ -52,8 +52,7 @@ class FileSettings(BaseSettings):
     @classmethod
     def file(cls) -> Path | None:
         """Return the settings file; None if there is none."""
-        variable = os.environ.get(cls.file_variable)
-        if variable:
+        if variable := os.environ.get(cls.file_variable):
             return Path(variable)
         return cls.default_file if cls.default_file.exists() else None
 
