@@ -156,7 +156,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for name, parse in PARSERS.items():
         value, option = options.get(name), f"--{name.replace('_', '-')}"
-        if value is None or value is False or value == []:
+        if value is None or value is False or value in ([], ()):
             continue
         try:
             found[KEYS.get(name, name)] = Given(value if parse is None else parse(value), option)
