@@ -73,7 +73,9 @@ def test_the_page_names_every_method() -> None:
 @pytest.mark.slow
 def test_importing_the_client_loads_httpx_and_pydantic_only() -> None:
     names = "print(*sys.modules)"
-    program = f"import sys, httpx; from pydantic import BaseModel; {names}; import gleaner.client; {names}"
+    program = (
+        f"import sys, annotated_types, httpx; from pydantic import BaseModel; {names}; import gleaner.client; {names}"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     before, loaded = (set(line.split()) for line in done.stdout.splitlines())
     usual = {name.partition(".")[0] for name in before} | sys.stdlib_module_names | {"gleaner"}
