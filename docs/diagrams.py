@@ -214,7 +214,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def _package(parts: tuple[str, ...]) -> str:
-    return ".".join(parts[1:3])
+    return ".".join(parts[1:2] if parts[1:2] == ("client",) else parts[1:3])
 
 
 def without_detours(edges: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -245,7 +245,7 @@ def _packages() -> str:
     edges = imports()
 
     def drawn(tops: tuple[str, ...]) -> str:
-        """Draw the packages below `tops`; all others are one box for each of the three parts."""
+        """Draw the packages below `tops`; all others are one box for each part."""
 
         def box(package: str) -> str:
             return package if package.partition(".")[0] in tops else package.partition(".")[0]
@@ -270,9 +270,9 @@ The agent:
 
 {drawn(("agent",))}
 
-Control and the lab; the agent is one box:
+Control, its client and the lab; the agent is one box:
 
-{drawn(("control", "lab"))}
+{drawn(("client", "control", "lab"))}
 """
 
 

@@ -15,12 +15,11 @@ from tests.api.api_harness import ApiHarness, detail, served
 from tests.api.munge_daemon import Daemon, munge_daemon
 
 from gleaner.agent.job_spec import JobSpec
+from gleaner.client import Client, ClientError
+from gleaner.client.proof import MungeProof, TokenProof, find_proof
 from gleaner.control.api.app import create_app
 from gleaner.control.api.munge_login import THREADS, Once
-from gleaner.control.cli.client import Control
-from gleaner.control.cli.failures import NoToken
 from gleaner.control.control_state import ControlState
-from gleaner.control.models.jobs import JobFilter, Submission
 from gleaner.control.settings import ClientSettings, MungeRule, MungeSettings
 from gleaner.control.slurm import munge
 
@@ -55,18 +54,20 @@ def proof(daemon: Daemon, method: str = "GET", target: str = "/v1/status", body:
     return {"Authorization": f"Munge {credential}", "Gleaner-Proof": f"{nonce} {digest}"}
 
 
-def test_a_user_of_the_cluster_needs_no_token(cluster: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
-    with served(create_app(cluster.state)) as client:
-        settings = ClientSettings(
-            url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
-        )
-        with Control(settings) as glean:
-            job = glean.submit(Submission(job=JobSpec(name="pi", image="pi"), hold=True)).jobs[0]
-            assert glean.job(job).job.submitter == ME
-            assert glean.job(job).job.group == "atlas"
-            assert glean.act(job, "release").held is False
-            assert [row.id for row in glean.jobs(JobFilter(held=False, limit=5)).jobs] == [job]
-            assert glean.tokens(everything=False) == ()
+def test_a_user_of_the_cluster_needs_no_token(
+    cluster: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLEANER_CLIENT__MUNGE_SOCKET", str(daemon.socket))
+    with (
+        served(create_app(cluster.state)) as client,
+        Client(url=str(client.base_url), token_file=tmp_path / "none") as glean,
+    ):
+        job = glean.submit(JobSpec(name="pi", image="pi"), hold=True).jobs[0]
+        assert glean.job(job).job.submitter == ME
+        assert glean.job(job).job.group == "atlas"
+        assert glean.release(job).held is False
+        assert [row.id for row in glean.jobs(held=False, limit=5).jobs] == [job]
+        assert glean.tokens(everything=False) == ()
 
 
 def test_a_token_that_is_there_is_used_and_munge_only_where_it_runs(daemon: Daemon, tmp_path: Path) -> None:
@@ -74,12 +75,12 @@ def test_a_token_that_is_there_is_used_and_munge_only_where_it_runs(daemon: Daem
     (tmp_path / "token").chmod(0o600)
     here: dict[str, Any] = {"munge_socket": daemon.socket}
     with_token = ClientSettings(token_file=tmp_path / "token", **here)
-    assert "TokenProof" in repr(Control(with_token)._proof)
-    assert "MungeProof" in repr(Control(with_token.model_copy(update={"proof": "munge"}))._proof)
-    with pytest.raises(NoToken, match="is not there"):
-        Control(ClientSettings(token_file=tmp_path / "none", munge_socket=tmp_path / "nowhere"))
-    with pytest.raises(NoToken, match="is not there"):
-        Control(ClientSettings(token_file=tmp_path / "none", proof="token", **here))
+    assert isinstance(find_proof(with_token), TokenProof)
+    assert isinstance(find_proof(with_token.model_copy(update={"proof": "munge"})), MungeProof)
+    with pytest.raises(ClientError, match="is not there"):
+        find_proof(ClientSettings(token_file=tmp_path / "none", munge_socket=tmp_path / "nowhere"))
+    with pytest.raises(ClientError, match="is not there"):
+        find_proof(ClientSettings(token_file=tmp_path / "none", proof="token", **here))
 
 
 def test_a_credential_is_accepted_once_also_by_a_munged_that_has_forgotten_it(
@@ -139,14 +140,18 @@ def test_rules_say_who_a_unix_user_is(harness: ApiHarness, daemon: Daemon, tmp_p
     assert manager.client.post(path, headers=proof(daemon, "POST", path)).status_code == 200
 
 
-def test_where_no_rule_is_set_everybody_needs_a_token(harness: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
+def test_where_no_rule_is_set_everybody_needs_a_token(
+    harness: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "takes no munge credentials" in detail(harness.client.get("/v1/status", headers=proof(daemon)), 401)
-    with served(create_app(harness.state)) as client:
-        settings = ClientSettings(
-            url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
-        )
-        with Control(settings) as glean, pytest.raises(NoToken, match="did not take munge's word"):
-            glean.status()
+    monkeypatch.setenv("GLEANER_CLIENT__MUNGE_SOCKET", str(daemon.socket))
+    refused = pytest.raises(ClientError, match="did not take munge's word")
+    with (
+        served(create_app(harness.state)) as client,
+        Client(url=str(client.base_url), token_file=tmp_path / "none") as glean,
+        refused,
+    ):
+        glean.status()
 
 
 def test_another_user_is_not_taken_for_me(cluster: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.readers.changes import HOPELESS, changed
 
-from gleaner.control.cli import app, render, watching
-from gleaner.control.cli.output import Answer, Fetched
+from gleaner.client import verbs
+from gleaner.client.unpack import Fetched
+from gleaner.control.cli import app, render
+from gleaner.control.cli.output import Answer
 
 STATUS = dict.fromkeys(("new", "running", "saved", "succeeded", "failed", "cancelled", "held"), 1) | {"campaign": None}
 JOB = {
@@ -216,7 +218,7 @@ def test_a_hopeless_answer_is_one_line(control: AnyControl, body: bytes) -> None
 def test_logs_ends_if_control_answers_the_same_lines_again_and_again(
     control: AnyControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "FOLLOW_S", 0)
+    monkeypatch.setattr(verbs, "FOLLOW_S", 0)
     control.body, control.status = b'{"first": 0, "lines": ["a", "b"], "ended": true}', 200
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):

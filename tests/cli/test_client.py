@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from tests.privileged.waiting import wait_until
 
-from gleaner.control.cli import app, client
+from gleaner.client import connection
+from gleaner.control.cli import app
 
 STATUS = {
     "campaign": None,
@@ -255,8 +256,8 @@ def test_slow_name_resolution_is_said_after_a_while_and_not_waited_for_four_time
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(client, "WORD_AFTER_S", 0.1)
-    monkeypatch.setattr(client, "CONNECT_S", 0.3)
+    monkeypatch.setattr(connection, "NOTICE_AFTER_S", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.3)
     monkeypatch.setenv("GLEANER_CLIENT__URL", "https://contrl:8642")
     assert app.run(["status"]) == 3
     first, end = ("".join(word) + capsys.readouterr().err).splitlines()

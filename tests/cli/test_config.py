@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gleaner.control.cli import app
-from gleaner.control.cli.config import load_settings, without_password
+from gleaner.control.cli.config import without_password
+from gleaner.control.effective_settings import load_settings
 
 
 @pytest.fixture

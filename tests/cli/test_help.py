@@ -24,7 +24,7 @@ def test_the_names_of_the_verbs_need_none_of_their_libraries(asked: str) -> None
 
 
 def test_a_module_that_cannot_be_imported_is_no_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = LazyVerb("web", "Cluster", "Print.", "no_such_module:web")
+    broken = LazyVerb("web", "Print.", "no_such_module:web")
     monkeypatch.setitem(app.command().commands, "web", broken)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         app.run(["web"])

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.cli_harness import CliHarness
 from tests.made_images import MadeImage, of_sizes, tar
 
-from gleaner.control.cli.client import Control
+from gleaner.client import uploads
 from gleaner.control.models.uploads import PART_BYTES
 
 pytestmark = pytest.mark.slow
@@ -87,24 +87,24 @@ def test_an_admin_publishes_an_image_to_all_groups_and_takes_it_back(admin: CliH
 def test_a_push_that_broke_off_goes_on_where_it_was(harness: CliHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     image = of_sizes([2 * PART_BYTES, 100])
     saved(harness, image)
-    real, sent = Control.put_part, list[int]()
+    real, sent = uploads._put, list[int]()
 
-    def breaking_off(*given: Any, **more: Any) -> int:
+    def breaking_off(connection: Any, file: Any, part: bytes, **more: Any) -> Any:
         if len(sent) == 2:
             raise KeyboardInterrupt
-        if given[3]:
-            sent.append(len(given[3]))
-        return real(*given, **more)
+        if part:
+            sent.append(len(part))
+        return real(connection, file, part, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Control, "put_part", breaking_off)
+        patch.setattr(uploads, "_put", breaking_off)
         assert harness.run("image", "push", "big", "pi.tar", *FOR)[0] == 130
 
-    def counted(*given: Any, **more: Any) -> int:
-        sent.append(len(given[3]))
-        return real(*given, **more)
+    def counted(connection: Any, file: Any, part: bytes, **more: Any) -> Any:
+        sent.append(len(part))
+        return real(connection, file, part, **more)
 
-    monkeypatch.setattr(Control, "put_part", counted)
+    monkeypatch.setattr(uploads, "_put", counted)
     assert pushed(harness, "big", image)["name"] == "big:latest"
     assert sum(sent) == len(image.stored)
 

@@ -12,10 +12,8 @@ from tests.cli.cli_harness import CliHarness
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.messages import Assignment, UrlInput
+from gleaner.client import local_inputs, uploads
 from gleaner.control.campaigns.campaign_file import parse, submission
-from gleaner.control.campaigns.input_list import LocalInput
-from gleaner.control.cli import local_inputs
-from gleaner.control.cli.client import Control
 from gleaner.control.input_errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -41,14 +39,14 @@ def test_what_a_campaign_reads_is_sent_once_and_arrives_as_it_was(
 ) -> None:
     files(harness)
     sent: list[int] = []
-    real = Control.put_part
+    real = uploads._put
 
-    def counted(*given: Any, **more: Any) -> int:
-        if given[3]:
-            sent.append(len(given[3]))
-        return real(*given, **more)
+    def counted(connection: Any, file: Any, part: bytes, **more: Any) -> Any:
+        if part:
+            sent.append(len(part))
+        return real(connection, file, part, **more)
 
-    monkeypatch.setattr(Control, "put_part", counted)
+    monkeypatch.setattr(uploads, "_put", counted)
     first = json.loads(harness.good("submit", "runs/runs.yaml", "--json"))
     assert len(first["jobs"]) == 2
     assert len(sent) == 3  # two of the folder, and one of the file, which is read under two names
@@ -135,13 +133,13 @@ def test_a_file_that_changes_while_it_is_sent_is_not_submitted(
     harness: CliHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (harness.folder / "a").write_text("before")
-    real = Control.missing_inputs
+    real = local_inputs.store
 
-    def changing(*given: object) -> tuple[str, ...]:
+    def changing(*given: Any) -> Any:
         (harness.folder / "a").write_text("after!")
-        return real(*given)  # type: ignore[arg-type]
+        return real(*given)
 
-    monkeypatch.setattr(Control, "missing_inputs", changing)
+    monkeypatch.setattr(local_inputs, "store", changing)
     assert "was changed or damaged on its way" in harness.refused("submit", "--image", "pi", "--input", "a", code=2)
     assert json.loads(harness.good("list", "--json"))["jobs"] == []
 
@@ -157,5 +155,5 @@ def test_the_same_content_is_packed_to_the_same_archive(tmp_path: Path) -> None:
         for file in ("b", "a") if name == "one" else ("a", "b"):
             (tmp_path / name / "in" / file).write_text(file)
         os.utime(tmp_path / name / "in" / "a", (5, 5))
-    packed = [local_inputs.pack(LocalInput(name, name, False, "here"), tmp_path) for name in ("one", "two")]
-    assert packed[0].upload.content == packed[1].upload.content
+    packed = [local_inputs.pack(tmp_path / name, name=name) for name in ("one", "two")]
+    assert packed[0].content == packed[1].content

@@ -3,14 +3,15 @@
 import io
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
-from gleaner.control.cli.failures import Failure
-from gleaner.control.cli.output import Fetched
-from gleaner.control.cli.unpack import unpack
+from gleaner.client import ClientError, unpack
+from gleaner.client.steps import Steps, SyncDriver
+from gleaner.client.unpack import Fetched
 
 
 def archive(*members: tarfile.TarInfo | tuple[str, bytes]) -> list[bytes]:
@@ -34,8 +35,20 @@ def special(name: str, kind: bytes, target: str = "", mode: int = 0o644) -> tarf
     return info
 
 
-def fetch(chunks: list[bytes], folder: Path, *, overwrite: bool = False) -> Fetched:
-    return unpack(chunks, folder, job=7, overwrite=overwrite)
+class Answering:
+    """Control, of which only the answer with a job's output is left."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.chunks = chunks
+
+    def download(self, _path: str, *, into: IO[bytes]) -> Steps[None]:
+        into.writelines(self.chunks)
+        yield from ()
+
+
+def fetch(chunks: Iterable[bytes], folder: Path, *, overwrite: bool = False) -> Fetched:
+    control: Any = Answering(chunks)
+    return SyncDriver().perform(lambda: unpack.fetch(control, 7, folder, overwrite=overwrite))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -143,24 +156,24 @@ def empty(chunks: list[bytes]) -> list[bytes]:
 def test_a_damaged_archive_is_an_error_of_one_line(
     damage: Callable[[list[bytes]], list[bytes]], tmp_path: Path
 ) -> None:
-    with pytest.raises(Failure, match="job 7: the output is not a whole archive"):
+    with pytest.raises(ClientError, match="job 7: the output is not a whole archive"):
         fetch(damage(archive(("first", b"whole"), ("a", b"A" * 5000))), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stream_that_breaks_off_leaves_nothing_behind(tmp_path: Path) -> None:
-    def stream() -> "object":
+    def stream() -> Iterator[bytes]:
         yield from archive(("a", b"A"), ("b", b"B" * 3000))[:3]
-        raise Failure("the connection is gone")
+        raise ClientError("the connection is gone")
 
-    with pytest.raises(Failure, match="gone"):
-        unpack(stream(), tmp_path, job=7, overwrite=False)  # type: ignore[arg-type]
+    with pytest.raises(ClientError, match="gone"):
+        fetch(stream(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Failure, match=r"cannot write to .*file"):
+    with pytest.raises(ClientError, match=r"cannot write to .*file"):
         fetch(archive(("a", b"A")), tmp_path / "file" / "sub")
 
 

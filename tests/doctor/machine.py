@@ -24,10 +24,10 @@ import pytest
 from gleaner.agent import privileged
 from gleaner.agent.checkpoints.storage_root import DRAFTS, STORAGE_ID, storage_number
 from gleaner.agent.system.ipc import Handshake
-from gleaner.control.cli.config import load_settings
 from gleaner.control.doctor.doctor import examine
 from gleaner.control.doctor.finding import Finding, MachineRole
 from gleaner.control.doctor.look import Look
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
 

@@ -4,13 +4,13 @@ import gzip
 from pathlib import Path
 
 import pytest
+from tests.cli.test_unpack import fetch
 from tests.made_images import tar
 from tests.readers.reader import Reader, at
 
+from gleaner.client import ClientError
 from gleaner.control.campaigns import campaign_file
-from gleaner.control.cli import unpack
-from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import Failure
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.scenario import read_scenario
@@ -64,8 +64,8 @@ PEOPLES = (
     Reader("the settings", settings_file, (InputError,), (SETTINGS,), (MANY_DIGITS, b"\r")),
     Reader(
         "a job's output",
-        lambda content, folder: unpack.unpack([content], folder / "out", job=7, overwrite=True),
-        (Failure,),
+        lambda content, folder: fetch([content], folder / "out", overwrite=True),
+        (ClientError,),
         (tar({"a": b"1", "d/b": b"2"}),),
     ),
 )

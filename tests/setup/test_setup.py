@@ -92,7 +92,7 @@ def test_control_gets_settings_that_it_reads_a_unit_and_a_key_of_its_own(
     monkeypatch.setenv("GLEANER_SETTINGS", f"{root}{SETTINGS}")
     found = Settings()
     assert (str(found.storage.folder), found.api.port, found.client.url, str(found.api.certificate)) == (
-        "/data/gleaner", 9000, "https://head.site:9000", CERTIFICATE,
+        "/data/gleaner", 9000, ("https://head.site:9000",), CERTIFICATE,
     )  # fmt: skip
     unit = (root / "etc/systemd/system/gleaner-control.service").read_text().splitlines()
     assert {"User=us", "Group=us", "ReadWritePaths=/data/gleaner", "StateDirectory=gleaner"} <= {*unit}

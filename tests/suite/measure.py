@@ -18,6 +18,7 @@ from tests.suite.cleaner import ROOT
 BUDGET = ROOT / "tests" / "suite" / "budget.toml"
 FOLDERS = {
     "agent": "agent/gleaner/agent",
+    "client": "client/gleaner/client",
     "simulation": "control/gleaner/control/simulation",
     "control": "control/gleaner/control",
     "lab": "lab/gleaner/lab",

@@ -1,22 +1,14 @@
 """The agent's settings: a TOML file on the node, then the environment (`GLEANER_AGENT_...`) on top."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
-from gleaner.agent.common.settings_sources import FileSettings
+from gleaner.agent.common.settings_sources import Addresses, FileSettings
 from gleaner.agent.privileged.common.disk_usage import MOST_INODES
 from gleaner.agent.runtime.factory import Kind
-
-
-def _several(value: object) -> object:
-    return value.replace(",", " ").split() if isinstance(value, str) else value
-
-
-Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_several), Field(min_length=1)]
-"""A list, or one text with a comma between two."""
 
 
 class AgentSettings(FileSettings):

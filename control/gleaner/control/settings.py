@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.common import allowed_urls
-from gleaner.agent.common.settings_sources import MOST, FileSettings, usable
+from gleaner.agent.common.settings_sources import MOST, Addresses, FileSettings, usable
 from gleaner.agent.messages import FetchRules
 from gleaner.agent.privileged.common import mount_folders
 from gleaner.control.hostlist import chosen
@@ -574,8 +574,8 @@ class StorageSettings(_Table):
 class ClientSettings(_Table):
     """`[client]`: control's address for the command line, and the proof of who asks."""
 
-    url: str = "http://127.0.0.1:8642"
-    """Control's address."""
+    url: Addresses = ("http://127.0.0.1:8642",)
+    """The addresses of control, one for each control program. When one does not answer, the next is asked."""
     token_file: Path = Path("~/.config/gleaner/token")
     """The file with the token, mode 0600."""
     ca_file: Path | None = None

@@ -3,11 +3,12 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -17,6 +18,14 @@ LONGEST_S = 5_000_000_000
 """The largest time in seconds, and the latest instant. Python waits for no longer time than 9.2e9 s."""
 MOST = 10**12
 """The largest number for anything else: more than there will be, and every database can hold it."""
+
+
+def _several(value: object) -> object:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_several), Field(min_length=1)]
+"""A list, or one text with a comma between two."""
 
 
 def usable(value: Any, info: ValidationInfo) -> Any:
@@ -43,8 +52,7 @@ class FileSettings(BaseSettings):
     @classmethod
     def file(cls) -> Path | None:
         """Return the settings file; None if there is none."""
-        variable = os.environ.get(cls.file_variable)
-        if variable:
+        if variable := os.environ.get(cls.file_variable):
             return Path(variable)
         return cls.default_file if cls.default_file.exists() else None
 

@@ -10,65 +10,75 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
-from gleaner.control.cli.failures import BadInput, Failure
-from gleaner.control.cli.help_page import ADMIN, CAMPAIGNS, CLUSTER, FIRST_STEPS, JOBS, SIMULATION, GroupedCommands
+from gleaner.control.cli.failures import BadInput, Failure, exit_code_of
 from gleaner.control.cli.lazy_verb import LazyVerb
 from gleaner.control.cli.output import Answer
 
+FIRST_STEPS = """\
+\b
+First steps:
+  glean check IMAGE -- COMMAND           See whether a program can be saved here.
+  glean submit --image IMAGE -- COMMAND  Submit one job.
+  glean submit FILE                      Submit the jobs of a campaign file.
+  glean status                           See how your jobs stand.
+  glean why JOB                          See what a job waits for.
+  glean logs JOB                         Read what a job has printed.
+  glean results JOB                      Fetch what a job has left in its folder.
+
+`glean config` shows where control is, and which file has your token: an admin gives you both. docs/quickstart.md has
+a first job from its image to its results.
+"""
 app = typer.Typer(
     name="glean",
-    cls=GroupedCommands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    no_args_is_help=True,
     help="Run containerised jobs on the idle node time of a Slurm cluster.",
+    epilog=FIRST_STEPS,
 )
 
 REST = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
 """The context settings of a verb that hands all its arguments on, even `--help`."""
 VERBS = (
-    LazyVerb("submit", JOBS, "Submit a job, an array of jobs, or a campaign file.", "submit:submit"),
-    LazyVerb("check", JOBS, "See whether a program can be saved here: run, save, restore it.", "check:check"),
-    LazyVerb("list", JOBS, "List jobs, the oldest first.", "jobs:list_jobs"),
-    LazyVerb("show", JOBS, "Show a job: why it waits, where it ran, and what happened to it.", "jobs:show"),
-    LazyVerb("why", JOBS, "Say why a job is in its state, with the last decision about it.", "decisions:why"),
-    LazyVerb("logs", JOBS, "Print what a job wrote, over all its slices.", "watching:logs"),
-    LazyVerb("hold", JOBS, "Keep jobs from starting.", "jobs:hold"),
-    LazyVerb("release", JOBS, "Let held jobs go on.", "jobs:release"),
-    LazyVerb("cancel", JOBS, "End jobs for good; their checkpoints are deleted.", "jobs:cancel"),
+    LazyVerb("submit", "Submit a job, an array of jobs, or a campaign file.", "submit:submit"),
+    LazyVerb("check", "See whether a program can be saved here: run, save, restore it.", "check:check"),
+    LazyVerb("list", "List jobs, the oldest first.", "jobs:list_jobs"),
+    LazyVerb("show", "Show a job: why it waits, where it ran, and what happened to it.", "jobs:show"),
+    LazyVerb("why", "Say why a job is in its state, with the last decision about it.", "decisions:why"),
+    LazyVerb("logs", "Print what a job wrote, over all its slices.", "watching:logs"),
+    LazyVerb("hold", "Keep jobs from starting.", "jobs:hold"),
+    LazyVerb("release", "Let held jobs go on.", "jobs:release"),
+    LazyVerb("cancel", "End jobs for good; their checkpoints are deleted.", "jobs:cancel"),
     # -5 is a number, not an option
-    LazyVerb(
-        "priority", JOBS, "Change a job's or a campaign's priority.", "jobs:priority", ignore_unknown_options=True
-    ),
-    LazyVerb("migrate", JOBS, "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
-    LazyVerb("deliver", JOBS, "Copy results to the targets of their jobs once more.", "jobs:deliver"),
-    LazyVerb(
-        "run", JOBS, "Run a container in your own Slurm job, so that it can be saved.", "services:user_job", **REST
-    ),
-    LazyVerb("status", CAMPAIGNS, "Count jobs by state: all that you may see, or a campaign's.", "jobs:status"),
-    LazyVerb("wait", CAMPAIGNS, "Wait until jobs have ended.", "watching:wait"),
-    LazyVerb("results", CAMPAIGNS, "Fetch the output files of ended jobs.", "results:results"),
-    LazyVerb("web", CLUSTER, "Print the address of the web page.", "web:web"),
-    LazyVerb("agents", CLUSTER, "List the agents, with their nodes, their ends and their jobs.", "cluster:agents"),
-    LazyVerb("nodes", CLUSTER, "List the nodes as the scheduler sees them.", "cluster:nodes"),
-    LazyVerb("owners", CLUSTER, "List the owners with entitlements, and who waits for what.", "owners:owners"),
-    LazyVerb("explain", CLUSTER, "Show the input and the outcome of a decision.", "decisions:explain"),
-    LazyVerb("report", CLUSTER, "Show a month's node time, and who got the harvest.", "report:report"),
-    LazyVerb("drain", ADMIN, "Empty nodes for maintenance.", "drains:drain"),
-    LazyVerb("resume", ADMIN, "Use nodes again that `glean drain` has emptied.", "drains:resume"),
-    LazyVerb("config", ADMIN, "Print the settings and where each comes from.", "config:config"),
-    LazyVerb("doctor", ADMIN, "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
-    LazyVerb("setup", ADMIN, "Set up this machine, or take that back.", "setup:app"),
-    LazyVerb("agent", ADMIN, "Run the agent program, as glean-agent does.", "services:agent", **REST),
-    LazyVerb("image", CAMPAIGNS, "Bring, list and remove your group's container images.", "images:app"),
-    LazyVerb("secret", CAMPAIGNS, "Keep your group's credentials for servers.", "secrets:app"),
-    LazyVerb("token", ADMIN, "Make, list, end and replace tokens.", "tokens:app"),
-    LazyVerb("control", ADMIN, "Run the control program, and set up its database and storage.", "services:control_app"),
-    LazyVerb(
-        "simulate", SIMULATION, "Simulate agents, or another scheduler, on a cluster's accounting.", "simulate:app"
-    ),
+    LazyVerb("priority", "Change a job's or a campaign's priority.", "jobs:priority", ignore_unknown_options=True),
+    LazyVerb("migrate", "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
+    LazyVerb("deliver", "Copy results to the targets of their jobs once more.", "jobs:deliver"),
+    LazyVerb("run", "Run a container in your own Slurm job, so that it can be saved.", "services:user_job", **REST),
+    LazyVerb("status", "Count jobs by state: all that you may see, or a campaign's.", "jobs:status"),
+    LazyVerb("wait", "Wait until jobs have ended.", "watching:wait"),
+    LazyVerb("results", "Fetch the output files of ended jobs.", "results:results"),
+    LazyVerb("image", "Bring, list and remove your group's container images.", "images:app"),
+    LazyVerb("secret", "Keep your group's credentials for servers.", "secrets:app"),
+    LazyVerb("web", "Print the address of the web page.", "cluster:web"),
+    LazyVerb("agents", "List the agents, with their nodes, their ends and their jobs.", "cluster:agents"),
+    LazyVerb("nodes", "List the nodes as the scheduler sees them.", "cluster:nodes"),
+    LazyVerb("owners", "List the owners with entitlements, and who waits for what.", "cluster:owners"),
+    LazyVerb("explain", "Show the input and the outcome of a decision.", "decisions:explain"),
+    LazyVerb("report", "Show a month's node time, and who got the harvest.", "report:report"),
+    LazyVerb("drain", "Empty nodes for maintenance.", "drains:drain"),
+    LazyVerb("resume", "Use nodes again that `glean drain` has emptied.", "drains:resume"),
+    LazyVerb("config", "Print the settings and where each comes from.", "config:config"),
+    LazyVerb("doctor", "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
+    LazyVerb("setup", "Set up this machine, or take that back.", "setup:app"),
+    LazyVerb("agent", "Run the agent program, as glean-agent does.", "services:agent", **REST),
+    LazyVerb("token", "Make, list, end and replace tokens.", "tokens:app"),
+    LazyVerb("control", "Run the control program, and set up its database and storage.", "services:control_app"),
+    LazyVerb("simulate", "Simulate agents or another scheduler on a cluster's accounting.", "simulate:app"),
 )
 """All verbs, each with the first sentence of its own help."""
 
+EXTRAS = {"agent": "agent", "run": "agent", "simulate": "simulate"}
+"""The extra of the package that a verb needs. Those that are not here need `control`, if they need one."""
 _CLOSE = 0.75
 """An option that exists is named if it is so much like the wrong one (`difflib`): --disk for --disc, not --keep for
 --seed."""
@@ -87,17 +97,13 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def root(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Run containerised jobs on the idle node time of a Slurm cluster."""
-    if context.invoked_subcommand is None:
-        sys.stderr.write(FIRST_STEPS)
-        raise typer.Exit(BadInput.exit_code)
 
 
 def _show(answer: Answer) -> None:
@@ -148,20 +154,31 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _mistake(error: Exception) -> str | None:
-    """Return the mistake in what the user wrote; None if the error is ours."""
+def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
+    """Return a failure of control, or the mistake in what the user wrote, and its exit code; None for a bug of ours."""
     from pydantic import ValidationError
 
-    from gleaner.control.input_errors import InputError, complaint
+    from gleaner.client import ClientError
+    from gleaner.control.input_errors import InputError, complaint, one_line
+    from gleaner.control.queue.errors import QueueError
 
+    if isinstance(error, ClientError):
+        is_option = error.option and error.option.partition(".")[0] != "nodes"
+        return (f"--{error}" if is_option else str(error)), exit_code_of(error)
+    if isinstance(error, ModuleNotFoundError):
+        extra = EXTRAS.get(verb, "control")
+        line = f"{error.name} is not installed here: pip install 'gleaner-hpc[{extra}]'"
+        return None if (error.name or "").startswith("gleaner") else (line, BadInput.exit_code)
+    if isinstance(error, QueueError):
+        return one_line(str(error)), Failure.exit_code
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object[:60]!r} is no UTF-8 text"
+        return f"{error.object[:60]!r} is no UTF-8 text", BadInput.exit_code
     if isinstance(error, InputError):
-        return str(error)
+        return str(error), BadInput.exit_code
     if not isinstance(error, ValidationError):
         return None
     first = error.errors()[0]  # of an argument that is taken as it is
-    return complaint(".".join(str(part) for part in first["loc"]), first)
+    return complaint(".".join(str(part) for part in first["loc"]), first), BadInput.exit_code
 
 
 def _remark(text: str) -> None:
@@ -209,8 +226,9 @@ def run(arguments: list[str] | None = None) -> int:
         _remark(f"cannot write the answer: {error.strerror}")
         return 1
     except Exception as error:
-        mistake = _mistake(error)
-        if mistake is None:
+        words = sys.argv[1:] if arguments is None else arguments
+        found = _failure(error, words[0] if words else "")
+        if found is None:
             raise
-        _remark(mistake)
-        return BadInput.exit_code
+        _remark(found[0])
+        return found[1]

@@ -5,7 +5,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,19 +16,17 @@ import typer
 
 from gleaner.agent.common.quantities import duration_s, in_words, size
 from gleaner.agent.messages import ReturnReason
+from gleaner.client import Client, ClientError, ErrorKind
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.cli import render
-from gleaner.control.cli.client import Control, connect
-from gleaner.control.cli.failures import BadInput, Conflict, Failure
-from gleaner.control.cli.local_inputs import store
+from gleaner.control.cli.connect import connect
+from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.cli.submit import SubmitOptions, options_given, pack_inputs
-from gleaner.control.cli.watching import patient
+from gleaner.control.cli.submit import pack_inputs, read_options, submit_with_inputs
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
 from gleaner.control.states import Outcome, State
 
-POLL_S = 1.0
 PRIORITY = 1_000_000
 """The highest: a check takes a minute, and somebody waits for it."""
 FAILED_FOR_S = 60.0
@@ -148,6 +146,7 @@ def _ended(detail: JobDetail) -> CheckEnd:
 
 
 def check(
+    context: typer.Context,
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="Container image.")],
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run.")] = None,
     *,
@@ -176,36 +175,23 @@ def check(
     line says whether it can be saved, or why not and what to do. The exit code is 0 only if it can be saved.
     """
     after_s, patience_s = _seconds("--after", after), _seconds("--timeout", timeout)
-    options = SubmitOptions(
-        image=image,
-        name="check",
-        cpus=cpus,
-        memory_mib=memory_mib,
-        priority=PRIORITY,
-        retries=0,
-        compute_limit=f"{10 * after_s + SPARE_S}s",
-        env=env,
-        input=input,
-        mount=mount,
-        saves_itself=saves_itself,
-        group=group,
-    )
-    given = options_given(options)
+    limit = f"{10 * after_s + SPARE_S}s"
+    of_its_own = {"name": "check", "priority": PRIORITY, "retries": 0, "compute_limit": limit}
+    given = read_options(context.params | of_its_own)
     if command:
         given["command"] = Given(tuple(command), "the command")
-    packed = pack_inputs(given, Path())
+    files = pack_inputs(given, Path())
     wanted = campaigns.submission(given)
     with connect() as control, _ended_as_by_ctrl_c():
-        store(control, packed, wanted.group)
-        made = control.submit(wanted)
+        made = submit_with_inputs(control, wanted, files)
         if made.warning:
             render.remark(made.warning)
         (job,) = made.jobs
         try:
             found = _watch(control, job, after_s=after_s, patience_s=patience_s)
         finally:
-            with suppress(Failure):  # it has ended by itself, or control is away: then the compute limit ends it
-                control.act(job, "cancel")
+            with suppress(ClientError):  # it has ended by itself, or control is away: then the compute limit ends it
+                control.cancel(job)
     checked = Checked(image, job, found.verdict, found.reason)
     return Answer(
         checked if as_json else in_one_line(checked), as_json, exit_code=int(found.verdict is not CanBeSaved.YES)
@@ -251,13 +237,11 @@ def _seconds(option: str, text: str) -> int:
     return found
 
 
-def _watch(control: Control, job: int, *, after_s: float, patience_s: float) -> CheckEnd:
-    look: Callable[[], JobDetail] = patient(lambda: control.job(job))
+def _watch(control: Client, job: int, *, after_s: float, patience_s: float) -> CheckEnd:
     standing: object = None
     since_s = running_s = time.monotonic()
-    while True:
-        detail, now_s = look(), time.monotonic()
-        row = detail.job
+    for detail in control.watch(job):
+        row, now_s = detail.job, time.monotonic()
         if standing != (now := (row.state, row.attempt, row.held)):
             if not (row.state is State.RUNNING and row.held):  # the hold of a slice does not begin it
                 running_s = now_s
@@ -271,9 +255,12 @@ def _watch(control: Control, job: int, *, after_s: float, patience_s: float) -> 
             case Act.WAIT:
                 pass
             case Act.HOLD | Act.RELEASE as act:
-                with suppress(Conflict):  # it has ended meanwhile
-                    control.act(job, act)
-        time.sleep(POLL_S)
+                try:
+                    (control.hold if act is Act.HOLD else control.release)(job)
+                except ClientError as error:
+                    if error.kind is not ErrorKind.CONFLICT:  # it has ended since
+                        raise
+    return CheckEnd(CanBeSaved.UNKNOWN, "its job has ended")
 
 
 def _news(detail: JobDetail) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gleaner.control.cli.client import connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import one_line
 
 

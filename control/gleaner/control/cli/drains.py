@@ -1,21 +1,18 @@
 """The verbs that empty nodes for maintenance, and use them again."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
+from gleaner.client import Client
 from gleaner.control.cli import render
-from gleaner.control.cli.client import Control, connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.cli.watching import patient
-from gleaner.control.models.drains import DrainedJob, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.models.drains import DrainedJob, DrainRow
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.simulation.metrics.tables import Table
-
-POLL_S = 1.0
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes, such as node1 or node[1-3].")]
 
@@ -46,9 +43,8 @@ def drain(
     Nothing new starts there from the first moment on. If something cannot be saved, the nodes are set back. A job whose
     owner has not declared that it may be saved or requeued is never touched.
     """
-    request = DrainRequest(nodes=tuple(nodes), spanning=spanning, leave_others=leave_others, dry_run=dry_run)
     with connect() as control:
-        found = control.drain(request)
+        found = control.drain(nodes, spanning=spanning, leave_others=leave_others, dry_run=dry_run)
         if not no_wait or dry_run:
             found = _followed(control, found)
     if as_json:
@@ -59,34 +55,32 @@ def drain(
 def resume(nodes: Nodes, as_json: AsJson = False) -> Answer:
     """Use nodes again that `glean drain` has emptied. A node that somebody else drained is left alone."""
     with connect() as control:
-        found = _followed(control, control.resume(ResumeRequest(nodes=tuple(nodes))))
+        found = _followed(control, control.resume(nodes))
     return Answer(found if as_json else tuple(_shown(found)), as_json, exit_code=_exit_code(found))
 
 
-def _followed(control: Control, asked: DrainRow) -> DrainRow:
+def _followed(control: Client, asked: DrainRow) -> DrainRow:
     """Wait for the drain and return its end. Ctrl-C lets the drain continue."""
     try:
-        return render.drain_progress(_standings(patient(lambda: control.drained(asked.id)), asked))
+        return render.drain_progress(_standings(control, asked))
     except KeyboardInterrupt:
         if asked.task != "dry run":
             render.remark(f"the {asked.task} of {_names(asked)} goes on without this program; see `glean nodes`")
         raise
 
 
-def _standings(look: Callable[[], DrainRow], asked: DrainRow) -> Iterator[DrainRow]:
+def _standings(control: Client, asked: DrainRow) -> Iterator[DrainRow]:
     """Yield the state of the drain until it is over. Each reason to wait is reported once."""
-    said = ""
-    seen = asked
-    while True:
+    yield asked
+    if asked.ended_s is not None:
+        return
+    last_reason = ""
+    for seen in control.follow_drain(asked.id):
+        reason = "" if seen.ended_s is not None else seen.said or _waits_for(seen)
+        if reason not in {"", last_reason}:
+            render.remark(reason)
+            last_reason = reason
         yield seen
-        if seen.ended_s is not None:
-            return
-        told = seen.said or _waits_for(seen)
-        if told and told != said:
-            render.remark(told)
-            said = told
-        time.sleep(POLL_S)
-        seen = look()
 
 
 def _waits_for(seen: DrainRow) -> str:

@@ -1,11 +1,16 @@
-"""The failures of the command line, and their exit codes.
+"""The failures of the command line itself, and their exit codes. Control's failures are `gleaner.client.ClientError`.
 
 Every message is one line for a person: what is wrong, and what to do. `main` prints it on stderr after `glean: `.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gleaner.client import ClientError
+
 
 class Failure(Exception):
-    """The answer is negative: a failed or unknown job, a refused move."""
+    """The answer is negative: the disk is full, or a program that is needed failed."""
 
     exit_code = 1
 
@@ -16,31 +21,6 @@ class BadInput(Failure):
     exit_code = 2
 
 
-class Unreachable(Failure):
-    """Control cannot be reached or cannot answer now; asking again later may help."""
-
-    exit_code = 3
-
-
-class NotConnected(Unreachable):
-    """There is no connection to control, so nothing of what was asked has arrived there."""
-
-
-class TimedOut(Unreachable):
-    """Control took the question and did not answer in time; asking again at once would only wait again."""
-
-
-class Conflict(Failure):
-    """The thing is in a state that does not allow this: a job that has ended cannot be cancelled."""
-
-
-class NoToken(Failure):
-    """There is no usable token, or control does not know it: nothing else will work either."""
-
-    exit_code = 3
-
-
-class Forbidden(Failure):
-    """Control does not allow this to the owner of this token."""
-
-    exit_code = 3
+def exit_code_of(error: "ClientError") -> int:
+    """Return the exit code of a failure of control: 1 no, 2 wrong usage, 3 control not reached or not allowed."""
+    return {"refused": 1, "conflict": 1, "invalid": 2}.get(error.kind, 3)

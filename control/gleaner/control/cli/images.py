@@ -15,17 +15,17 @@ from pydantic import TypeAdapter, ValidationError
 from gleaner.agent.runtime.images import packed_layout
 from gleaner.agent.system import image_archive, openat, tar_pack
 from gleaner.agent.system.tar_policy import Hostile
+from gleaner.client import ClientError, ErrorKind
+from gleaner.client.uploads import FileToSend
 from gleaner.control.cli import render, sif
-from gleaner.control.cli.client import connect
-from gleaner.control.cli.failures import BadInput, Failure, Forbidden
+from gleaner.control.cli.connect import connect
+from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.cli.uploads import FileToSend, send
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.images import (
     EVERYBODY,
     ImageName,
-    ImagePush,
     ImageRow,
     RegistryImage,
     SiteImages,
@@ -82,13 +82,8 @@ def push(
 
             size_bytes = tar_pack.packed_bytes(files())
             upload = FileToSend("images", found.id, size_bytes, lambda: tar_pack.pack_files(files()), wanted)
-            given = ImagePush(
-                name=wanted, image_id=found.id, size_bytes=size_bytes, group=group, registry_image=registry_image
-            )
-            with connect() as control:
-                send(control, upload, group)
-                with render.busy("storing"):
-                    row = control.push_image(given)
+            with connect() as control, render.sending() as on_part:
+                row = control.push_image(wanted, upload, group=group, registry_image=registry_image, on_part=on_part)
     except Hostile as error:
         raise BadInput(one_line(f"{source}: {error}")) from error
     return _answer(row, as_json=as_json)
@@ -98,7 +93,7 @@ def push(
 def list_images(group: Group = None, as_json: AsJson = False) -> Answer:
     """List your group's images, and those that the nodes have."""
     with connect() as control:
-        found, site = control.images(group), control.site_images()
+        found, site = control.images(group=group), control.site_images()
     return Answer({"pushed": found, "site": site} if as_json else (_table(found), *_of_nodes(site)), as_json)
 
 
@@ -106,21 +101,21 @@ def list_images(group: Group = None, as_json: AsJson = False) -> Answer:
 def show(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
     """Show one image."""
     with connect() as control:
-        return _answer(control.image(_checked(name), group), as_json=as_json)
+        return _answer(control.image(_checked(name), group=group), as_json=as_json)
 
 
 @app.command()
 def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
     """Remove an image. Refused while a job that has not ended needs it."""
     with connect() as control:
-        return _answer(control.remove_image(_checked(name), group), as_json=as_json)
+        return _answer(control.remove_image(_checked(name), group=group), as_json=as_json)
 
 
 @app.command()
 def publish(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
     """Let all groups use a group's image; only for an admin."""
     with connect() as control:
-        return _answer(control.publish_image(_checked(name), group), as_json=as_json)
+        return _answer(control.publish_image(_checked(name), group=group), as_json=as_json)
 
 
 @app.command()
@@ -150,7 +145,7 @@ def _registry_image(source: str) -> str | None:
         raise BadInput(f"{one_line(source)!r}: after {_REGISTRY} comes a name, as in registry.site/pythia:8") from None
     with connect() as control:
         if why := registry_refusal(image, control.site_images().registries):
-            raise Forbidden(why)
+            raise ClientError(why, kind=ErrorKind.FORBIDDEN)
     return image
 
 

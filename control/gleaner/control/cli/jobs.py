@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from gleaner.control.cli.client import connect
-from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable
+from gleaner.client import ClientError, ErrorKind
+from gleaner.control.cli.connect import connect
+from gleaner.control.cli.failures import BadInput, exit_code_of
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.input_errors import complaint
-from gleaner.control.models.jobs import Change, JobFilter, JobRow, MigrateRequest
+from gleaner.control.models.jobs import JobRow
 from gleaner.control.states import State
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
@@ -30,13 +29,8 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> Answer:
     """List jobs, the oldest first."""
-    try:
-        wanted = JobFilter(state=state, campaign=campaign, group=group, held=held, after=after, limit=limit)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(complaint(f"--{first['loc'][0]}", first)) from None
     with connect() as control:
-        found = control.jobs(wanted)
+        found = control.jobs(state=state, campaign=campaign, group=group, held=held, after=after, limit=limit)
         if campaign is not None and not found.jobs:
             control.campaign(campaign)  # says it if there is none
         return Answer(found, as_json)
@@ -77,18 +71,14 @@ def migrate(
     as_json: AsJson = False,
 ) -> Answer:
     """Save a running job now, and let it go on elsewhere."""
-    try:
-        wanted = MigrateRequest(to=to)
-    except ValidationError as error:
-        raise BadInput(complaint("--to", error.errors()[0])) from None
     with connect() as control:
-        return Answer((control.migrate(job, wanted),), as_json)
+        return Answer((control.migrate(job, to=to),), as_json)
 
 
 def deliver(jobs: Annotated[list[int], typer.Argument(metavar="JOB", min=1)], as_json: AsJson = False) -> Answer:
     """Copy results to the targets of their jobs once more."""
     with connect() as control:
-        return one_by_one(jobs, lambda job: control.act(job, "deliver"), as_json=as_json)
+        return one_by_one(jobs, control.deliver, as_json=as_json)
 
 
 def priority(
@@ -102,11 +92,10 @@ def priority(
         raise BadInput("say JOB N, or --campaign C N: the higher N goes first")
     if not -1_000_000 <= number <= 1_000_000:
         raise BadInput(f"priority must be between -1000000 and 1000000, found {number}")
-    change = Change(priority=number)
     with connect() as control:
         if campaign is not None:
-            return Answer(control.change_campaign(campaign, change), as_json)
-        return Answer((control.change(jobs[0], change),), as_json)
+            return Answer(control.set_campaign_priority(campaign, priority=number), as_json)
+        return Answer((control.set_priority(jobs[0], priority=number),), as_json)
 
 
 def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json: bool) -> Answer:
@@ -114,14 +103,11 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
         raise BadInput(f"say what to {verb}: jobs, or --campaign C")
     with connect() as control:
         if campaign is not None:
-            return Answer(control.act_on_campaign(campaign, verb), as_json)
-
-        def look(job: int) -> JobRow:
-            return control.job(job).job
-
+            acts = {"hold": control.hold_campaign, "release": control.release_campaign}
+            return Answer(acts.get(verb, control.cancel_campaign)(campaign), as_json)
         if verb == "cancel":
-            return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json, look=look)
-        return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json)
+            return one_by_one(jobs or (), control.cancel, as_json=as_json, look=lambda job: control.job(job).job)
+        return one_by_one(jobs or (), control.hold if verb == "hold" else control.release, as_json=as_json)
 
 
 def one_by_one(
@@ -142,14 +128,14 @@ def one_by_one(
     for job in dict.fromkeys(jobs):
         try:
             done.append(act(job))
-        except (Unreachable, NoToken) as failure:
-            remarks.append(about_job(job, failure))
-            return Answer(tuple(done), as_json, tuple(remarks), failure.exit_code)
-        except Failure as failure:
+        except ClientError as failure:
+            if stops_all(failure):
+                remarks.append(about_job(job, failure))
+                return Answer(tuple(done), as_json, tuple(remarks), exit_code_of(failure))
             row = _if_ended(job, failure, look)
             if row is None:
                 remarks.append(about_job(job, failure))
-                code = max(code, failure.exit_code)
+                code = max(code, exit_code_of(failure))
             else:
                 done.append(row)
                 ended += 1
@@ -158,22 +144,27 @@ def one_by_one(
     return Answer(tuple(done), as_json, tuple(remarks), max(code, 1) if nothing_done else code)
 
 
-def about_job(job: int, failure: Failure) -> str:
+def stops_all(failure: ClientError) -> bool:
+    """Return True if control would refuse each other job, or not answer, in the same way."""
+    return failure.is_away or failure.kind is ErrorKind.NO_PROOF
+
+
+def about_job(job: int, failure: Exception) -> str:
     """Return the failure in one line that names its job, once.
 
-    >>> about_job(37, Failure("job 37: cannot cancel")), about_job(3, Failure("the storage is gone"))
+    >>> about_job(37, Exception("job 37: cannot cancel")), about_job(3, Exception("the storage is gone"))
     ('job 37: cannot cancel', 'job 3: the storage is gone')
     """
     said = str(failure)
     return said if re.search(rf"\bjob {job}\b", said) else f"job {job}: {said}"
 
 
-def _if_ended(job: int, failure: Failure, look: Callable[[int], JobRow] | None) -> JobRow | None:
+def _if_ended(job: int, failure: ClientError, look: Callable[[int], JobRow] | None) -> JobRow | None:
     """Return the job as it is, if the refusal came because the job has ended; None otherwise."""
-    if look is None or not isinstance(failure, Conflict):
+    if look is None or failure.kind is not ErrorKind.CONFLICT:
         return None
     try:
         row = look(job)
-    except Failure:
+    except ClientError:
         return None
     return row if row.state is State.COMPLETE else None

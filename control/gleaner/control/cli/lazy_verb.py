@@ -8,18 +8,15 @@ import typer
 import typer.main
 from typer.core import TyperCommand
 
-AFTER_DASHES = "gleaner.control.cli.after_dashes"
-"""The key in a context's `meta` that tells whether `--` set the program to run apart. Nothing else would tell that."""
-
 
 class LazyVerb(TyperCommand):
-    """The name, the group and the one line of a verb: enough for `glean --help` and for the names in a shell.
+    """The name and the one line of a verb: enough for `glean --help` and for the names in a shell.
 
     `place` is `module:function`, or `module:app` for a verb with verbs of its own. (Typer keeps its types to itself.)
     """
 
-    def __init__(self, name: str, panel: str, line: str, place: str, **context_settings: Any) -> None:
-        super().__init__(name, help=line, rich_help_panel=panel)
+    def __init__(self, name: str, line: str, place: str, **context_settings: Any) -> None:
+        super().__init__(name, help=line)
         self._place = place
         self._context_settings = context_settings
 
@@ -37,7 +34,4 @@ class LazyVerb(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the arguments as the whole command does, which the context then belongs to."""
-        is_apart = "--" in args
-        context = self.whole.make_context(info_name, args, parent, **extra)
-        context.meta[AFTER_DASHES] = is_apart
-        return context
+        return self.whole.make_context(info_name, args, parent, **extra)

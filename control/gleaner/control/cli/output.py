@@ -20,17 +20,6 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """One job's output on the local disk. `skipped` names the files that were left out, each with the reason."""
-
-    job: int
-    folder: str
-    files: int
-    size_bytes: int
-    skipped: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Setting:
     """One effective setting; `origin` is `default`, `file` or the variable that set it. Secrets are masked."""
 

@@ -9,10 +9,10 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from rich.console import Console
@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gleaner.agent.common.allowed_urls import shown
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
-from gleaner.control.cli.output import Answer, Configuration, Fetched
+from gleaner.control.cli.output import Answer, Configuration
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
@@ -34,6 +34,9 @@ from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
+
+if TYPE_CHECKING:
+    from gleaner.client.uploads import OnPart
 
 PIPE_WIDTH = 100_000
 """The number of columns when stdout is not a terminal, so that nothing is cut off."""
@@ -144,14 +147,10 @@ def remark(text: str) -> None:
 def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
     """Draw a bar on a terminal while the standings come. Return the last standing; there is at least one."""
     last: CampaignStatus | None = None
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("waiting", total=None)
+    with steps("waiting") as show_steps:
         for last in standings:
             done = last.succeeded + last.failed + last.cancelled
-            total = done + last.new + last.running + last.saved
-            bar.update(task, completed=done, total=total, description=standing(last))
+            show_steps(done, done + last.unfinished, standing(last))
     assert last is not None  # noqa: S101 - see above
     return last
 
@@ -166,14 +165,27 @@ def drain_progress(standings: Iterable[DrainRow]) -> DrainRow:
     return last
 
 
+class ShowSteps(Protocol):
+    """Shows on a bar the steps done, all steps, and what is done now."""
+
+    def __call__(self, done: int, whole: int, now: str = ..., /) -> None: ...
+
+
 @contextmanager
-def steps(text: str) -> Generator[Callable[[int, int], None]]:
-    """Draw a bar on a terminal. Yield a function that takes the number of steps done, and that of all steps."""
+def sending() -> "Generator[OnPart]":
+    """Draw a bar on a terminal while files are sent. Yield the function that control's client calls for each part."""
+    with steps("sending") as show_steps:
+        yield lambda name, at, size: show_steps(at // 2**20, size // 2**20, f"sending {one_line(name)} (MiB)")
+
+
+@contextmanager
+def steps(text: str) -> Generator[ShowSteps]:
+    """Draw a bar on a terminal. Yield a function that takes the steps done, all steps, and perhaps another text."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=None)
-        yield lambda done, whole: bar.update(task, completed=done, total=whole)
+        yield lambda done, whole, now=text: bar.update(task, completed=done, total=whole, description=now)
 
 
 @contextmanager
@@ -234,8 +246,6 @@ def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
         yield _jobs(jobs)
     if agents := [value for value in values if isinstance(value, AgentRow)]:
         yield _agents(agents)
-    if fetched := [value for value in values if isinstance(value, Fetched)]:
-        yield _fetched(fetched)
     for place, value in enumerate(value for value in values if isinstance(value, Table | str)):
         if place:
             yield ""
@@ -428,14 +438,3 @@ def _about_node(node: NodeRow) -> str:
     if node.drained:
         note = f"drained {node.drained}" + (f"; {note}" if note else "")
     return "; ".join((*node.wrong, *filter(None, (note,))))
-
-
-def _fetched(rows: Sequence[Fetched]) -> Table:
-    return Table.of(
-        rows,
-        {
-            "JOB": "job", "FOLDER": "folder", "FILES": "files", "SIZE": lambda row: size(row.size_bytes),
-            "LEFT OUT": lambda row: len(row.skipped) or "",
-        },
-        right=("JOB", "FILES"),
-    )  # fmt: skip

@@ -3,13 +3,13 @@
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from gleaner.agent.common.quantities import in_words
-from gleaner.control.cli.client import connect
+from gleaner.client import ClientError
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter
+from gleaner.control.models.report import MonthReport, RegularWaits
 from gleaner.control.simulation.metrics.tables import Table, number
 
 MIB = 2**20
@@ -28,12 +28,13 @@ def report(
 
     Users see the jobs of their group, admins those of all groups.
     """
-    try:
-        ReportFilter(month=month)
-    except ValidationError:
-        raise BadInput(f"--month: expected a month as in 2026-10, found {month}") from None
     with connect() as control:
-        found = control.report(month, accounting=accounting)
+        try:
+            found = control.report(month=month, accounting=accounting)
+        except ClientError as error:
+            if error.option != "month":
+                raise
+            raise BadInput(f"--month: expected a month as in 2026-10, found {month}") from None
     return Answer(found if as_json else _shown(found), as_json)
 
 

@@ -1,17 +1,21 @@
 """`glean results`: fetch what jobs wrote."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gleaner.agent.common.quantities import size
+from gleaner.client import ClientError
+from gleaner.client.unpack import Fetched
 from gleaner.control.cli import render
-from gleaner.control.cli.client import Control, connect
-from gleaner.control.cli.failures import BadInput, Failure, NoToken, Unreachable
-from gleaner.control.cli.jobs import about_job
-from gleaner.control.cli.output import Answer, AsJson, Fetched
-from gleaner.control.cli.unpack import unpack
+from gleaner.control.cli.connect import connect
+from gleaner.control.cli.failures import BadInput, exit_code_of
+from gleaner.control.cli.jobs import about_job, stops_all
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import JobRow
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
 
 
@@ -44,16 +48,15 @@ def results(
         for job, folder in wanted.items():
             try:
                 with render.busy(f"fetching job {job}"):
-                    fetched.append(_fetch(control, job, folder, overwrite=force))
-            except (Unreachable, NoToken) as failure:
+                    fetched.append(control.fetch(job, to=folder, overwrite=force))
+            except ClientError as failure:
                 remarks.append(about_job(job, failure))
-                code = failure.exit_code
-                break
-            except Failure as failure:
-                remarks.append(about_job(job, failure))
-                code = max(code, failure.exit_code)
+                code = max(code, exit_code_of(failure))
+                if stops_all(failure):
+                    break
     remarks += [f"job {done.job}: left out {name}" for done in fetched for name in done.skipped]
-    return Answer(tuple(fetched), as_json, tuple(remarks), code or (1 if remarks else 0))
+    shown = tuple(fetched) if as_json or not fetched else (_table(fetched),)
+    return Answer(shown, as_json, tuple(remarks), code or (1 if remarks else 0))
 
 
 def folder_name(row: JobRow) -> str:
@@ -61,6 +64,12 @@ def folder_name(row: JobRow) -> str:
     return f"{row.name}-{row.id if row.index is None else row.index}"
 
 
-def _fetch(control: Control, job: int, folder: Path, *, overwrite: bool) -> Fetched:
-    with control.output(job) as chunks:
-        return unpack(chunks, folder, job=job, overwrite=overwrite)
+def _table(rows: Sequence[Fetched]) -> Table:
+    return Table.of(
+        rows,
+        {
+            "JOB": "job", "FOLDER": "folder", "FILES": "files", "SIZE": lambda row: size(row.size_bytes),
+            "LEFT OUT": lambda row: len(row.skipped) or "",
+        },
+        right=("JOB", "FILES"),
+    )  # fmt: skip

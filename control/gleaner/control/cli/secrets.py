@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import SecretStr, ValidationError
 
 from gleaner.agent.common.allowed_urls import location
 from gleaner.agent.transfer import credentials
-from gleaner.control.cli.client import connect
+from gleaner.client import ClientError, ErrorKind
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.input_errors import complaint, one_line
-from gleaner.control.models.secrets import SecretPut, SecretRow
+from gleaner.control.input_errors import one_line
+from gleaner.control.models.secrets import SecretRow
 from gleaner.control.simulation.metrics.tables import Table
 
 app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for servers.")
@@ -49,21 +49,21 @@ def set_secret(
     if why := credentials.url_fault(url):
         raise BadInput(f"--for: {one_line(why)}")
     value = _value(from_file, credentials.EXPECTED[location(url).scheme])
-    try:
-        given = SecretPut(name=name, url=url, value=SecretStr(value), group=group)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = {"name": "NAME", "url": "--for", "group": "--group"}.get(str(*first["loc"][:1]), "the value")
-        raise BadInput(complaint(option, first)) from None
     with connect() as control:
-        return _answer(control.set_secret(given), as_json=as_json)
+        try:
+            return _answer(control.set_secret(name, url=url, value=value, group=group), as_json=as_json)
+        except ClientError as error:
+            words = {"name": "NAME", "url": "--for", "value": "the value"}
+            if error.kind is not ErrorKind.INVALID or error.status or error.option not in words:
+                raise
+            raise BadInput(words[error.option] + str(error).removeprefix(error.option)) from None
 
 
 @app.command("list")
 def list_secrets(group: Group = None, as_json: AsJson = False) -> Answer:
     """List your group's secrets. Their values are never shown."""
     with connect() as control:
-        found = control.secrets(group)
+        found = control.secrets(group=group)
     return Answer(found if as_json else (_table(found),), as_json)
 
 
@@ -71,7 +71,7 @@ def list_secrets(group: Group = None, as_json: AsJson = False) -> Answer:
 def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
     """Forget a secret. Jobs that need it wait then, or are held."""
     with connect() as control:
-        return _answer(control.remove_secret(name, group), as_json=as_json)
+        return _answer(control.remove_secret(name, group=group), as_json=as_json)
 
 
 def _value(from_file: str | None, expected: str) -> str:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gleaner.agent.common.quantities import size
-from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import BadInput, Failure
-from gleaner.control.cli.optional_imports import server_parts
+from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.render import moment
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import one_line
 from gleaner.control.settings import Settings
 
@@ -32,10 +31,9 @@ def run(
 ) -> Answer:
     """Run the control program until SIGTERM, with both doors."""
     settings = load_settings()
-    with server_parts():
-        from gleaner.control.daemon.main import run as serve
+    from gleaner.control.daemon.main import run as serve
 
-        serve(settings, with_web=web)
+    serve(settings, with_web=web)
     return Answer(None)
 
 
@@ -45,10 +43,9 @@ def web(
 ) -> Answer:
     """Run the door for people until SIGTERM: API and page."""
     settings = load_settings()
-    with server_parts():
-        from gleaner.control.daemon.web_process import run as serve
+    from gleaner.control.daemon.web_process import run as serve
 
-        serve(settings, with_parent=with_parent)
+    serve(settings, with_parent=with_parent)
     return Answer(None)
 
 
@@ -85,10 +82,9 @@ def start() -> Answer:
 def migrate() -> Answer:
     """Bring the queue's database to this version's schema."""
     settings = load_settings()
-    with server_parts():
-        from gleaner.control.queue.database import connect, migrate
+    from gleaner.control.queue.database import connect, migrate
 
-        migrate(connect(settings.queue.url))
+    migrate(connect(settings.queue.url))
     return Answer("the queue's schema is up to date")
 
 
@@ -104,13 +100,12 @@ def prepare() -> Answer:
         FolderStorage(folder).prepare()
     except StorageError as error:
         raise Failure(one_line(str(error))) from error
-    with server_parts():
-        from gleaner.control.queue import secret_key
+    from gleaner.control.queue import secret_key
 
-        try:
-            is_new = secret_key.make(key_file)
-        except OSError as error:
-            raise Failure(f"the key of the secrets, {key_file}, cannot be made: {error.strerror}") from error
+    try:
+        is_new = secret_key.make(key_file)
+    except OSError as error:
+        raise Failure(f"the key of the secrets, {key_file}, cannot be made: {error.strerror}") from error
     made = f"the key {key_file} is new: copy it to other machines that run control" if is_new else "the key is there"
     return Answer(f"the storage folder {folder} is set up; {made}")
 
@@ -137,16 +132,15 @@ def restore(
 ) -> Answer:
     """Put a backup of the queue's database back. Stop control before."""
     settings = load_settings()
-    with server_parts():
-        from gleaner.agent.checkpoints.interface import StorageError
-        from gleaner.control.daemon.putting_back import put_back
+    from gleaner.agent.checkpoints.interface import StorageError
+    from gleaner.control.daemon.putting_back import put_back
 
-        try:
-            done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
-        except OSError as error:
-            raise Failure(f"{error.filename or file}: {error.strerror}") from error
-        except StorageError as error:
-            raise Failure(one_line(str(error))) from error
+    try:
+        done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
+    except OSError as error:
+        raise Failure(f"{error.filename or file}: {error.strerror}") from error
+    except StorageError as error:
+        raise Failure(one_line(str(error))) from error
     return Answer(_restored(done))
 
 
@@ -154,12 +148,11 @@ def restore(
 def _queue() -> Generator[tuple[Settings, Any]]:
     """Yield the settings, and the engine of the queue's database, whose schema must be this version's."""
     settings = load_settings()
-    with server_parts():
-        from gleaner.control.queue.database import check_schema, connect
+    from gleaner.control.queue.database import check_schema, connect
 
-        engine = connect(settings.queue.url)
-        check_schema(engine)
-        yield settings, engine
+    engine = connect(settings.queue.url)
+    check_schema(engine)
+    yield settings, engine
 
 
 def _restored(done: "Recovered") -> str:
@@ -180,12 +173,8 @@ def _restored(done: "Recovered") -> str:
 
 def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:
     """Run a container in your own Slurm job, so that it can be saved."""
-    try:
-        from gleaner.agent.user_job import main as program
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gleaner"):
-            raise
-        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[agent]'") from error
+    from gleaner.agent.user_job import main as program
+
     sys.argv = ["glean run", *(arguments or ())]
     program.main()
     return Answer(None)
@@ -193,12 +182,8 @@ def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAG
 
 def agent(arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...")] = None) -> Answer:
     """Run the agent program, as glean-agent does."""
-    try:
-        from gleaner.agent import main as program
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gleaner"):
-            raise
-        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[agent]'") from error
+    from gleaner.agent import main as program
+
     sys.argv = ["glean-agent", *(arguments or ())]
     program.main()
     return Answer(None)

@@ -9,19 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gleaner.control.cli import render, simulate_replay, simulate_tune, simulate_validate
-from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
+    Allocation,
+    Convention,
+    Cores,
+    DecideAtOption,
+    Entitlements,
     Json,
+    KeepWaiting,
     Length,
     Lengths,
-    MachineOptions,
-    ReplayOptions,
+    Margin,
+    NodesOption,
+    Preemption,
+    Processors,
     Report,
+    Restore,
+    Save,
+    ScenarioFile,
     Schedule,
     Scheduler,
     Schedulers,
+    Synchronised,
+    Targets,
     Trace,
+    Until,
+    Window,
     answer,
     check_owners,
     check_places,
@@ -37,32 +51,47 @@ if TYPE_CHECKING:
     from gleaner.control.simulation.report.page import Page
     from gleaner.lab.experiments.comparison import Comparison
 
-app = typer.Typer(no_args_is_help=True, help="Simulate agents, or another scheduler, on a cluster's accounting.")
+app = typer.Typer(no_args_is_help=True, help="Simulate agents or another scheduler on a cluster's accounting.")
 
 
 @app.command()
-@with_option_groups
 def run(
     context: typer.Context,
     trace: Trace = None,
     *,
     scheduler: Scheduler = None,
-    machine: MachineOptions,
+    processors: Processors = None,
+    nodes: NodesOption = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
     agents: Length = None,
-    options: ReplayOptions,
+    save: Save = None,
+    restore: Restore = None,
+    margin: Margin = None,
+    synchronised: Synchronised = None,
+    preemption: Preemption = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
+    convention: Convention = None,
+    until: Until = None,
+    keep_waiting: KeepWaiting = None,
+    decide_at: DecideAtOption = None,
+    window: Window = None,
+    scenario: ScenarioFile = None,
+    json: Json = None,
     schedule: Schedule = None,
     report: Report = None,
 ) -> Answer:
     """Replay a trace; with --agents also without them, to compare."""
-    check_places(options.json, schedule, report, sources=(trace, options.scenario))
+    check_places(json, schedule, report, sources=(trace, scenario))
     with simulation_parts():
         from gleaner.control.simulation import run as experiment
         from gleaner.control.simulation.metrics import output
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
-        settings = read_scenario(options.scenario, given(context, () if agents is None else (agents,)))
-        check_owners((settings.scheduler.kind,), options.target, options.entitlement)
+        settings = read_scenario(scenario, given(context, () if agents is None else (agents,)))
+        check_owners((settings.scheduler.kind,), target, entitlement)
         with render.steps("reading the trace, MiB") as draw:
             ground = experiment.prepare(settings, draw)
         with render.steps("replaying") as draw:
@@ -80,33 +109,48 @@ def run(
             *ground.remarks,
             *experiment.odd(outcome),
         )
-        return answer(value, tables, said, options.json)
+        return answer(value, tables, said, json)
 
 
 @app.command()
-@with_option_groups
 def compare(
     context: typer.Context,
     trace: Trace = None,
     *,
     schedulers: Schedulers = "fcfs,easy,conservative",
-    machine: MachineOptions,
+    processors: Processors = None,
+    nodes: NodesOption = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
     agents: Lengths = None,
-    options: ReplayOptions,
+    save: Save = None,
+    restore: Restore = None,
+    margin: Margin = None,
+    synchronised: Synchronised = None,
+    preemption: Preemption = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
+    convention: Convention = None,
+    until: Until = None,
+    keep_waiting: KeepWaiting = None,
+    decide_at: DecideAtOption = None,
+    window: Window = None,
+    scenario: ScenarioFile = None,
+    json: Json = None,
     report: Report = None,
 ) -> Answer:
     """Replay a trace under several schedulers and lengths of agents."""
-    check_places(options.json, report, sources=(trace, options.scenario))
+    check_places(json, report, sources=(trace, scenario))
     kinds = read("--schedulers", disciplines, schedulers)
     lengths_s = read("--agents", lengths, agents) if agents else ()
-    check_owners(kinds, options.target, options.entitlement)
+    check_owners(kinds, target, entitlement)
     with simulation_parts():
         from gleaner.control.simulation import run as experiment
         from gleaner.control.simulation.metrics import output
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
-        settings = read_scenario(options.scenario, given(context, lengths_s))
+        settings = read_scenario(scenario, given(context, lengths_s))
         cases = experiment.cases(settings, kinds, lengths_s)
         with render.steps("reading the trace, MiB") as draw:
             ground = experiment.prepare(settings, draw)
@@ -116,7 +160,7 @@ def compare(
             _report(report, run_page.comparison_page(outcomes, ground))
         value = output.comparison_value(outcomes, ground)
         said = (*output.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
-        return answer(value, [output.comparison_table(outcomes)], said, options.json)
+        return answer(value, [output.comparison_table(outcomes)], said, json)
 
 
 app.command()(simulate_tune.tune)

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
@@ -143,71 +142,55 @@ Schedule: TypeAlias = Annotated[
 Report: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="A page with plots (HTML).")]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineOptions:
-    """The machine, for all verbs that replay a trace."""
-
-    processors: Annotated[
-        int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
-    ] = None
-    nodes: Annotated[int | None, typer.Option(help="Nodes instead of a pool.")] = None
-    cores: Cores = None
-    allocation: Annotated[
-        Literal["nodes", "processors", "cores"] | None,
-        typer.Option(help="What a job is given: whole nodes, processors anywhere, or cores of shared nodes."),
-    ] = None
+Processors: TypeAlias = Annotated[
+    int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
+]
+NodesOption: TypeAlias = Annotated[int | None, typer.Option(help="Nodes instead of a pool.")]
+Allocation: TypeAlias = Annotated[
+    Literal["nodes", "processors", "cores"] | None,
+    typer.Option(help="What a job is given: whole nodes, processors anywhere, or cores of shared nodes."),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The agents, the owners and the measured time, for `run` and `compare`."""
-
-    save: Annotated[
-        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 0]")
-    ] = None
-    restore: Annotated[
-        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 0]")
-    ] = None
-    margin: Annotated[
-        float | None,
-        typer.Option(parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins."),
-    ] = None
-    synchronised: Annotated[
-        bool | None,
-        typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
-    ] = None
-    preemption: Annotated[
-        bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
-    ] = None
-    target: Targets = None
-    entitlement: Entitlements = None
-    convention: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=CHOICE",
-            help="What a job of the log is: size=allocated, past-limit=raised, zero-run-time=second, too-large=shrunk, "
-            "ties=file; repeatable.",
-        ),
-    ] = None
-    until: Annotated[
-        float | None,
-        typer.Option(parser=parsed_time, metavar="TIME", help="Stop the replay this long after the first submission."),
-    ] = None
-    keep_waiting: Annotated[
-        int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
-    ] = None
-    decide_at: Annotated[
-        DecideAt | None,
-        typer.Option(
-            help="One decision for all ends of an instant, or one for each, as pyss has it.  [default: instant]"
-        ),
-    ] = None
-    window: Annotated[
-        str | None,
-        typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission."),
-    ] = None
-    scenario: ScenarioFile = None
-    json: Json = None
+Save: TypeAlias = Annotated[
+    float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 0]")
+]
+Restore: TypeAlias = Annotated[
+    float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 0]")
+]
+Margin: TypeAlias = Annotated[
+    float | None, typer.Option(parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins.")
+]
+Synchronised: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
+]
+Preemption: TypeAlias = Annotated[
+    bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
+]
+Convention: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=CHOICE",
+        help="What a job of the log is: size=allocated, past-limit=raised, zero-run-time=second, too-large=shrunk, "
+        "ties=file; repeatable.",
+    ),
+]
+Until: TypeAlias = Annotated[
+    float | None,
+    typer.Option(parser=parsed_time, metavar="TIME", help="Stop the replay this long after the first submission."),
+]
+KeepWaiting: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
+]
+DecideAtOption: TypeAlias = Annotated[
+    DecideAt | None,
+    typer.Option(help="One decision for all ends of an instant, or one for each, as pyss has it.  [default: instant]"),
+]
+Window: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission."),
+]
 
 
 _KEYS = {
@@ -317,13 +300,9 @@ def answer(
 
 @contextmanager
 def simulation_parts() -> Generator[None]:
-    """Import and use the simulation. A missing library or a refusal of the simulation becomes one clear line."""
+    """Import and use the simulation. A refusal of the simulation becomes one clear line."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gleaner"):
-            raise
-        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[simulate]'") from error
     except MemoryError as error:
         raise Failure(f"not enough memory on this computer: {one_line(str(error))}") from error
     except Exception as error:

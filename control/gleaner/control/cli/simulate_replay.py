@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 from pydantic import ValidationError
 
-from gleaner.control.cli.client import connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.simulate_options import simulation_parts

@@ -4,35 +4,37 @@ Ctrl-C prints what is known. The modules that compute are imported when the verb
 """
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gleaner.control.cli import render
 from gleaner.control.cli.failures import BadInput
-from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
+    Allocation,
+    Cores,
     Entitlements,
     Json,
-    MachineOptions,
+    NodesOption,
+    Processors,
     Report,
     ScenarioFile,
     Scheduler,
+    Synchronised,
     Targets,
     Trace,
     answer,
     check_owners,
     check_places,
     given,
-    lengths,
     parsed_time,
     read,
     seconds,
     simulation_parts,
     write,
 )
+from gleaner.control.cli.simulate_options import lengths as times
 from gleaner.control.settings import SHORTEST_ROUND_S
 
 if TYPE_CHECKING:
@@ -62,74 +64,52 @@ def share_or_time(text: str) -> tuple[float, bool]:
     return share, True
 
 
-@dataclass(frozen=True, slots=True)
-class TuneOptions:
-    """The agents to compare with none, and how often."""
-
-    lengths: Annotated[str, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.")] = "30m,1h,2h,4h"
+def tune(
+    context: typer.Context,
+    trace: Trace = None,
+    *,
+    lengths: Annotated[str, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.")] = "30m,1h,2h,4h",
     preemption: Annotated[
         bool | None,
         typer.Option(
             "--preemption/--no-preemption",
             help="Agents leave for a regular job once they have saved.  [default: both; where nodes differ, without]",
         ),
-    ] = None
-    synchronised: Annotated[
-        bool | None,
-        typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
-    ] = None
+    ] = None,
+    synchronised: Synchronised = None,
     save: Annotated[
         float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 60s]")
-    ] = None
+    ] = None,
     restore: Annotated[
         float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 60s]")
-    ] = None
+    ] = None,
     margin: Annotated[
         float | None,
         typer.Option(
             parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins.  [default: 10s]"
         ),
-    ] = None
+    ] = None,
     wait_limit: Annotated[
         str,
         typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
-    ] = "3%"
-    seeds: Annotated[int, typer.Option(min=2, help="Histories of the cluster, drawn from the trace's weeks.")] = 10
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerOptions:
-    """The shares of owners, for schedulers that know them."""
-
-    target: Targets = None
-    entitlement: Entitlements = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResultOptions:
-    """The files to write."""
-
-    json: Json = None
-    report: Report = None
-
-
-@with_option_groups
-def tune(
-    context: typer.Context,
-    trace: Trace = None,
-    *,
-    options: TuneOptions,
+    ] = "3%",
+    seeds: Annotated[int, typer.Option(min=2, help="Histories of the cluster, drawn from the trace's weeks.")] = 10,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
     scheduler: Scheduler = None,
-    machine: MachineOptions,
-    owners: OwnerOptions,
+    processors: Processors = None,
+    nodes: NodesOption = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
     scenario: ScenarioFile = None,
-    results: ResultOptions,
+    json: Json = None,
+    report: Report = None,
 ) -> Answer:
     """Compare agents of several lengths with none: what they win, and how much longer regular jobs wait."""
-    check_places(results.json, results.report, sources=(trace, scenario))
-    limit, is_share = read("--wait-limit", share_or_time, options.wait_limit)
-    lengths_s = read("--lengths", lengths, options.lengths)
+    check_places(json, report, sources=(trace, scenario))
+    limit, is_share = read("--wait-limit", share_or_time, wait_limit)
+    lengths_s = read("--lengths", times, lengths)
     if min(lengths_s) < SHORTEST_ROUND_S:
         raise BadInput(f"--lengths: control takes no agents below {SHORTEST_ROUND_S} s")
     with simulation_parts():
@@ -142,7 +122,7 @@ def tune(
         from gleaner.control.simulation.tuning.variants import variation
 
         asked = read_scenario(scenario, given(context, (max(lengths_s),)))
-        check_owners((asked.scheduler.kind,), owners.target, owners.entitlement)
+        check_owners((asked.scheduler.kind,), target, entitlement)
         _check(asked)
         with render.steps("reading the trace, MiB") as draw:
             ground = run.prepare(asked, draw)
@@ -153,24 +133,24 @@ def tune(
         how = variation(ground.workload, asked.workload.synthetic)
         sweep = Sweep(ground.workload, ground.machine, asked.scheduler, how, settings)
         with render.steps("replaying histories") as draw:
-            comparisons = compare(sweep, options.seeds, options.workers or len(os.sched_getaffinity(0)), draw)
+            comparisons = compare(sweep, seeds, workers or len(os.sched_getaffinity(0)), draw)
         wait_s = comparisons[0].mean("wait_without_s")
         if is_share and not wait_s:
             raise BadInput("without agents no regular job waits, so give --wait-limit in seconds")
         found = answers.Answer(sweep, comparisons, limit * wait_s if is_share else limit)
-        is_stopped = found.seeds < options.seeds
+        is_stopped = found.seeds < seeds
         remarks = (
-            *((f"stopped: {found.seeds} of {options.seeds} histories are in this answer",) if is_stopped else ()),
+            *((f"stopped: {found.seeds} of {seeds} histories are in this answer",) if is_stopped else ()),
             *cleaning_lines(ground.cleaning, len(ground.workload)),
             *(*ground.remarks, *assumed, *kept, *answers.odd(found, lengths_s)),
         )
-        if results.report is not None:
+        if report is not None:
             subtitle = f"{sweep.workload.name} on {run.machine_name(sweep.machine)}, {asked.scheduler.kind.value}"
-            with write(results.report):
-                pages.write(results.report, answers.page(found, subtitle, remarks))
+            with write(report):
+                pages.write(report, answers.page(found, subtitle, remarks))
         parts = (*answers.sentences(found), answers.table(found), answers.method(found))
         code = 130 if is_stopped else 0 if found.best else 1
-        return answer(answers.as_json(found), parts, remarks, results.json, code)
+        return answer(answers.as_json(found), parts, remarks, json, code)
 
 
 def _check(asked: "Scenario") -> None:

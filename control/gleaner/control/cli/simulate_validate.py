@@ -3,7 +3,6 @@
 The modules that compute are imported when the verb runs. Ctrl-C ends every process of Slurm that was started.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,6 @@ import typer
 
 from gleaner.control.cli import render
 from gleaner.control.cli.failures import Failure
-from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
     Cores,
@@ -34,35 +32,27 @@ class ValidationInterrupted(Failure):
     exit_code = 130
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateOptions:
-    """The machine, the jobs, and the way in which the real Slurm replays them."""
-
-    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Nodes of the machine; each costs about 10 MB.")] = 64
-    cores: Cores = None
-    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of jobs; of a trace, the first ones.")] = 300
-    length: Annotated[
-        str, typer.Option(metavar="TIME", help="Time from first to last submission; a trace's times are cut to it.")
-    ] = "2h"
-    load: Annotated[float, typer.Option(min=0.01, help="Load of generated jobs, if no trace is given.")] = 0.9
-    seed: Annotated[int, typer.Option(min=0, help="Seed of generated jobs.")] = 1
-    speed: Annotated[float, typer.Option(min=1, max=200, help="How many times faster than the clock.")] = 60
-    offsets: Annotated[int, typer.Option(min=1, help="Number of places in backfilling's cycle to begin at.")] = 2
-    repeats: Annotated[int, typer.Option(min=1, help="Number of replays at each of these places.")] = 2
-    interval: Annotated[int, typer.Option(min=1, help="bf_interval, in seconds.")] = 30
-    resolution: Annotated[int, typer.Option(min=1, help="bf_resolution, in seconds.")] = 60
-    tolerance: Annotated[str, typer.Option(metavar="TIME", help="Starts no further apart count as equal.")] = "5s"
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Use a container of this engine, even where Slurm's programs are installed."),
-    ] = None
-
-
-@with_option_groups
 def validate(
     trace: Trace = None,
     *,
-    options: ValidateOptions,
+    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Nodes of the machine; each costs about 10 MB.")] = 64,
+    cores: Cores = None,
+    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of jobs; of a trace, the first ones.")] = 300,
+    length: Annotated[
+        str, typer.Option(metavar="TIME", help="Time from first to last submission; a trace's times are cut to it.")
+    ] = "2h",
+    load: Annotated[float, typer.Option(min=0.01, help="Load of generated jobs, if no trace is given.")] = 0.9,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of generated jobs.")] = 1,
+    speed: Annotated[float, typer.Option(min=1, max=200, help="How many times faster than the clock.")] = 60,
+    offsets: Annotated[int, typer.Option(min=1, help="Number of places in backfilling's cycle to begin at.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of replays at each of these places.")] = 2,
+    interval: Annotated[int, typer.Option(min=1, help="bf_interval, in seconds.")] = 30,
+    resolution: Annotated[int, typer.Option(min=1, help="bf_resolution, in seconds.")] = 60,
+    tolerance: Annotated[str, typer.Option(metavar="TIME", help="Starts no further apart count as equal.")] = "5s",
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Use a container of this engine, even where Slurm's programs are installed."),
+    ] = None,
     json: Json = None,
 ) -> Answer:
     """Compare starts with those of the real Slurm.
@@ -70,7 +60,7 @@ def validate(
     It replays some hundred jobs with both, faster than the clock.
     """
     check_places(json)
-    length_s, together_s = read("--length", seconds, options.length), read("--tolerance", seconds, options.tolerance)
+    length_s, together_s = read("--length", seconds, length), read("--tolerance", seconds, tolerance)
     with simulation_parts():
         from gleaner.control.simulation.model import of_nodes
         from gleaner.lab.real_slurm import output, world
@@ -78,14 +68,14 @@ def validate(
         from gleaner.lab.real_slurm.validation import validate as run
         from gleaner.lab.real_slurm.workloads import made
 
-        machine = of_nodes(options.nodes, options.cores or 1)
+        machine = of_nodes(nodes, cores or 1)
         remarks: tuple[str, ...] = ()
         if trace is None:
-            workload = made(machine, jobs=options.jobs, length_s=length_s, load=options.load, seed=options.seed)
+            workload = made(machine, jobs=jobs, length_s=length_s, load=load, seed=seed)
         else:
-            workload, remarks = _of_trace(trace, machine, options.jobs, length_s)
-        plan = Plan(options.speed, options.offsets, options.repeats, options.interval, options.resolution, together_s)
-        place = world.find(options.engine)
+            workload, remarks = _of_trace(trace, machine, jobs, length_s)
+        plan = Plan(speed, offsets, repeats, interval, resolution, together_s)
+        place = world.find(engine)
         try:
             with render.steps(f"the real Slurm {place.name}") as draw:
                 found = run(workload, machine, plan, place, progress=draw)

@@ -2,8 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -11,82 +10,79 @@ import typer
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.agent.job_spec import InputSpec, UrlInputSpec
+from gleaner.client import Client, ClientError
+from gleaner.client.local_inputs import pack
+from gleaner.client.uploads import FileToSend
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.campaign_file import Given
 from gleaner.control.campaigns.input_list import LocalInput
 from gleaner.control.cli import render
-from gleaner.control.cli.client import connect
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
-from gleaner.control.cli.lazy_verb import AFTER_DASHES
-from gleaner.control.cli.local_inputs import PackedInput, pack, store
-from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.input_errors import one_line
+from gleaner.control.input_errors import InputError, one_line
+from gleaner.control.models.jobs import Submission, Submitted
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitOptions:
-    """The options that say what a job is. Those of a campaign file have the same names, but for `array` and `env`."""
-
-    image: Annotated[str | None, typer.Option(help="Container image.")] = None
-    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None
-    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None
-    memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
-    ] = None
-    nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None
-    retries: Annotated[
-        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
-    ] = None
-    retry_on: Annotated[
-        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
-    ] = None
-    never_retry_on: Annotated[
-        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
-    ] = None
-    compute_limit: Annotated[
-        str | None,
-        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
-    ] = None
-    needs_at_least: Annotated[
-        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
-    ] = None
-    disk: Annotated[str | None, typer.Option(metavar="MIB", help="How much it may write, in MiB, or as in 20G.")] = None
-    silent_limit: Annotated[
-        str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
-    ] = None
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None
-    array: Annotated[str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")] = None
-    saves_itself: Annotated[
-        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
-    ] = None
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
-    ] = None
-    mount: Annotated[
-        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
-    ] = None
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Keep only such files of /job; repeatable.  [default: all]"),
-    ] = None
-    deliver_to: Annotated[
-        str | None, typer.Option(metavar="URL", help="The folder to which the result is copied, with {job} in it.")
-    ] = None
-    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None
-    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False
-
-
-@with_option_groups
 def submit(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="FILE | -- COMMAND", help="A campaign file, or what to run.")
     ] = None,
     *,
-    options: SubmitOptions,
+    image: Annotated[str | None, typer.Option(help="Container image.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None,
+    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
+    retries: Annotated[
+        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
+    ] = None,
+    retry_on: Annotated[
+        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
+    ] = None,
+    never_retry_on: Annotated[
+        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
+    ] = None,
+    compute_limit: Annotated[
+        str | None,
+        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
+    ] = None,
+    needs_at_least: Annotated[
+        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option(metavar="MIB", help="How much it may write, in MiB, or as in 20G.")
+    ] = None,
+    silent_limit: Annotated[
+        str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
+    array: Annotated[
+        str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")
+    ] = None,
+    saves_itself: Annotated[
+        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
+    ] = None,
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
+    ] = None,
+    mount: Annotated[
+        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Keep only such files of /job; repeatable.  [default: all]"),
+    ] = None,
+    deliver_to: Annotated[
+        str | None, typer.Option(metavar="URL", help="The folder to which the result is copied, with {job} in it.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Submit a job, an array of jobs, or a campaign file.
@@ -94,37 +90,50 @@ def submit(
     Options override the file. `{index}` in the command and in environment values becomes the job's index.
     """
     given: dict[str, Given] = {}
-    if options.image is None:
-        given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
+    if image is None:
+        given |= campaigns.read(_only_file(arguments or []))
     elif arguments:
         given["command"] = Given(tuple(arguments), "the command")
-    given |= options_given(options)
-    folder = Path((arguments or ["."])[0]).parent if options.image is None else Path()
-    packed = pack_inputs(given, folder)
+    given |= read_options(context.params)
+    folder = Path((arguments or ["."])[0]).parent if image is None else Path()
+    files = pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
-        store(control, packed, wanted.group)
-        made = control.submit(wanted)
+        made = submit_with_inputs(control, wanted, files)
     return Answer(made, as_json, (made.warning,) if made.warning else ())
 
 
-def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[PackedInput]:
+def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:
+    """Send the inputs that control lacks, and submit."""
+    if files:
+        with render.sending() as on_part:
+            control.put_inputs(files, group=wanted.group, on_part=on_part)
+    return control.submit(wanted.job, indices=wanted.indices, group=wanted.group, hold=wanted.hold)
+
+
+def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[FileToSend]:
     """Read the local inputs, and put their digests in their place. Raises `InputError`."""
     if "inputs" not in given:
         return ()
-    packed: list[PackedInput] = []
+    files: list[FileToSend] = []
     specs: list[InputSpec | UrlInputSpec] = []
     with render.busy("reading the inputs"):
         for one in cast("tuple[LocalInput | UrlInputSpec, ...]", given["inputs"].value):
-            if isinstance(one, LocalInput):
-                packed.append(pack(one, folder if one.where != "--input" else Path()))
-            specs.append(packed[-1].spec if isinstance(one, LocalInput) else one)
+            if isinstance(one, UrlInputSpec):
+                specs.append(one)
+                continue
+            path = (folder if one.where != "--input" else Path()) / Path(one.source).expanduser()
+            try:
+                files.append(pack(path, name=one.name))
+            except ClientError as error:
+                raise InputError(f"{one.where}: {error}") from None
+            specs.append(InputSpec(name=one.name, content=files[-1].content, into_job=one.into_job))
     given["inputs"] = Given(tuple(specs), given["inputs"].where)
-    return packed
+    return files
 
 
-def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
-    if is_command and arguments and not (len(arguments) == 1 and _is_file(arguments[0])):
+def _only_file(arguments: Sequence[str]) -> Path:
+    if arguments and not Path(arguments[0]).suffix and not (len(arguments) == 1 and _is_file(arguments[0])):
         command = one_line(shlex.join(arguments))
         raise BadInput(
             f"say what to submit: --image IMAGE is missing before -- {command}; it names the container image"
@@ -142,12 +151,12 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def options_given(options: SubmitOptions) -> dict[str, Given]:
-    """Return the options that were given, by their keys in a campaign file. Raises `BadInput`."""
+def read_options(options: Mapping[str, Any]) -> dict[str, Given]:
+    """Return the options that the user gave, by their keys in a campaign file. Raises `BadInput`."""
     found: dict[str, Given] = {}
     for name, parse in PARSERS.items():
-        value, option = getattr(options, name), f"--{name.replace('_', '-')}"
-        if value is None or value is False or value == []:
+        value, option = options.get(name), f"--{name.replace('_', '-')}"
+        if value is None or value is False or value in ([], ()):
             continue
         try:
             found[KEYS.get(name, name)] = Given(value if parse is None else parse(value), option)

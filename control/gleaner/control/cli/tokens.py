@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from gleaner.control.cli.client import connect
-from gleaner.control.cli.config import load_settings
+from gleaner.client.errors import checked
+from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput, Failure
-from gleaner.control.cli.optional_imports import server_parts
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.input_errors import complaint
+from gleaner.control.effective_settings import load_settings
 from gleaner.control.models.tokens import TokenRequest, TokenRow
 from gleaner.control.simulation.metrics.tables import Table
 
@@ -57,11 +55,7 @@ def create(
         raise BadInput("a user's token needs --group: the group whose jobs it is for")
     if manager and role is not PersonRole.USER:
         raise BadInput("--manager goes with --role user: a manager is a user of the group")
-    try:
-        request = TokenRequest(role=role, name=name, group=group, manager=manager, days=days)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(complaint(f"--{first['loc'][0]}", first)) from None
+    request = checked(TokenRequest, role=role, name=name, group=group, manager=manager, days=days)
     if to is None:
         return Answer(_issue(request, local=local))
     return Answer(_write(to, lambda: _issue(request, local=local)))
@@ -131,28 +125,27 @@ def _issue(request: TokenRequest, *, local: bool) -> str:
     if local:
         return _issue_locally(request)
     with connect() as control:
-        return control.issue_token(request).token
+        return control.issue_token(**request.model_dump()).token
 
 
 def _issue_locally(request: TokenRequest) -> str:
     url = load_settings().queue.url
-    with server_parts():
-        from gleaner.control.queue.database import check_schema, transaction
-        from gleaner.control.queue.database import connect as open_queue
-        from gleaner.control.queue.tokens import make
+    from gleaner.control.queue.database import check_schema, transaction
+    from gleaner.control.queue.database import connect as open_queue
+    from gleaner.control.queue.tokens import make
 
-        engine = open_queue(url)
-        check_schema(engine)
-        with transaction(engine) as db:
-            return make(
-                db,
-                role=request.role,
-                name=request.name,
-                group=request.group,
-                manager=request.manager,
-                days=request.days,
-                now_s=time.time(),
-            ).token
+    engine = open_queue(url)
+    check_schema(engine)
+    with transaction(engine) as db:
+        return make(
+            db,
+            role=request.role,
+            name=request.name,
+            group=request.group,
+            manager=request.manager,
+            days=request.days,
+            now_s=time.time(),
+        ).token
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:

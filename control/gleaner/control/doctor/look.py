@@ -248,7 +248,7 @@ class Look:
     @property
     def url(self) -> str:
         """The address at which this machine looks for control."""
-        return self.agent.control_url[0] if self.role is MachineRole.NODE else self.settings.client.url
+        return (self.agent.control_url if self.role is MachineRole.NODE else self.settings.client.url)[0]
 
     def ask(self, path: str, *, token: str = "") -> connection.HttpAnswer:
         """Ask control a question."""

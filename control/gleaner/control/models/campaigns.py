@@ -26,3 +26,8 @@ class CampaignStatus(Reply):
     failed: int
     cancelled: int
     held: int
+
+    @property
+    def unfinished(self) -> int:
+        """The number of jobs that have not ended."""
+        return self.new + self.running + self.saved

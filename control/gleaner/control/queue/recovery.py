@@ -80,8 +80,8 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[i
         if not ended_now:
             _end_attempts(db, lock(db, job), by_job.get(job, []), now_s=now_s)
     _set_next_job(db, max((*known, *stored_jobs), default=0))
-    # Until its next heartbeat, which tells it to drop what it has from before, an agent gets no job: it could be given one
-    # under the number of another that was submitted since the backup.
+    # An agent gets no job before its next heartbeat, which tells it to drop what it has. Otherwise it could get one
+    # under the number of another job, which was submitted since the backup.
     db.execute(update(AGENT).where(AGENT.c.phase == Phase.LIVE).values(phase=Phase.SILENT))
     db.execute(delete(WEB_SESSION))  # those that were closed since must not be open again
     return Recovered(ended, went_on, len(open_jobs) - ended, len(set(stored_jobs) - known), taken_s)

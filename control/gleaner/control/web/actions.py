@@ -92,7 +92,7 @@ def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb
     """Hold, release or cancel all jobs of a campaign."""
     if verb == "cancel" and not _is_confirmed(fields):
         now = campaigns.show(caller, campaign)
-        left = now.new + now.running + now.saved
+        left = now.unfinished
         with caller.reading() as db:
             name = searches.campaign_name(db, campaign)
         ask = f"Cancel campaign {campaign}, {name}? Its {left:,} jobs that have not ended end for good."

@@ -9,15 +9,17 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from gleaner.agent.system import openat
 from gleaner.agent.system.tar_policy import MALFORMED
-from gleaner.control.cli.failures import Failure
-from gleaner.control.cli.output import Fetched
+from gleaner.client.connection import Connection
+from gleaner.client.errors import ClientError
+from gleaner.client.steps import Steps, Work
 from gleaner.control.input_errors import one_line
 
 CHUNK_BYTES = 1024 * 1024
@@ -27,23 +29,34 @@ class _Skipped(Exception):
     """The reason for leaving out one member."""
 
 
-def unpack(chunks: Iterable[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One job's output on the local disk. `skipped` names the files that were left out, each with the reason."""
+
+    job: int
+    folder: str
+    files: int
+    size_bytes: int
+    skipped: tuple[str, ...]
+
+
+def fetch(connection: Connection, job: int, folder: Path, *, overwrite: bool) -> Steps[Fetched]:
     """Put a job's output into `folder`, which is made if it is not there.
 
     The archive is read to its end before the first file is made, so an archive that breaks off changes nothing.
-    Raises `Failure` if the disk or the archive is faulty.
+    Raises `ClientError`, also if the disk or the archive is faulty.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as spool:
-            for chunk in chunks:
-                spool.write(chunk)
+            yield from connection.download(f"/v1/jobs/{job}/output", into=spool)
             spool.seek(0)
-            return _extract(spool, folder, job=job, overwrite=overwrite)
+            fetched: Fetched = yield Work(lambda: _extract(spool, folder, job=job, overwrite=overwrite))
+            return fetched
     except OSError as error:
-        raise Failure(f"cannot write to {error.filename or folder}: {error.strerror}") from error
+        raise ClientError(f"cannot write to {error.filename or folder}: {error.strerror}") from error
     except MALFORMED as error:
-        raise Failure(f"job {job}: the output is not a whole archive: {one_line(str(error))}") from error
+        raise ClientError(f"job {job}: the output is not a whole archive: {one_line(str(error))}") from error
 
 
 def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:

@@ -1,0 +1,21 @@
+"""Gleaner for Python programs: `Client` and `AsyncClient` ask control what `glean` asks it (docs/python.md).
+
+Importing this package loads httpx and pydantic, and nothing of the server.
+"""
+
+from gleaner.agent.job_spec import InputSpec, JobSpec, UrlInputSpec
+from gleaner.client.client import AsyncClient, Client
+from gleaner.client.errors import ClientError, ErrorKind
+from gleaner.control.states import Outcome, State
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "ErrorKind",
+    "InputSpec",
+    "JobSpec",
+    "Outcome",
+    "State",
+    "UrlInputSpec",
+]

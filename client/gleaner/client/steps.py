@@ -1,0 +1,214 @@
+"""One description of each method for both clients.
+
+A method is a generator. It yields each step that takes time, and gets the outcome of the step back. `SyncDriver` does
+the steps with the thread that calls, `AsyncDriver` with asyncio. So what is asked, how often and in which order is
+written once, in `verbs` and `connection`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import IO, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
+
+import httpx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+READ_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiCall:
+    """One request. Its outcome is an `httpx.Response`, or an `httpx.HTTPError` is raised."""
+
+    method: str
+    url: str
+    timeout: httpx.Timeout
+    params: dict[str, Any] | None = None
+    content: str | bytes | None = None
+    headers: dict[str, str] | None = None
+    into: IO[bytes] | None = None
+    """The file that gets the body of a good answer, part by part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A pause."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work on local files that takes long. Its outcome is what the function returns."""
+
+    do: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """A value for whoever iterates over the method's answers. It has no outcome."""
+
+    value: T
+
+
+Step: TypeAlias = ApiCall | Sleep | Work | Item[Any]
+Steps: TypeAlias = Generator[Step, Any, T]
+Items: TypeAlias = Generator[ApiCall | Sleep | Work | Item[T], Any, Any]
+
+
+class SyncDriver:
+    """Does steps with the thread that calls."""
+
+    _http: httpx.Client
+
+    def perform(self, begin: Callable[[], Steps[T]]) -> T:
+        """Do the steps and return their result."""
+        *_, result = self.iterate(lambda: _with_result(begin()))
+        return cast("T", result)
+
+    def iterate(self, begin: Callable[[], Items[T]]) -> Iterator[T]:
+        """Do the steps and yield each item."""
+        with closing(begin()) as steps:
+            outcome: Any = None
+            error: BaseException | None = None
+            while (step := _advance(steps, outcome, error)) is not None:
+                outcome = error = None
+                if isinstance(step, Item):
+                    yield step.value
+                    continue
+                try:
+                    outcome = self._do(step)
+                except BaseException as caught:
+                    error = caught
+
+    def _do(self, step: ApiCall | Sleep | Work) -> object:
+        if isinstance(step, Work):
+            return step.do()
+        if isinstance(step, Sleep):
+            time.sleep(step.seconds)
+            return None
+        response = self._http.send(_request(self._http, step), stream=True)
+        try:
+            if response.is_error or step.into is None:
+                response.read()
+            else:
+                for part in response.iter_bytes(READ_BYTES):
+                    step.into.write(part)
+        finally:
+            response.close()
+        return response
+
+
+class AsyncDriver:
+    """Does steps with asyncio. Work on files is done in another thread."""
+
+    _http: httpx.AsyncClient
+
+    async def perform(self, begin: Callable[[], Steps[T]]) -> T:
+        """Do the steps and return their result."""
+        items = [item async for item in self.iterate(lambda: _with_result(begin()))]
+        return cast("T", items[-1])
+
+    async def iterate(self, begin: Callable[[], Items[T]]) -> AsyncIterator[T]:
+        """Do the steps and yield each item."""
+        with closing(begin()) as steps:
+            outcome: Any = None
+            error: BaseException | None = None
+            while (step := _advance(steps, outcome, error)) is not None:
+                outcome = error = None
+                if isinstance(step, Item):
+                    yield step.value
+                    continue
+                try:
+                    outcome = await self._do(step)
+                except BaseException as caught:
+                    error = caught
+
+    async def _do(self, step: ApiCall | Sleep | Work) -> object:
+        if isinstance(step, Work):
+            return await asyncio.to_thread(step.do)
+        if isinstance(step, Sleep):
+            await asyncio.sleep(step.seconds)
+            return None
+        response = await self._http.send(_request(self._http, step), stream=True)
+        try:
+            if response.is_error or step.into is None:
+                await response.aread()
+            else:
+                async for part in response.aiter_bytes(READ_BYTES):
+                    await asyncio.to_thread(step.into.write, part)
+        finally:
+            await response.aclose()
+        return response
+
+
+class Verb(Generic[P, T]):
+    """A method with one result: `client.job(7)`, and `await client.job(7)`."""
+
+    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+        self.steps = steps
+        update_wrapper(self, steps)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, client: SyncDriver, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: SyncDriver | AsyncDriver | None, owner: type) -> Any:
+        """Return the method of this client."""
+        if client is None:
+            return self
+
+        def method(*options: P.args, **named: P.kwargs) -> Any:
+            return client.perform(lambda: self.steps(client, *options, **named))
+
+        return update_wrapper(method, self.steps)
+
+
+class ItemVerb(Generic[P, T]):
+    """A method to iterate over: `for row in client.all_jobs()`, and `async for row in client.all_jobs()`."""
+
+    def __init__(self, steps: Callable[Concatenate[Any, P], Items[T]]) -> None:
+        self.steps = steps
+        update_wrapper(self, steps)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, client: SyncDriver, owner: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, client: AsyncDriver, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, client: SyncDriver | AsyncDriver | None, owner: type) -> Any:
+        """Return the method of this client."""
+        if client is None:
+            return self
+
+        def method(*options: P.args, **named: P.kwargs) -> Any:
+            return client.iterate(lambda: self.steps(client, *options, **named))
+
+        return update_wrapper(method, self.steps)
+
+
+def _advance(steps: Items[T], outcome: object, error: BaseException | None) -> ApiCall | Sleep | Work | Item[T] | None:
+    """Return the next step; None if there is none."""
+    try:
+        return steps.send(outcome) if error is None else steps.throw(error)
+    except StopIteration:
+        return None
+
+
+def _with_result(steps: Steps[T]) -> Items[Any]:
+    """Yield the steps, and the result as the last item."""
+    result = yield from steps
+    yield Item(result)
+
+
+def _request(http: httpx.Client | httpx.AsyncClient, call: ApiCall) -> httpx.Request:
+    return http.build_request(
+        call.method, call.url, params=call.params, content=call.content, headers=call.headers, timeout=call.timeout
+    )

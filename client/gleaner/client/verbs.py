@@ -1,0 +1,484 @@
+"""Every question to control, written once for both clients: its route, its options and its answer."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from gleaner.agent.job_spec import InputSpec, JobSpec
+from gleaner.client import local_inputs, uploads
+from gleaner.client.connection import STORE_S, Connection
+from gleaner.client.errors import ClientError, checked
+from gleaner.client.steps import Item, Items, ItemVerb, Sleep, Steps, Verb, Work
+from gleaner.client.unpack import Fetched, fetch
+from gleaner.client.uploads import FileToSend, OnPart
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.models.health import Health
+from gleaner.control.models.images import ImagePush, ImageRow, SiteImages
+from gleaner.control.models.jobs import (
+    Change,
+    JobDetail,
+    JobFilter,
+    JobList,
+    JobRow,
+    LogPage,
+    MigrateRequest,
+    Submission,
+    Submitted,
+)
+from gleaner.control.models.nodes import ClusterStatus
+from gleaner.control.models.owners import OwnersStatus
+from gleaner.control.models.report import MonthReport, ReportFilter
+from gleaner.control.models.secrets import SecretPut, SecretRow
+from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
+from gleaner.control.models.web_codes import WebCode
+from gleaner.control.policy.draining import Spanning
+from gleaner.control.states import Outcome, State
+
+T = TypeVar("T")
+
+POLL_S = 2.0
+FOLLOW_S = 1.0
+PATIENCE_S = 600.0
+"""The longest absence of control (a restart, say) before a method that watches fails."""
+ACCOUNTING_S = 150.0
+"""The time for a report with Slurm's accounting, which reads a month of a large cluster for minutes."""
+LINES_A_PAGE = 1000
+
+
+class Verbs:
+    """The methods of both clients. Each raises only `ClientError`."""
+
+    _connection: Connection
+
+    # Jobs
+
+    @Verb
+    def submit(
+        self, job: JobSpec, *, indices: Iterable[int] | None = None, group: str | None = None, hold: bool = False
+    ) -> Steps[Submitted]:
+        """Submit one job, or with `indices` a campaign of one job an index. Only an admin names a group."""
+        each = None if indices is None else tuple(indices)
+        wanted = checked(Submission, job=job, indices=each, group=group, hold=hold)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        body = wanted.model_dump_json()
+        return self._connection.ask("POST", "/v1/jobs", Submitted, is_repeatable=True, content=body, headers=headers)
+
+    @Verb
+    def jobs(
+        self,
+        *,
+        state: State | None = None,
+        group: str | None = None,
+        campaign: int | None = None,
+        held: bool | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> Steps[JobList]:
+        """Return a page of jobs, the oldest first: at most `limit` with numbers above `after`."""
+        wanted = checked(JobFilter, state=state, group=group, campaign=campaign, held=held, after=after, limit=limit)
+        return self._read("/v1/jobs", JobList, wanted.model_dump(mode="json", exclude_none=True))
+
+    @ItemVerb
+    def all_jobs(self, *, campaign: int) -> Items[JobRow]:
+        """Yield every job of a campaign, the oldest first."""
+        after = 0
+        while True:
+            page = yield from Verbs.jobs.steps(self, campaign=campaign, after=after, limit=1000)
+            for row in page.jobs:
+                yield Item(row)
+                after = row.id
+            if not page.jobs:
+                return
+
+    @Verb
+    def job(self, job: int) -> Steps[JobDetail]:
+        """Return all that is known of a job."""
+        return self._read(f"/v1/jobs/{job}", JobDetail)
+
+    @ItemVerb
+    def watch(self, job: int, *, every_s: float = FOLLOW_S) -> Items[JobDetail]:
+        """Yield all that is known of a job, again and again until it has ended."""
+        look = self._patient(lambda: self._read(f"/v1/jobs/{job}", JobDetail))
+        while True:
+            detail = yield from look()
+            yield Item(detail)
+            if detail.job.state is State.COMPLETE:
+                return
+            yield Sleep(every_s)
+
+    @Verb
+    def hold(self, job: int) -> Steps[JobRow]:
+        """Keep a job from starting. A job that runs is saved at once, and then waits."""
+        return self._write("POST", f"/v1/jobs/{job}/hold", JobRow)
+
+    @Verb
+    def release(self, job: int) -> Steps[JobRow]:
+        """Let a held job continue."""
+        return self._write("POST", f"/v1/jobs/{job}/release", JobRow)
+
+    @Verb
+    def cancel(self, job: int) -> Steps[JobRow]:
+        """End a job. Its checkpoints are deleted."""
+        return self._write("POST", f"/v1/jobs/{job}/cancel", JobRow)
+
+    @Verb
+    def deliver(self, job: int) -> Steps[JobRow]:
+        """Copy a result to the job's target once more."""
+        return self._write("POST", f"/v1/jobs/{job}/deliver", JobRow)
+
+    @Verb
+    def migrate(self, job: int, *, to: str | None = None) -> Steps[JobRow]:
+        """Save a running job now, and let it continue on the node `to`, or on any other node."""
+        return self._write("POST", f"/v1/jobs/{job}/migrate", JobRow, checked(MigrateRequest, to=to))
+
+    @Verb
+    def set_priority(self, job: int, *, priority: int) -> Steps[JobRow]:
+        """Change a job's priority. Higher goes first."""
+        return self._write("PATCH", f"/v1/jobs/{job}", JobRow, checked(Change, priority=priority))
+
+    @Verb
+    def log(self, job: int, *, first: int = 0, limit: int = LINES_A_PAGE, everything: bool = False) -> Steps[LogPage]:
+        """Return lines that a job has printed, from `first` on. `everything`: also what lost attempts printed."""
+        wanted = {"first": first, "limit": limit} | ({"all": 1} if everything else {})
+        return self._read(f"/v1/jobs/{job}/log", LogPage, wanted)
+
+    @ItemVerb
+    def log_lines(self, job: int, *, follow: bool = False, everything: bool = False) -> Items[str]:
+        """Yield each line that a job has printed, over all its slices. `follow`: until the job has ended."""
+        first = 0
+        look = self._patient(lambda: Verbs.log.steps(self, job, first=first, everything=everything))
+        while True:
+            page = yield from look()
+            if page.first > first:
+                self._connection.notice(f"{page.first - first} earlier lines are no longer kept")
+            new = page.lines[max(0, first - page.first) :]  # lines that came before are neither printed again nor news
+            for line in new:
+                yield Item(line)
+            first = max(first, page.first + len(page.lines))
+            if not new:
+                if page.ended or not follow:
+                    return
+                yield Sleep(FOLLOW_S)
+
+    @Verb
+    def fetch(self, job: int, *, to: str | Path, overwrite: bool = False) -> Steps[Fetched]:
+        """Fetch the files that a job has left, into the folder `to`. Links are neither made nor followed."""
+        return fetch(self._connection, job, Path(to), overwrite=overwrite)
+
+    # Campaigns
+
+    @Verb
+    def status(self) -> Steps[CampaignStatus]:
+        """Return how many jobs are in each state, of all that the caller may see."""
+        return self._read("/v1/status", CampaignStatus)
+
+    @Verb
+    def campaign(self, campaign: int) -> Steps[CampaignStatus]:
+        """Return how many jobs of a campaign are in each state."""
+        return self._read(f"/v1/campaigns/{campaign}", CampaignStatus)
+
+    @Verb
+    def hold_campaign(self, campaign: int) -> Steps[CampaignStatus]:
+        """Keep all jobs of a campaign from starting."""
+        return self._write("POST", f"/v1/campaigns/{campaign}/hold", CampaignStatus)
+
+    @Verb
+    def release_campaign(self, campaign: int) -> Steps[CampaignStatus]:
+        """Let all held jobs of a campaign continue."""
+        return self._write("POST", f"/v1/campaigns/{campaign}/release", CampaignStatus)
+
+    @Verb
+    def cancel_campaign(self, campaign: int) -> Steps[CampaignStatus]:
+        """End all jobs of a campaign."""
+        return self._write("POST", f"/v1/campaigns/{campaign}/cancel", CampaignStatus)
+
+    @Verb
+    def set_campaign_priority(self, campaign: int, *, priority: int) -> Steps[CampaignStatus]:
+        """Change the priority of all jobs of a campaign."""
+        return self._write("PATCH", f"/v1/campaigns/{campaign}", CampaignStatus, checked(Change, priority=priority))
+
+    @Verb
+    def wait(
+        self, *, jobs: Sequence[int] = (), campaign: int | None = None, timeout_s: float | None = None
+    ) -> Steps[CampaignStatus]:
+        """Wait until these jobs, or those of a campaign, have ended. Return how many are in each state then."""
+        return self._standings(jobs, campaign, timeout_s)
+
+    @ItemVerb
+    def standings(
+        self, *, jobs: Sequence[int] = (), campaign: int | None = None, timeout_s: float | None = None
+    ) -> Items[CampaignStatus]:
+        """Yield how many jobs are in each state, again and again until all have ended or the time is over."""
+        return self._standings(jobs, campaign, timeout_s)
+
+    def _standings(self, jobs: Sequence[int], campaign: int | None, timeout_s: float | None) -> Steps[CampaignStatus]:
+        rows: dict[int, JobRow] = {}
+
+        def look() -> Steps[CampaignStatus]:
+            if campaign is not None:
+                return (yield from self._read(f"/v1/campaigns/{campaign}", CampaignStatus))
+            for job in dict.fromkeys(jobs):
+                if job not in rows or rows[job].state is not State.COMPLETE:
+                    rows[job] = (yield from self._read(f"/v1/jobs/{job}", JobDetail)).job
+            return count_states(tuple(rows.values()))
+
+        patient_look = self._patient(look)
+        began_s = time.monotonic()
+        has_told_of_held = False
+        while True:
+            status = yield from patient_look()
+            yield Item(status)
+            rest_s = POLL_S if timeout_s is None else min(POLL_S, began_s + timeout_s - time.monotonic())
+            if status.unfinished == 0 or rest_s <= 0:
+                return status
+            if not has_told_of_held and status.unfinished == status.held:
+                self._connection.notice("every job that is left is held; they go on only after `glean release`")
+                has_told_of_held = True
+            yield Sleep(rest_s)
+
+    def _patient(self, look: Callable[[], Steps[T]]) -> Callable[[], Steps[T]]:
+        """Return a look that, after its first success, waits for a control program that is away for a while."""
+        last_s: float | None = None
+
+        def looking() -> Steps[T]:
+            nonlocal last_s
+            has_told = False
+            while True:
+                try:
+                    seen = yield from look()
+                except ClientError as error:
+                    if not error.is_away or last_s is None or time.monotonic() - last_s > PATIENCE_S:
+                        raise
+                    if not has_told:
+                        self._connection.notice("control does not answer; still trying")
+                    has_told = True
+                    yield Sleep(POLL_S)
+                else:
+                    last_s = time.monotonic()
+                    return seen
+
+        return looking
+
+    # Inputs and images
+
+    @Verb
+    def put_input(
+        self, path: str | Path, *, name: str | None = None, into_job: bool = False, group: str | None = None,
+        on_part: OnPart | None = None,
+    ) -> Steps[InputSpec]:  # fmt: skip
+        """Send a file or folder, if the group has not stored it yet. Return it as a job's `inputs` name it."""
+        file: FileToSend = yield Work(lambda: local_inputs.pack(Path(path), name=name or Path(path).name))
+        spec = checked(InputSpec, name=file.name, content=file.content, into_job=into_job)
+        yield from local_inputs.store(self._connection, [file], group, on_part)
+        return spec
+
+    @Verb
+    def put_inputs(
+        self, files: Sequence[FileToSend], *, group: str | None = None, on_part: OnPart | None = None
+    ) -> Steps[None]:
+        """Send those of these files that the group has not stored yet."""
+        return local_inputs.store(self._connection, files, group, on_part)
+
+    @Verb
+    def images(self, *, group: str | None = None) -> Steps[tuple[ImageRow, ...]]:
+        """Return the images that the group has pushed."""
+        return self._read("/v1/images", tuple[ImageRow, ...], _of_group(group))
+
+    @Verb
+    def site_images(self) -> Steps[SiteImages]:
+        """Return the images that the nodes have."""
+        return self._read("/v1/site-images", SiteImages)
+
+    @Verb
+    def image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
+        """Return one image."""
+        return self._read(f"/v1/images/{_quoted(name)}", ImageRow, _of_group(group))
+
+    @Verb
+    def push_image(
+        self, name: str, file: FileToSend, *, group: str | None = None, registry_image: str | None = None,
+        on_part: OnPart | None = None,
+    ) -> Steps[ImageRow]:  # fmt: skip
+        """Send an image and have it stored. Control reads and writes all of it before it answers."""
+        push = checked(
+            ImagePush, name=name, image_id=file.content, size_bytes=file.size_bytes, group=group,
+            registry_image=registry_image,
+        )  # fmt: skip
+        yield from uploads.send(self._connection, file, group, on_part)
+        return (yield from self._write("POST", "/v1/images", ImageRow, push, within_s=STORE_S))
+
+    @Verb
+    def remove_image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
+        """Remove an image. Control refuses while a job that has not ended needs it."""
+        return self._write("DELETE", f"/v1/images/{_quoted(name)}", ImageRow, params=_of_group(group))
+
+    @Verb
+    def publish_image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
+        """Let all groups use a group's image. Only an admin can."""
+        return self._write("POST", f"/v1/images/{_quoted(name)}/publish", ImageRow, params=_of_group(group))
+
+    @Verb
+    def unpublish_image(self, name: str) -> Steps[ImageRow]:
+        """Take back an image that was published."""
+        return self._write("POST", f"/v1/images/{_quoted(name)}/unpublish", ImageRow)
+
+    # Secrets and tokens
+
+    @Verb
+    def secrets(self, *, group: str | None = None) -> Steps[tuple[SecretRow, ...]]:
+        """Return the group's secrets, without their values."""
+        return self._read("/v1/secrets", tuple[SecretRow, ...], _of_group(group))
+
+    @Verb
+    def set_secret(self, name: str, *, url: str, value: str, group: str | None = None) -> Steps[SecretRow]:
+        """Keep a secret for the URLs that begin with `url`. An earlier one of the same name is replaced."""
+        secret = checked(SecretPut, name=name, url=url, value=value, group=group)
+        return self._write("POST", "/v1/secrets", SecretRow, secret.with_value())
+
+    @Verb
+    def remove_secret(self, name: str, *, group: str | None = None) -> Steps[SecretRow]:
+        """Forget a secret. Jobs that need it wait then, or are held."""
+        return self._write("DELETE", f"/v1/secrets/{_quoted(name)}", SecretRow, params=_of_group(group))
+
+    @Verb
+    def tokens(self, *, everything: bool = False) -> Steps[tuple[TokenRow, ...]]:
+        """Return the tokens of people, and with `everything` those that have ended. A user has only their own."""
+        return self._read("/v1/tokens", tuple[TokenRow, ...], {"all": 1} if everything else None)
+
+    @Verb
+    def issue_token(
+        self, name: str, *, role: str, group: str | None = None, manager: bool = False, days: int | None = None
+    ) -> Steps[TokenIssued]:
+        """Make a token: for a `user`, an `admin`, or for `metrics`. It is shown once."""
+        wanted = checked(TokenRequest, role=role, name=name, group=group, manager=manager, days=days)
+        return self._write("POST", "/v1/tokens", TokenIssued, wanted)
+
+    @Verb
+    def revoke_token(self, token: str) -> Steps[TokenRow]:
+        """End a token, which its id names."""
+        return self._write("POST", f"/v1/tokens/{_quoted(token)}/revoke", TokenRow)
+
+    @Verb
+    def rotate_token(self, token: str = "own") -> Steps[TokenIssued]:  # noqa: S107 - no secret, but "the one in use"
+        """Replace a token by a new one, which is shown once, and end the old one."""
+        return self._write("POST", f"/v1/tokens/{_quoted(token)}/rotate", TokenIssued)
+
+    # The cluster
+
+    @Verb
+    def agents(self) -> Steps[tuple[AgentRow, ...]]:
+        """Return the agents, with their nodes, their ends and their jobs."""
+        return self._read("/v1/agents", tuple[AgentRow, ...])
+
+    @Verb
+    def nodes(self) -> Steps[ClusterStatus]:
+        """Return the nodes as the scheduler sees them."""
+        return self._read("/v1/nodes", ClusterStatus)
+
+    @Verb
+    def trust(self, node: str) -> Steps[ClusterStatus]:
+        """Forget what has failed on a node. Only an admin can."""
+        return self._write("POST", f"/v1/nodes/{_quoted(node)}/trust", ClusterStatus)
+
+    @Verb
+    def drain(
+        self, nodes: Sequence[str], *, spanning: Spanning = Spanning.REFUSE, leave_others: bool = False,
+        dry_run: bool = False,
+    ) -> Steps[DrainRow]:  # fmt: skip
+        """Begin to empty nodes for maintenance. `follow_drain` waits until they are empty."""
+        wanted = checked(
+            DrainRequest, nodes=tuple(nodes), spanning=spanning, leave_others=leave_others, dry_run=dry_run
+        )
+        return self._write("POST", "/v1/nodes/drain", DrainRow, wanted)
+
+    @Verb
+    def resume(self, nodes: Sequence[str]) -> Steps[DrainRow]:
+        """Begin to use nodes again that a drain has emptied. `follow_drain` waits until they are in use."""
+        return self._write("POST", "/v1/nodes/resume", DrainRow, checked(ResumeRequest, nodes=tuple(nodes)))
+
+    @Verb
+    def find_drain(self, number: int) -> Steps[DrainRow]:
+        """Return the state of a drain."""
+        return self._read(f"/v1/drains/{number}", DrainRow)
+
+    @ItemVerb
+    def follow_drain(self, number: int) -> Items[DrainRow]:
+        """Yield the state of a drain, again and again until it is over."""
+        look = self._patient(lambda: self._read(f"/v1/drains/{number}", DrainRow))
+        while True:
+            row = yield from look()
+            yield Item(row)
+            if row.ended_s is not None:
+                return
+            yield Sleep(FOLLOW_S)
+
+    @Verb
+    def decision(self, number: int) -> Steps[DecisionRow]:
+        """Return a decision, with its input and its answer."""
+        return self._read(f"/v1/decisions/{number}", DecisionRow)
+
+    @Verb
+    def decisions(self, subject: str, *, limit: int = 1) -> Steps[tuple[DecisionRow, ...]]:
+        """Return the last decisions about `job 7` or `slurm 4711`, the latest first."""
+        return self._read("/v1/decisions", tuple[DecisionRow, ...], {"subject": subject, "limit": limit})
+
+    @Verb
+    def owners(self) -> Steps[OwnersStatus]:
+        """Return the owners with entitlements, and who waits for what."""
+        return self._read("/v1/owners", OwnersStatus)
+
+    @Verb
+    def report(self, *, month: str = "", accounting: bool = False) -> Steps[MonthReport]:
+        """Return a month's node time, and who got the harvest. `accounting`: with the waits of regular jobs."""
+        wanted = checked(ReportFilter, month=month, accounting=accounting)
+        within_s = ACCOUNTING_S if accounting else 0.0
+        return self._connection.ask("GET", "/v1/report", MonthReport, params=wanted.model_dump(), within_s=within_s)
+
+    @Verb
+    def health(self) -> Steps[Health]:
+        """Return the health of control."""
+        return self._read("/health", Health)
+
+    @Verb
+    def web_address(self) -> Steps[str]:
+        """Return the address of the web page, with a code that signs one browser in within a minute."""
+        code = yield from self._write("POST", "/v1/web-codes", WebCode)
+        return f"{self._connection.urls[0].rstrip('/')}/web/sign-in#{quote(code.code, safe='')}"
+
+    def _read(self, path: str, shape: type[T], params: dict[str, Any] | None = None) -> Steps[T]:
+        return self._connection.ask("GET", path, shape, is_repeatable=True, params=params)
+
+    def _write(self, method: str, path: str, shape: type[T], body: Any = None, **call: Any) -> Steps[T]:
+        return self._connection.write(method, path, shape, body, **call)
+
+
+def count_states(rows: Sequence[JobRow]) -> CampaignStatus:
+    """Return the number of these jobs in each state."""
+
+    def count(state: State, outcome: Outcome | None = None) -> int:
+        return sum(row.state is state and row.outcome is outcome for row in rows)
+
+    return CampaignStatus(
+        campaign=None,
+        new=count(State.NEW),
+        running=count(State.RUNNING),
+        saved=count(State.SAVED),
+        succeeded=count(State.COMPLETE, Outcome.SUCCEEDED),
+        failed=count(State.COMPLETE, Outcome.FAILED),
+        cancelled=count(State.COMPLETE, Outcome.CANCELLED),
+        held=sum(row.held for row in rows),
+    )
+
+
+def _of_group(group: str | None) -> dict[str, Any] | None:
+    return None if group is None else {"group": group}
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
