@@ -44,7 +44,7 @@ def health(door: TestClient) -> tuple[int, str, str]:
     return answer.status_code, said["queue"], said["storage"]
 
 
-def test_a_database_that_takes_nothing_is_told(door: TestClient) -> None:
+def test_a_database_that_takes_nothing_is_told(door: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     state: ControlState = door.app_state["state"]
     (database, _) = own_checks(state)
     database.run_once(state, 1.0)
@@ -59,9 +59,15 @@ def test_a_database_that_takes_nothing_is_told(door: TestClient) -> None:
     status, queue, storage = health(door)
     assert (status, storage) == (503, "ok")
     assert queue.endswith("does not work now: attempt to write a readonly database")
+    monkeypatch.setattr("gleaner.control.daemon.own_checks.LEAST_FREE_BYTES", 2**62)
     event.remove(state.engine, "connect", read_only)
     state.engine.dispose()
     database.run_once(state, 3.0)
+    status, queue, storage = health(door)
+    assert (status, storage) == (503, "ok")
+    assert queue.startswith("the disk of the queue's database is full: ")
+    monkeypatch.undo()
+    database.run_once(state, 4.0)
     assert health(door) == (200, "ok", "ok")
 
 

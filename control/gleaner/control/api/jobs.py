@@ -60,7 +60,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
 KEY = '^"?[A-Za-z0-9._-]{16,128}"?$'
 _ABOUT_KEY = "For a day, the same submission of the same user with the same key gets the same answer"
-SubmissionKey = Annotated[str | None, Header(alias="Idempotency-Key", pattern=KEY, description=_ABOUT_KEY)]
+SubmissionKey = Annotated[str, Header(alias="Idempotency-Key", pattern=KEY, description=_ABOUT_KEY)]
 OUTPUT_PART = "folder.tar"
 
 
@@ -110,7 +110,7 @@ def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def submit(
-    caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = None
+    caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = ""
 ) -> Submitted:
     """Put one job into the queue, or a campaign of one job for each index. With a key it can safely be sent again."""
     group = submission.group or caller.identity.group

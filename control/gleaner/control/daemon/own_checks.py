@@ -4,13 +4,19 @@
 that does not lead.
 """
 
+import shutil
+from pathlib import Path
+
 from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import transaction
+from gleaner.control.queue.errors import QueueBusy
 
 CHECK_S = 5.0
+LEAST_FREE_BYTES = 16 * 2**20
+"""SQLite writes small changes where it has room for long after the disk is full, and larger ones fail."""
 
 
 def own_checks(state: ControlState) -> tuple[Loop, Loop]:
@@ -19,6 +25,10 @@ def own_checks(state: ControlState) -> tuple[Loop, Loop]:
     def write(_now_s: float) -> None:
         with transaction(state.engine) as db:
             leader.try_write(db)
+        if state.engine.dialect.name == "sqlite":
+            free_bytes = shutil.disk_usage(Path(str(state.engine.url.database)).parent).free
+            if free_bytes < LEAST_FREE_BYTES:
+                raise QueueBusy(f"the disk of the queue's database is full: {free_bytes // 2**20} MiB are left")
 
     def look(_now_s: float) -> None:
         storage_number(state.settings.storage.folder)

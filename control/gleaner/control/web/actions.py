@@ -164,10 +164,10 @@ def _question(request: Request, fields: Mapping[str, str], question: str, back: 
     return page(request, "confirm.html", question=question, fields=fields, back=back)
 
 
-def _key(fields: Mapping[str, str]) -> str | None:
+def _key(fields: Mapping[str, str]) -> str:
     """Return the key of a form, by which a second click on its button is no second submission of the same."""
     told = f"{fields['key']} {fields.get('campaign', '')}" if fields.get("key") else ""
-    return sha256(told.encode("utf-8", "replace")).hexdigest() if told else None
+    return sha256(told.encode("utf-8", "replace")).hexdigest() if told else ""
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:
