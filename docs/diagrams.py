@@ -270,9 +270,9 @@ The agent:
 
 {drawn(("agent",))}
 
-Control and the lab; the agent is one box:
+Control; the agent is one box:
 
-{drawn(("control", "lab"))}
+{drawn(("control",))}
 """
 
 

@@ -17,7 +17,7 @@ from gleaner.agent.user_job import main as user_job
 from gleaner.control.cli import app
 
 ROOT = Path(__file__).parents[1]
-TREES = (("agent", "agent/gleaner"), ("control", "control/gleaner"), ("lab", "lab/gleaner"), (".", "demo"))
+TREES = (("agent", "agent/gleaner"), ("control", "control/gleaner"), (".", "lab"), (".", "demo"))
 """Folders with modules, each with the folder in which the modules' names begin."""
 TESTS = (".", "tests")
 NOT_IMPORTED = {"gleaner.control.queue.migrations.env": "Alembic runs it, within a migration"}

@@ -20,7 +20,7 @@ FOLDERS = {
     "agent": "agent/gleaner/agent",
     "simulation": "control/gleaner/control/simulation",
     "control": "control/gleaner/control",
-    "lab": "lab/gleaner/lab",
+    "lab": "lab",
     "tests": "tests",
 }
 """By the first part of a room's name, the folder that it stands for."""
