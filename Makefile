@@ -62,7 +62,7 @@ static: venv
 	@$(BIN)/mypy
 	@[ "$(PYRIGHT_READS)" = nothing ] || $(BIN)/pyright $(PYRIGHT_READS)
 	@$(BIN)/lint-imports
-	@$(BIN)/deptry control client agent lab
+	@$(BIN)/deptry control client agent
 
 venv: $(VENV)/.done  ## the development environment, as the lock file has it
 

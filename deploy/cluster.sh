@@ -162,7 +162,7 @@ down() {
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
     thaw gleaner
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
-    # Containers of glean simulate validate, should one have been left.
+    # Containers of lab/validate.py, should one have been left.
     docker container ls -a -q --filter label=org.gleaner.lab | xargs -r "$docker_client" rm -f -v >/dev/null
     labelled network | xargs -r "$docker_client" network rm >/dev/null
     labelled volume | xargs -r "$docker_client" volume rm >/dev/null

@@ -270,9 +270,9 @@ The agent:
 
 {drawn(("agent",))}
 
-Control, its client and the lab; the agent is one box:
+Control and its client; the agent is one box:
 
-{drawn(("client", "control", "lab"))}
+{drawn(("client", "control"))}
 """
 
 

@@ -126,7 +126,7 @@ build_one() {
             build head gleaner/slurm-base:$tag
             ;;
         bench) context bench && build bench gleaner/node:$tag ;;   # only for make bench-checkpoint
-        slurm-lab) context slurm-lab && build slurm-lab $base ;;   # only for glean simulate validate
+        slurm-lab) context slurm-lab && build slurm-lab $base ;;   # only for lab/validate.py
         slurm-pyslurm) # only for the tests of the PySlurm backend
             context slurm-pyslurm
             cp -r "$repo_dir/deploy/pyslurm" "$into"

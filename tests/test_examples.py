@@ -21,7 +21,7 @@ TREES = (
     ("agent", "agent/gleaner"),
     ("control", "control/gleaner"),
     ("client", "client/gleaner"),
-    ("lab", "lab/gleaner"),
+    (".", "lab"),
     (".", "demo"),
 )
 """Folders with modules, each with the folder in which the modules' names begin."""

@@ -38,8 +38,8 @@ def _locked(name: str) -> set[str]:
     return {found.lower().replace("_", "-") for found in REQUIREMENT.findall(text)}
 
 
-@pytest.mark.parametrize("folder", ["control/gleaner", "client/gleaner", "agent/gleaner", "lab/gleaner"])
-def test_gleaner_is_a_namespace_that_all_four_share(folder: str) -> None:
+@pytest.mark.parametrize("folder", ["control/gleaner", "client/gleaner", "agent/gleaner"])
+def test_gleaner_is_a_namespace_that_all_three_share(folder: str) -> None:
     """PEP 420: with an `__init__.py` in one, Python would find only that one."""
     assert not (ROOT / folder / "__init__.py").exists()
     assert [entry.name for entry in (ROOT / folder).iterdir() if entry.name != "__pycache__"] == [Path(folder).parts[0]]

@@ -81,7 +81,7 @@ def _files() -> Iterator[tuple[str, str, Path]]:
         found += [file for file in (ROOT / tree).rglob("*") if file.suffix in KINDS and file.is_file()]
     for file in sorted(found):
         path = file.relative_to(ROOT)
-        yield re.sub(r"^(agent|control|lab)/gleaner/\1", r"\1", path.parent.as_posix()), path.as_posix(), file
+        yield re.sub(r"^(agent|control)/gleaner/\1", r"\1", path.parent.as_posix()), path.as_posix(), file
 
 
 def _words(text: str) -> str:

@@ -170,17 +170,14 @@ CASES = {
             "submit --image pi --gpus 1 -- pi", "submit --image pi --memory 4G -- pi",
             "submit --image pi --disc 1 -- pi",
             "submit --image pi --cpus 0 -- pi", "submit --image '' -- pi", "submit --image pi --nodes 2 -- pi",
-            "submit -- pi", "submit", "simulate validate --length x", "simulate tune --wait-limit x",
+            "submit -- pi", "submit", "simulate tune --wait-limit x",
             "simulate tune t.swf --lengths 1x", "simulate tune t.swf --save x", "simulate run t.swf --json none/a",
         ),
         files={"t.swf": TRACE},
     ),
     "config": Case(both("config")),
     "help": Case(
-        tuple(
-            f"{verb} --help"
-            for verb in ("submit", "check", "simulate run", "simulate compare", "simulate tune", "simulate validate")
-        )
+        tuple(f"{verb} --help" for verb in ("submit", "check", "simulate run", "simulate compare", "simulate tune"))
     ),
     "scenario_errors": wrong(
         "simulate run --scenario {}", "toml",

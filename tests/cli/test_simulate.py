@@ -249,34 +249,6 @@ def test_what_a_computer_has_no_memory_for_is_one_line() -> None:
         np.empty(2**55)
 
 
-def test_reproduce_says_which_experiments_there_are(glean: Glean) -> None:
-    said = refusal(glean, "reproduce", "nothing")
-    assert said.startswith("there is no experiment 'nothing'; there are: ")
-    assert "fair_share" in said
-
-
-@pytest.mark.slow
-def test_reproduce_shows_published_figures_beside_ours(glean: Glean) -> None:
-    code, out, err = glean("reproduce", "fair_share", "--quick")
-    assert (code, err) == (0, "")
-    assert "published" in out
-    assert "Not published, so chosen here before the first comparison:" in out
-
-
-@pytest.mark.extended
-def test_reproduce_without_a_name_prints_all_five(glean: Glean) -> None:
-    code, out, _ = glean("reproduce", "--quick")
-    assert code == 0
-    for work in (
-        "Simultaneous Fair-Share",
-        "Agents on idle nodes",
-        "Migration between nodes",
-        "OMFS",
-        "Slurm simulator",
-    ):
-        assert work in out
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_one_line(glean: Glean) -> None:
     code, _, err = glean("run", "trace.swf", "--report", "/dev/full")

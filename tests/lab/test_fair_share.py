@@ -1,11 +1,10 @@
 """The four set-ups with Alice, Bob and Chris, against what was published of them."""
 
 import pytest
+from lab.experiments import fair_share, settings_of
+from lab.experiments.comparison import Comparison, Row
 
 from gleaner.control.simulation.settings import SchedulerKind
-from gleaner.lab.experiments import fair_share
-from gleaner.lab.experiments.catalog import settings_of
-from gleaner.lab.experiments.comparison import Comparison, Row
 
 pytestmark = pytest.mark.extended
 
@@ -56,8 +55,3 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     for set_up in SETTINGS.set_ups:
         assert set_up.kind in (SchedulerKind.PRIORITY, SchedulerKind.SFS)
         assert fair_share.found(SETTINGS, set_up, 7) == fair_share.found(SETTINGS, set_up, 7)
-
-
-def test_an_experiment_without_a_file_is_none() -> None:
-    with pytest.raises(KeyError, match="fair_chair"):
-        settings_of("fair_chair")

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.simulation.traces import trace
-
-from gleaner.lab.experiments.catalog import settings_of
-from gleaner.lab.experiments.idle_nodes import (
+from lab.experiments import settings_of
+from lab.experiments.idle_nodes import (
     IdleNodesExperiment,
     Model,
     agents_of,
@@ -17,6 +15,7 @@ from gleaner.lab.experiments.idle_nodes import (
     poisson,
     run,
 )
+from tests.simulation.traces import trace
 
 pytestmark = pytest.mark.extended
 

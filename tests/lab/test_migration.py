@@ -1,12 +1,11 @@
 """Compaction and migration with priorities on eight nodes, against what was published of them."""
 
 import pytest
+from lab.experiments import migration, settings_of
+from lab.experiments.migration import MigrationExperiment, found, submitted
 
 from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED
 from gleaner.control.simulation.settings import Migration
-from gleaner.lab.experiments import migration
-from gleaner.lab.experiments.catalog import settings_of
-from gleaner.lab.experiments.migration import MigrationExperiment, found, submitted
 
 pytestmark = pytest.mark.extended
 

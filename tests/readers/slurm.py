@@ -17,8 +17,6 @@ from gleaner.control.slurm.owners_view import owners_view
 from gleaner.control.slurm_admin import client
 from gleaner.control.slurm_admin import request as admin_request
 from gleaner.control.slurm_admin import settings as admin_settings
-from gleaner.lab.real_slurm import world
-from gleaner.lab.real_slurm.record import ReplayFailed
 
 WORD = "x832a19f6"
 
@@ -170,12 +168,6 @@ SLURM = (
             b"dead-after-s 300\n",
         ),
         (b"dead-after-s " + b"9" * 5000,),
-    ),
-    Reader(
-        "the real Slurm's driver",
-        lambda content, _: world.read_answer(text_of(content)),
-        (ReplayFailed,),
-        (b'{"kind": "ended", "jobs": 3}',),
     ),
     Reader(
         "a list of nodes",

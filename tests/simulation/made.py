@@ -25,3 +25,21 @@ def busy(jobs: int = 400, *, seed: int = 1, days: float = 30, processors: int = 
         group=codes,
         job_class=np.zeros(jobs, np.int8),
     )
+
+
+def by_hand(*jobs: tuple[int, int, int, int]) -> Workload:
+    """Return a workload of these jobs: submission, nodes, run time and limit of each."""
+    submit_s, nodes, run_s, limit_s = (np.array(column, float) for column in zip(*jobs, strict=True))
+    codes = np.zeros(len(jobs), np.int32)
+    return Workload(
+        name="by hand",
+        job=np.arange(1, len(jobs) + 1),
+        submit_s=submit_s,
+        run_s=run_s,
+        limit_s=limit_s,
+        processors=nodes.astype(np.int64),
+        memory_mib=np.zeros(len(jobs)),
+        user=codes,
+        group=codes,
+        job_class=np.zeros(len(jobs), np.int8),
+    )

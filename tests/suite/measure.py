@@ -21,7 +21,7 @@ FOLDERS = {
     "client": "client/gleaner/client",
     "simulation": "control/gleaner/control/simulation",
     "control": "control/gleaner/control",
-    "lab": "lab/gleaner/lab",
+    "lab": "lab",
     "tests": "tests",
 }
 """By the first part of a room's name, the folder that it stands for."""

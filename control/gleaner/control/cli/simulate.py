@@ -1,14 +1,14 @@
-"""The verbs of `glean simulate`: run, compare, reproduce. They need the extra `simulate`, and no control program.
+"""The verbs of `glean simulate`: run and compare. They need the extra `simulate`, and no control program.
 
 The modules that compute are imported when a verb runs, so that `glean --help` stays quick and works without the extra.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gleaner.control.cli import render, simulate_replay, simulate_tune, simulate_validate
+from gleaner.control.cli import render, simulate_replay, simulate_tune
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
@@ -49,7 +49,6 @@ from gleaner.control.cli.simulate_options import (
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.report.page import Page
-    from gleaner.lab.experiments.comparison import Comparison
 
 app = typer.Typer(no_args_is_help=True, help="Simulate agents or another scheduler on a cluster's accounting.")
 
@@ -164,33 +163,7 @@ def compare(
 
 
 app.command()(simulate_tune.tune)
-app.command()(simulate_validate.validate)
 app.command()(simulate_replay.replay)
-
-
-@app.command()
-def reproduce(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One experiment; a wrong name lists all.")] = "all",
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
-    json: Json = None,
-    report: Report = None,
-) -> Answer:
-    """Repeat published experiments, and show both results."""
-    check_places(json, report)
-    with simulation_parts():
-        from gleaner.lab.experiments import catalog, comparison
-
-        asked = catalog.chosen(name)
-        comparisons: list[Comparison] = []
-        for one in asked:
-            with render.busy(f"repeating {one}"):
-                comparisons.append(catalog.compared(one, quick=quick))
-        if report is not None:
-            _report(report, comparison.page(comparisons))
-        value = dict(zip(asked, comparisons, strict=True))
-        parts = [part for one in comparisons for part in (comparison.table(one), comparison.lines(one)) if part]
-        return answer({"experiments": value}, parts, (), json)
 
 
 def _report(path: Path, page: "Page") -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from gleaner.control.simulation.model import Machine, Workload
 from gleaner.control.simulation.workloads import synthetic
 from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, SyntheticSettings, Uniform
-from gleaner.lab.real_slurm.configuration import limits_s
+from lab.real_slurm.configuration import limits_s
 
 _SHARE_OF_NODES = 0.1
 """The mean size of a made job."""

@@ -1,31 +1,21 @@
-"""One replay by the real Slurm, in a world whose clocks run faster: this file is run by itself, under `faketime`.
+"""One replay by the real Slurm, in a container whose clocks run faster: this file is run by itself, under `faketime`.
 
 The driver needs nothing but Python. The task comes as one line of JSON on stdin, and the events leave as lines of JSON
-on stdout. When stdin ends, the program that started the driver is gone. Then, as at the end and after any failure, the
-driver kills every process that it started, the jobs too, and removes its folder. All times here are those of the faster
-world.
+on stdout. When stdin ends, the program that started the driver is gone, and the driver ends. The container ends with
+the driver, and all daemons and jobs end with the container. All times here are those of the faster world.
 """
 
-import ctypes
-import getpass
 import json
 import os
-import random
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_SUBREAPER = 36
-"""prctl(2), PR_SET_CHILD_SUBREAPER: the children of a killed daemon become ours."""
 _JOB = """#!/bin/sh
 # The run counts from the start that Slurm wrote down, however long the launch took.
 left=$(( (SLURM_JOB_START_TIME + {run_s}) * 1000 - $(date +%s%3N) ))
@@ -34,41 +24,26 @@ left=$(( (SLURM_JOB_START_TIME + {run_s}) * 1000 - $(date +%s%3N) ))
 
 
 class Failed(Exception):
-    """The error for a program of Slurm's that failed. The message has the program's last words."""
+    """The error for a program of Slurm that failed. The message has its last words."""
 
 
-def main() -> int:
-    """Do the task on stdin, and return the exit status."""
+def main() -> None:
+    """Do the task on stdin."""
     task: dict[str, Any] = json.loads(sys.stdin.readline())
-    os.nice(5)
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    folder = Path(tempfile.mkdtemp(prefix="gleaner-lab-"))
-
-    def stop(*_: object) -> None:
-        _kill_all()
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    threading.Thread(target=_when_stdin_ends, args=(stop,), daemon=True).start()
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
-        _say("done", **World(folder, task).replay())
+        _say("done", **World(Path(tempfile.mkdtemp()), task).replay())
     except Failed as error:
         _say("failed", why=str(error))
-    finally:
-        _kill_all()
-        shutil.rmtree(folder, ignore_errors=True)
-    return 0
 
 
-def _when_stdin_ends(stop: Callable[[], None]) -> None:
+def _end_with_stdin() -> None:
     sys.stdin.read()
-    stop()
+    os._exit(1)
 
 
 class World:
-    """Slurm's daemons, all on this machine and all of this user, in one folder."""
+    """Slurm's daemons, all in this container and all of one user, in one folder."""
 
     def __init__(self, folder: Path, task: Mapping[str, Any]) -> None:
         self._folder = folder
@@ -82,7 +57,6 @@ class World:
         """Start Slurm, submit every job at its time, wait until all have ended, and return what Slurm wrote down."""
         self._configure()
         self._start()
-        _say("up", seconds=time.time() - self._began_s)
         # The phase of the first submission in the cycle of backfilling, which began with slurmctld, is given.
         cycle_s: float = self._task["cycle_s"]
         first_s = self._began_s + self._task["offset_s"]
@@ -91,24 +65,13 @@ class World:
         origin_s = float(int(first_s))
         ids = self._submit(origin_s)
         self._wait(len(ids))
-        return {"origin_s": origin_s, "ids": ids, "jobs": self._text("jobs"), "log": self._text("slurmctld.log")}
+        return {"origin_s": origin_s, "ids": ids, "jobs": self._text("jobs")}
 
     def _configure(self) -> None:
-        nodes: int = self._task["nodes"]
-        port = _free_ports(nodes + 1)
-        values = {
-            "@FOLDER@": str(self._folder),
-            "@HOST@": socket.gethostname().partition(".")[0],
-            "@USER@": getpass.getuser(),
-            "@PORT@": str(port),
-            "@PORTS@": f"[{port + 1}-{port + nodes}]" if nodes > 1 else str(port + 1),
-        }
         for name, text in self._task["files"].items():
-            for token, value in values.items():
-                text = text.replace(token, value)  # noqa: PLW2901 - one after the other
-            (self._folder / name).write_text(text, encoding="utf-8")
+            (self._folder / name).write_text(text.replace("@FOLDER@", str(self._folder)), encoding="utf-8")
         (self._folder / "state").mkdir()
-        for node in range(1, nodes + 1):
+        for node in range(1, self._task["nodes"] + 1):
             (self._folder / f"spool-n{node}").mkdir()
         key = self._folder / "munge.key"
         key.write_bytes(os.urandom(128))
@@ -138,7 +101,6 @@ class World:
             options = (f"--nodes={job['nodes']}", f"--time={job['minutes']}", "--output=/dev/null", "--chdir=/")
             said = self._run("sbatch", "--parsable", "--no-requeue", *options, stdin=_JOB.format(run_s=job["run_s"]))
             ids.append(int(said.split(";")[0]))
-            _say("submitted", jobs=len(ids))
         return ids
 
     def _wait(self, jobs: int) -> None:
@@ -199,39 +161,6 @@ class World:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _free_ports(count: int) -> int:
-    """Return the first of `count` free ports in a row. Raise `Failed` if none are found."""
-    for _ in range(100):
-        first = random.randrange(20000, 32000 - count)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise Failed(f"no {count} free ports in a row between 20000 and 32000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _kill_all() -> None:
-    """Kill every process below this one, and those that become our children when their parents die."""
-    while below := _children():
-        for process in below:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        for process in below:
-            with suppress(ChildProcessError):  # another thread has waited for it
-                os.waitpid(process, 0)
-
-
-def _children() -> Sequence[int]:
-    return [int(word) for path in Path("/proc/self/task").glob("*/children") for word in path.read_text().split()]
-
-
 def _last(text: str) -> str:
     """Return the last lines that are not empty, as one line."""
     return "; ".join([line.strip() for line in text.splitlines() if line.strip()][-3:])[-600:]
@@ -243,4 +172,4 @@ def _say(kind: str, **facts: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,7 +8,7 @@ import numpy as np
 from gleaner.control.simulation.model import Schedule, Seconds, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings, ShareSettings
-from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 DAY_S = 86_400.0
 

@@ -19,7 +19,7 @@ from gleaner.control.simulation.settings import (
     SchedulerKind,
     SchedulerSettings,
 )
-from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))
 

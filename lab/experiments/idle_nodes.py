@@ -18,7 +18,7 @@ from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import synthetic, traces
 from gleaner.control.simulation.workloads.synthetic import Uniform
-from gleaner.lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Comparison, Experiment, Facts, Row
 
 _DAY_S = 86400.0
 _FOLDER = "GLEANER_TRACES"

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from gleaner.control.simulation.model import Seconds, Workload
 
+HOST = "lab"
+"""The name of the container, and of the user in the image `images/slurm-lab`."""
+_PORT = 20_000
 CGROUP_CONF = "CgroupPlugin=disabled\n"
 
 
@@ -23,20 +26,21 @@ class SlurmSettings:
 
 
 def slurm_conf(settings: SlurmSettings) -> str:
-    """Return the text of slurm.conf. The program that starts the daemons replaces each word between two `@`.
+    """Return the text of slurm.conf. The driver puts the name of its folder in place of `@FOLDER@`.
 
     Only the first waiting job gets a reservation (bf_job_part_count_reserve=1): that is EASY. Time-outs are in the
     seconds of a clock that runs faster, so they are long. No job is killed at its limit, since launching a job takes
     many of these seconds.
     """
     nodes = f"n[1-{settings.nodes}]" if settings.nodes > 1 else "n1"
+    ports = f"[{_PORT + 1}-{_PORT + settings.nodes}]" if settings.nodes > 1 else str(_PORT + 1)
     window = math.ceil(settings.longest_s / 60) * 2 + 60
     lines = (
         "ClusterName=lab",
-        "SlurmctldHost=@HOST@(127.0.0.1)",
-        "SlurmctldPort=@PORT@",
-        "SlurmUser=@USER@",
-        "SlurmdUser=@USER@",
+        f"SlurmctldHost={HOST}(127.0.0.1)",
+        f"SlurmctldPort={_PORT}",
+        f"SlurmUser={HOST}",
+        f"SlurmdUser={HOST}",
         "AuthType=auth/munge",
         "AuthInfo=socket=@FOLDER@/munge.socket",
         "StateSaveLocation=@FOLDER@/state",
@@ -45,7 +49,6 @@ def slurm_conf(settings: SlurmSettings) -> str:
         "SlurmdPidFile=@FOLDER@/slurmd-%n.pid",
         "SlurmctldLogFile=@FOLDER@/slurmctld.log",
         "SlurmctldDebug=verbose",
-        "DebugFlags=Backfill",  # it says when each pass begins, and what it plans
         "SlurmdDebug=error",
         "JobCompType=jobcomp/filetxt",
         "JobCompLoc=@FOLDER@/jobs",
@@ -73,7 +76,7 @@ def slurm_conf(settings: SlurmSettings) -> str:
         "ReturnToService=2",
         "TreeWidth=64",
         "SlurmdParameters=config_overrides",
-        f"NodeName={nodes} NodeHostname=@HOST@ NodeAddr=127.0.0.1 Port=@PORTS@ CPUs=1 State=UNKNOWN",
+        f"NodeName={nodes} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={ports} CPUs=1 State=UNKNOWN",
         f"PartitionName=all Nodes={nodes} Default=YES MaxTime=UNLIMITED OverSubscribe=EXCLUSIVE State=UP",
     )
     return "\n".join(lines) + "\n"

@@ -1,13 +1,12 @@
-"""A comparison of what an experiment found with what was published; as a table and lines, and as a report."""
+"""A comparison of what an experiment found with what was published; as a table and lines."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.simulation.metrics.tables import Table
-from gleaner.control.simulation.report.page import Page, Part, Points, Section, Text
 
 
 class Facts(BaseModel):
@@ -74,19 +73,6 @@ def lines(comparison: Comparison) -> str:
     said = [*_headed("Not published, so chosen here before the first comparison:", comparison.not_published)]
     said += _headed("Where ours differs:", comparison.explained)
     return "\n".join(said)
-
-
-def page(comparisons: Sequence[Comparison]) -> Page:
-    """Return all comparisons as one report."""
-    sections: list[Section] = []
-    for one in comparisons:
-        parts: list[Part] = [replace(table(one), title="")]
-        if one.not_published:
-            parts += [Text("Not published, so chosen here before the first comparison:"), Points(one.not_published)]
-        if one.explained:
-            parts += [Text("Where ours differs:"), Points(one.explained)]
-        sections.append(Section(one.title, parts))
-    return Page("Published experiments, repeated", "Each with the settings file that is part of the program.", sections)
 
 
 def _headed(head: str, each: Sequence[str]) -> list[str]:

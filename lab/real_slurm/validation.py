@@ -1,9 +1,7 @@
 """One workload, replayed by us and, several times, by the real Slurm; and the differences between the starts."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +10,13 @@ from numpy.typing import NDArray
 from gleaner.control.simulation.model import Machine, Schedule, Seconds, Workload
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.lab.real_slurm import world
-from gleaner.lab.real_slurm.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
-from gleaner.lab.real_slurm.explain import Reason, SlurmFacts, Verdicts, judge, reasons
-from gleaner.lab.real_slurm.record import Record, record
-from gleaner.lab.real_slurm.workloads import as_slurm_has_it
+from lab.real_slurm import world
+from lab.real_slurm.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
+from lab.real_slurm.record import Record, record
+from lab.real_slurm.workloads import as_slurm_has_it
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PATIENCE_S = 30
-"""Real seconds that a program of Slurm's may take to answer."""
+"""The real seconds within which a program of Slurm has to answer."""
 _LEAD_S = 10
 """Of Slurm's time, between its being up and the first submission."""
 
@@ -36,8 +32,6 @@ class Plan:
     """The number of replays at each place."""
     interval_s: int = 30
     resolution_s: int = 60
-    together_s: float = 5
-    """Starts no further apart than this are one."""
 
     @property
     def offsets_s(self) -> tuple[float, ...]:
@@ -48,32 +42,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """The distribution of differences, in seconds."""
-
-    mean_s: float
-    mean_absolute_s: float
-    quantiles_s: tuple[float, ...]
-    least_s: float
-    most_s: float
-
-    @property
-    def median_s(self) -> float:
-        return self.quantiles_s[QUANTILES.index(0.5)]
-
-
-@dataclass(frozen=True, slots=True)
 class Validation:
     """The results of a validation. Arrays have one entry per job, or one row per replay and one column per job."""
 
     workload: Workload
     machine: Machine
     plan: Plan
-    place: str
     simulated: Schedule
     records: tuple[Record, ...]
-    verdicts: tuple[Verdicts, ...]
-    reasons: tuple[tuple[Reason, ...], ...]
     moved_by_limits: float
     """The share of jobs that start at another time in our replay only because Slurm's limits are whole minutes."""
 
@@ -86,10 +62,6 @@ class Validation:
         """The time by which each job really started later than in our replay: the median over the real replays."""
         return np.asarray(np.median(self.starts_s, axis=0) - self.simulated.start_s)
 
-    def within(self, seconds: float) -> float:
-        """Return the share of jobs whose difference is at most `seconds`."""
-        return float((np.abs(self.difference_s) <= seconds).mean())
-
     def spread_s(self) -> Seconds:
         """Return for each job the distance between its real starts at one offset: the widest of all offsets."""
         offsets = np.array([one.offset_s for one in self.records])
@@ -99,32 +71,6 @@ class Validation:
     def spread_of_offsets_s(self) -> Seconds:
         """Return for each job the distance between its first and its last real start, over all replays."""
         return np.asarray(self.starts_s.max(axis=0) - self.starts_s.min(axis=0))
-
-    def counts(self) -> Mapping[Reason, tuple[int, float]]:
-        """Return for each reason the number of starts that it explains, in all replays, and their median difference."""
-        differences = (self.starts_s - self.simulated.start_s).ravel()
-        names = [reason for one in self.reasons for reason in one]
-        chosen = {reason: [k for k, name in enumerate(names) if name is reason] for reason in Counter(names)}
-        return {
-            reason: (len(chosen[reason]), float(np.median(differences[chosen[reason]])))
-            for reason in Reason
-            if reason in chosen
-        }
-
-
-def distribution(differences_s: Seconds) -> Distribution:
-    """Return the distribution of the differences, with the quantiles of `QUANTILES`.
-
-    >>> distribution(np.array([-1.0, 0.0, 4.0])).median_s
-    0.0
-    """
-    return Distribution(
-        mean_s=float(differences_s.mean()),
-        mean_absolute_s=float(np.abs(differences_s).mean()),
-        quantiles_s=tuple(np.quantile(differences_s, QUANTILES).tolist()),
-        least_s=float(differences_s.min()),
-        most_s=float(differences_s.max()),
-    )
 
 
 def validate(
@@ -142,28 +88,17 @@ def validate(
     whole = len(told) * len(plan.offsets_s)
     records: list[Record] = []
     for offset_s in plan.offsets_s:
-        before = len(told) * len(records)
         task = _task(told, machine, plan, offset_s, float(simulated.end_s.max()))
         answer = world.run(
             place,
             task,
             speed=plan.speed,
             longest_s=2 * _PATIENCE_S + 2 * float(task["wait_s"]) / plan.speed,
-            ended=partial(_add, progress, before, whole),
+            ended=lambda jobs: progress(len(told) * len(records) + jobs, whole),
         )
         records.append(record(answer, offset_s=offset_s))
-    verdicts = tuple(judge(told, machine, one) for one in records)
-    rules = SlurmFacts(machine.nodes, plan.together_s, plan.resolution_s)
-    why = (
-        tuple(reasons(told, simulated.start_s, verdict, one, rules))
-        for verdict, one in zip(verdicts, records, strict=True)
-    )
     moved = float((exact.start_s != simulated.start_s).mean())
-    return Validation(told, machine, plan, place.name, simulated, tuple(records), verdicts, tuple(why), moved)
-
-
-def _add(progress: Callable[[int, int], None], before: int, whole: int, jobs: int) -> None:
-    progress(before + jobs, whole)
+    return Validation(told, machine, plan, simulated, tuple(records), moved)
 
 
 def _task(workload: Workload, machine: Machine, plan: Plan, offset_s: float, end_s: float) -> dict[str, Any]:

@@ -1,0 +1,12 @@
+"""The published experiments: each module has `run`, and its settings in the TOML file of the same name beside it."""
+
+import tomllib
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def settings_of(name: str) -> dict[str, object]:
+    """Return the settings file of an experiment."""
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

@@ -1,1 +1,0 @@
-"""Our replay held against the real Slurm, whose clocks run faster: `glean simulate validate`."""
