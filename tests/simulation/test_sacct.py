@@ -353,6 +353,26 @@ def test_a_job_that_ended_before_it_started_is_left_out_and_counted(tmp_path: Pa
     assert found.cleaning.rules == (("left out: it ended before it started", 1),)
 
 
+def test_a_job_that_ended_in_the_hour_that_comes_twice_counts(tmp_path: Path) -> None:
+    job = {"Start": "2026-10-25T02:50:00", "End": "2026-10-25T02:10:00", "ElapsedRaw": "1200"}
+    found = reading(tmp_path, job, columns=f"{HEADER},End")
+    assert found.workload.run_s.tolist() == [1200]
+    assert found.cleaning.rules == (("changed: it ended in the hour that comes twice; ask sacct with TZ=UTC", 1),)
+
+
+def test_a_job_that_was_resized_counts_once_with_its_last_size(tmp_path: Path) -> None:
+    found = reading(tmp_path, {"State": "RESIZING"}, {"AllocCPUS": "8", "ElapsedRaw": "700"})
+    assert (found.workload.processors.tolist(), found.workload.run_s.tolist()) == ([8], [700])
+    assert found.cleaning.rules == (("left out: an earlier line of a job that was resized", 1),)
+
+
+def test_a_file_of_two_clusters_is_refused_in_one_line(tmp_path: Path) -> None:
+    clusters = ({"Cluster": "one"}, {"Cluster": "two"})
+    with pytest.raises(BadTrace, match=r"several clusters \(one and two\): ask sacct for --clusters=ONE"):
+        reading(tmp_path, *clusters, columns=f"{HEADER},Cluster")
+    assert len(reading(tmp_path, *clusters[:1], columns=f"{HEADER},Cluster").workload) == 1
+
+
 def test_a_job_larger_than_the_machine_is_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "jobs.txt"
     path.write_text(text({}, {"JobIDRaw": "102", "AllocCPUS": "65"}))

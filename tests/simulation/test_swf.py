@@ -1,6 +1,7 @@
 """The Standard Workload Format, read and written; and what is said of files that are not traces."""
 
 import gzip
+import lzma
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -160,6 +161,8 @@ def test_a_log_whose_lines_are_all_short_is_refused_at_the_first(tmp_path: Path)
         (gzip.compress(JOBS.encode(), mtime=0)[:30] + bytes(40), "the gzip file is broken or cut short"),
         (b"\x00|\xff\x12\n", "expected Standard Workload Format or the output of sacct --parsable2; it starts with"),
         (b"\x1f\x8b", "the gzip file is broken or cut short"),
+        (JOBS.encode("utf-16"), "it is text in UTF-16; only text in UTF-8 can be read, plain or compressed by gzip"),
+        (lzma.compress(JOBS.encode()), "it is an xz archive"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: bytes, what: str) -> None:

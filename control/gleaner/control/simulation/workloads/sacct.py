@@ -58,6 +58,8 @@ _INVALID = "INVALID"
 _MAY_BE_INVALID = ("Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw")
 _TIMES = {"Submit", "Eligible", "Start", "End"}
 _OWNERS = {"User", "Account"}
+_CLUSTER = "Cluster"
+_HOUR_S = 3600.0
 _MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
 """Columns with about as many different values as there are jobs, so that reading the values one by one takes long."""
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -194,15 +196,18 @@ def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
     if missing:
         lacks = f"the header has no column {', '.join(missing)}"
         raise BadTrace(f"{path}, line {line}: {lacks}; {ASK}")
-    return {name: place for name, place in places.items() if name in _PARSERS or name in _TIMES or name in _OWNERS}
+    return {name: place for name, place in places.items() if name in {*_PARSERS, *_TIMES, *_OWNERS, _CLUSTER}}
 
 
 def _put(log: _Log, block: _Block, name: str) -> None:
     if name in _TIMES:
         values = _times(block, name)
-    elif name in _OWNERS:
+    elif name in _OWNERS or name == _CLUSTER:
         codes = log.codes.setdefault(name, {})
         values = np.array([codes.setdefault(text or "unknown", len(codes)) for text in block.columns[name]], np.float64)
+        if name == _CLUSTER and len(codes) > 1:
+            some = " and ".join(sorted(codes)[:2])
+            raise BadTrace(f"{block.path}: it has jobs of several clusters ({some}): ask sacct for --clusters=ONE")
     else:
         parse, expected = _PARSERS[name]
         plain = _plain(block.columns[name]) if name in _MOSTLY_PLAIN else None
@@ -389,6 +394,10 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
     )
     stop_s = log.column("End")
     is_backwards = (stop_s != UNKNOWN) & (start_s != UNKNOWN) & (stop_s < start_s)
+    is_twice = is_backwards & (stop_s + _HOUR_S - start_s == records.run_s)
+    if is_twice.any():
+        rule = ("changed: it ended in the hour that comes twice; ask sacct with TZ=UTC", is_twice)
+        records, is_backwards = replace(records, told=(*records.told, rule)), is_backwards & ~is_twice
     if is_backwards.any():
         rule = ("it ended before it started", int(is_backwards.sum()))
         records = replace(records.only(~is_backwards), passed_over=(*records.passed_over, rule))
@@ -448,7 +457,12 @@ def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Record
     earlier = line[(records.job[line] == records.job[following]) & (is_one_run | is_queued_again)]
     if not len(earlier):
         return records
-    rule = ("an earlier run of a job that was requeued", len(earlier))
+    resized = int((records.ending[earlier] == Ending.RUNNING).sum())
+    rules = {
+        "an earlier run of a job that was requeued": len(earlier) - resized,
+        "an earlier line of a job that was resized": resized,
+    }
     stays = np.ones(len(records), bool)
     stays[earlier] = False
-    return replace(records.only(stays), passed_over=(*records.passed_over, rule))
+    counted = ((rule, count) for rule, count in rules.items() if count)
+    return replace(records.only(stays), passed_over=(*records.passed_over, *counted))

@@ -15,6 +15,15 @@ from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.replay.compiler import compiled
 
 _GZIP = b"\x1f\x8b"
+_OTHERS = {
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+    b"\xfd7zXZ": "an xz archive",
+    b"BZh": "a bzip2 archive",
+    b"\x28\xb5\x2f\xfd": "a zstd archive",
+    b"PK\x03\x04": "a zip archive",
+}
+"""The first bytes of files that cannot be read, each with the name of their format."""
 _GZIP_BITS = 31
 """The code by which zlib reads the gzip format."""
 _SMALL_BYTES = 512
@@ -42,7 +51,11 @@ def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
     """
     with _failures(path), path.open("rb") as raw:
         first, whole_mib = 1, -(-os.fstat(raw.fileno()).st_size // _MIB)
-        with gzip.open(raw) if raw.peek(len(_GZIP)).startswith(_GZIP) else raw as file:
+        beginning = raw.peek(max(map(len, _OTHERS)))
+        for magic, name in _OTHERS.items():
+            if beginning.startswith(magic):
+                raise BadTrace(f"{path}: it is {name}; only text in UTF-8 can be read, plain or compressed by gzip")
+        with gzip.open(raw) if beginning.startswith(_GZIP) else raw as file:
             while lines := file.readlines(_BLOCK_BYTES):
                 if first == 1:
                     lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # as programs of Windows put it
