@@ -95,16 +95,18 @@ def test_the_next_address_is_asked_when_one_does_not_answer(
     assert len(answered) == 1
 
 
-def test_a_submission_goes_to_the_next_address_only_if_it_cannot_have_arrived(token: Path) -> None:
+def test_what_changes_something_goes_to_the_next_address_if_it_has_a_key_or_cannot_have_arrived(token: Path) -> None:
     good = (201, json.dumps({"campaign": None, "jobs": [7]}))
     job = JobSpec(name="pi", image="pi")
     with server(repeat(None)) as (breaks_off, _), server(repeat(good)) as (url, arrived):
         with Client(url=[Restarting().url, url]) as control:
             assert control.submit(job).jobs == (7,)
         with Client(url=[breaks_off, url]) as control, pytest.raises(ClientError) as raised:
-            control.submit(job)
+            control.hold(7)
+        assert len(arrived) == 1
+        with Client(url=[breaks_off, url]) as control:
+            assert control.submit(job).jobs == (7,)
     assert raised.value.is_away
-    assert len(arrived) == 1
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -46,7 +46,7 @@ def _put(connection: Connection, file: FileToSend, part: bytes, *, at: int, grou
     """Send a part, again if the answer is lost. Return the size of what is there."""
     params = {"at": at, "size_bytes": file.size_bytes, **({} if group is None else {"group": group})}
     uploaded = yield from connection.ask(
-        "PUT", f"/v1/uploads/{file.kind}/{file.content}", Uploaded, is_read=True, params=params,
+        "PUT", f"/v1/uploads/{file.kind}/{file.content}", Uploaded, is_repeatable=True, params=params,
         content=part, headers={"Content-Type": "application/octet-stream"},
     )  # fmt: skip
     return uploaded.size_bytes

@@ -106,7 +106,10 @@ def tune(
     json: Json = None,
     report: Report = None,
 ) -> Answer:
-    """Compare agents of several lengths with none: what they win, and how much longer regular jobs wait."""
+    """Compare agents of several lengths with none.
+
+    It prints what they win, and how much longer regular jobs wait.
+    """
     check_places(json, report, sources=(trace, scenario))
     limit, is_share = read("--wait-limit", share_or_time, wait_limit)
     lengths_s = read("--lengths", times, lengths)

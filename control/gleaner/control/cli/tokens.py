@@ -66,7 +66,7 @@ def list_tokens(
     everything: Annotated[bool, typer.Option("--all", help="Include tokens that have ended.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """List people's tokens and signed-in browsers; a user sees only their own. Secrets are never shown again."""
+    """List tokens and signed-in browsers; a user sees only their own."""
     with connect() as control:
         found = control.tokens(everything=everything)
     return Answer(found if as_json else (_table(found),), as_json)
@@ -77,7 +77,7 @@ def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="Tokens, as `glean token list` shows them.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """End tokens, or sign browsers out: within seconds they are no longer accepted."""
+    """End tokens, or sign browsers out, within seconds."""
     wanted = [_id(each) for each in ids]
     with connect() as control:
         ended = tuple(control.revoke_token(each) for each in wanted)
