@@ -20,6 +20,7 @@ from tests.recorded import recording
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
+from gleaner.agent.checkpoints.storage_root import storage_number
 
 KEY = "jobs/7/attempt-3/checkpoint-1"
 
@@ -111,6 +112,19 @@ def test_a_full_disk_is_told_in_one_clear_line_and_publishes_nothing(small: Path
     assert storage.keys("") == ["jobs/1/first"]
     assert b"".join(storage.open("jobs/1/first", kept).read("memory.tar")) == b"memory"
     publish(storage)  # the draft's room is free again
+
+
+def test_two_that_set_up_a_new_storage_at_once_have_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(50):
+            root, begin = tmp_path / str(number), threading.Barrier(4)
+
+            def set_up(root: Path = root, begin: threading.Barrier = begin) -> str:
+                begin.wait()
+                FolderStorage(root).prepare()
+                return storage_number(root).id
+
+            assert len({one.result() for one in [pool.submit(set_up) for _ in range(4)]}) == 1
 
 
 def test_a_disk_that_is_full_at_the_manifest_publishes_nothing(small: Path) -> None:

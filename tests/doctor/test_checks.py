@@ -226,6 +226,7 @@ OF_NODE: tuple[tuple[str, str, Plant], ...] = (
     ("work folder", "fault", mode("handshakes", 0o755)),
     ("work folder", "fault", answer(agent_logs="/none")),
     ("disks", "fault", agent(disk_reserve_mib=10**9)),
+    ("disks", "fault", text("docker info", "/var", "/proc")),
     ("Slurm's programs", "fault", text("scontrol show job", '{"jobs"', "error")),
     ("Slurm's programs", "fault", fails("scontrol show config", "error: Invalid credential")),
     ("Epilog", "fault", mode("usr/local/libexec/gleaner/epilog.sh", 0o644)),

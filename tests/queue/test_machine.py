@@ -73,9 +73,7 @@ class Copy:
 class Agents(RuleBasedStateMachine):
     """Agents that work for the queue, persons who interfere, and what must always hold."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        super().__init__()
+    engine: Engine
 
     @initialize()
     def begin(self) -> None:

@@ -45,7 +45,7 @@ def write_core(folder: Path, more: int) -> None:
 
 def run(folder: Path, **environment: str) -> str:
     environment = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(folder)} | environment
-    command = [sys.executable, str(folder / "program.py")]
+    command = [sys.executable, "-B", str(folder / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
     return done.stdout.strip()
 

@@ -55,7 +55,7 @@ class FolderStorage:
         self._workers = Workers()
 
     def prepare(self) -> None:
-        """Set the folder up, once in its life. A second call changes nothing.
+        """Set the folder up, once in its life. A second call changes nothing, also at the same time.
 
         This is for an admin's command, not for every start: if the shared file system is missing, it turns the empty
         mount point into a storage folder.
@@ -66,7 +66,12 @@ class FolderStorage:
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
             self._root.chmod(0o700)
             if not (self._root / STORAGE_ID).exists():
-                atomic.write(self._root / STORAGE_ID, f"{secrets.token_hex(16)}\n".encode())
+                number = secrets.token_hex(16)
+                own = self._root / f"{STORAGE_ID}-{number}"
+                atomic.write(own, f"{number}\n".encode())
+                with suppress(FileExistsError):  # two runs of one user may begin at once: the first number stays
+                    os.link(own, self._root / STORAGE_ID)
+                own.unlink()
             for folder in (self._root, self._root.parent):
                 with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
                     os.fsync(file)

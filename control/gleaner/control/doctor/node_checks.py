@@ -1,6 +1,5 @@
 """Checks of what a compute node needs to run, save and restore jobs."""
 
-import os
 import platform
 import shutil
 from contextlib import suppress
@@ -8,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gleaner.agent import privileged as privileged_package
-from gleaner.agent.common.quantities import size
 from gleaner.agent.node.compatibility import version
+from gleaner.agent.node.disk_usage import room
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, parse_kill_wait_s
 from gleaner.agent.system import untrusted
@@ -88,7 +87,7 @@ def docker(look: Look) -> Finding:
     # Where agents can use the node helper instead, a Docker that does not work is a warning.
     judge = fault if kind == "docker" or _helper_trouble(look) else warning
     try:
-        info: dict[str, Any] = untrusted.json_of(look.printed("docker", "info", "--format", "{{json .}}"))
+        info = _docker_info(look)
     except Unread as error:
         if error.is_missing and judge is warning:
             return not_checked("there is no Docker here: agents use the node helper")
@@ -105,6 +104,12 @@ def docker(look: Look) -> Finding:
         (info.get("ExperimentalBuild") is not True, judge, f"{name} is not experimental", f"{_INSTALL}, {other}"),
         (is_refused, judge, f"{account} cannot open Docker's socket", f"usermod -aG docker {account}, {other}"),
     )
+
+
+def _docker_info(look: Look) -> dict[str, Any]:
+    """Return what Docker tells about itself. Raises `Unread`."""
+    command = ("docker", "info", "--format", "{{json .}}")
+    return look.once("docker info", lambda: untrusted.json_of(look.printed(*command)))
 
 
 def _helper_trouble(look: Look) -> str:
@@ -193,11 +198,13 @@ def disks(look: Look) -> Finding:
     """The room where jobs' folders, images and containers go; agents look at the same before they begin a job."""
     agent, seen = look.agent, list[str]()
     places = {str(agent.work): agent.disk_reserve_mib, look.privileged.bundles: agent.disk_reserve_mib}
+    if agent.runtime != "criu":
+        with suppress(Unread):
+            places[str(_docker_info(look).get("DockerRootDir"))] = agent.disk_reserve_mib
     places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - root's programs and images on their way in need some
     for path, least_mib in places.items():
-        with suppress(FileNotFoundError):
-            room = os.statvfs(path)
-            seen.append(f"{size(room.f_bavail * room.f_frsize)} are free in {path}")
-            if room.f_bavail * room.f_frsize < least_mib * _MIB:
+        if (free := room([path])) is not None:
+            seen.append(str(free))
+            if free.is_short(least_mib * _MIB):
                 return fault(seen[-1], f"{least_mib} MiB must be: remove files there, or lower disk_reserve_mib")
     return ok("; ".join(seen))
