@@ -74,6 +74,7 @@ class Agents(RuleBasedStateMachine):
     """Agents that work for the queue, persons who interfere, and what must always hold."""
 
     engine: Engine
+    runs = 100
 
     @initialize()
     def begin(self) -> None:
@@ -384,6 +385,8 @@ class Interleavings(Agents):
 class Restores(Agents):
     """Agents whose queue is replaced, again and again, by a copy of a while before."""
 
+    runs = 40
+
     def back_up(self) -> Copy:
         with self.engine.connect() as db:
             rows = {
@@ -472,7 +475,7 @@ def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine:
     run_state_machine_as_test(
         type("Here", (machine,), {"engine": queue_engine}),
         settings=settings(
-            max_examples=examples(100),
+            max_examples=examples(machine.runs),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]

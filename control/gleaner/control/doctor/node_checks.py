@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from gleaner.agent import privileged as privileged_package
 from gleaner.agent.node.compatibility import version
-from gleaner.agent.node.disk_usage import room
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, parse_kill_wait_s
 from gleaner.agent.system import untrusted
@@ -196,6 +195,8 @@ def work_folder(look: Look) -> Finding:
 @check("disks", (NODE,))
 def disks(look: Look) -> Finding:
     """The room where jobs' folders, images and containers go; agents look at the same before they begin a job."""
+    from gleaner.agent.node.disk_usage import room  # a login node lacks what it needs
+
     agent, seen = look.agent, list[str]()
     places = {str(agent.work): agent.disk_reserve_mib, look.privileged.bundles: agent.disk_reserve_mib}
     if agent.runtime != "criu":

@@ -313,7 +313,8 @@ def entitlements(look: Look) -> Finding:
          f"sacctmgr add user {account} Account=gleaner AdminLevel=Administrator; or modify it so"),
         (is_used and "lua" not in conf.get("JobSubmitPlugins", "").lower().split(","), judge,
          "slurm.conf has no JobSubmitPlugins=lua: no job is held for entitlements", _RESTART),
-        (is_used and not has_script, judge, f"{script} does not load ours", "dofile(...), call it last, and touch the file"),
+        (is_used and not has_script, judge, f"{script} does not load ours",
+         "dofile(...), call it last, and touch the file"),
         (is_used and states.get(_TIMER, "active") != "active", judge, f"{_TIMER}, which releases held jobs when"
          f" control is away, is {states.get(_TIMER)}", f"systemctl enable --now {_TIMER}"),
     )  # fmt: skip
