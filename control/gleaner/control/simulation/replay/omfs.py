@@ -29,40 +29,10 @@ from gleaner.control.simulation.model import Counts, Machine, Schedule, Seconds,
 from gleaner.control.simulation.replay import agent_starts as low
 from gleaner.control.simulation.replay import loop
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, layer_of, stretches
-from gleaner.control.simulation.replay.compiler import compiled, inner, making
+from gleaner.control.simulation.replay.compiler import inner, making, part
+from gleaner.control.simulation.replay.compiler import loop as looped
 from gleaner.control.simulation.replay.omfs_state import (
-    CLAIMS,
-    CLASS,
-    COST,
-    END,
-    ENTITLED,
-    IDLE,
-    JOB,
-    LEAST_CLAIM,
-    LENT,
-    MISSING,
-    OWNER,
-    PROMISED,
-    QUEUE,
-    RESTORING,
-    ROWS,
-    RUN_CLASS,
-    RUN_OWNER,
-    RUN_PRIORITY,
-    RUN_UNITS,
-    RUNNING,
-    SAVED_FROM,
-    SAVES,
-    SAVING,
-    SINCE,
-    START,
-    SUBMIT,
     TAKEN,
-    UNITS,
-    UNTIL,
-    USED,
-    USED_FIXED,
-    WAITING,
     State,
     at_first,
     begin,
@@ -83,7 +53,7 @@ is_claim, would_exceed = inner(omfs.is_claim), inner(omfs.would_exceed)
 # Imported by name: a compiled function cannot look into a Python module.
 release_agents, decide_agents, held_by_agents = low.release, low.decide, low.held
 
-Asked, Owners, Running, Rules = omfs.Asked, omfs.Owners, omfs.Running, omfs.Rules
+Asked, Running = omfs.Asked, omfs.Running
 _START = omfs.START
 _VACATE = omfs.VACATE
 _WAIT = omfs.WAIT
@@ -113,29 +83,30 @@ def run(
     settings = scheduler.omfs
     state = at_first(workload, machine, settings, entitled_units(workload, machine, settings))
     if keep_waiting:
-        state.job_s[SUBMIT] = math.nan
+        state.jobs["submit_s"] = math.nan
     _check(workload, state, settings)
     layer, finite = layer_of(agents, machine)
 
     def larger(full: State) -> State:
-        if until_s is None and full.n[ROWS] > _STRETCHES * (len(workload) + 100):
+        if until_s is None and full.counts["stretches"][0] > _STRETCHES * (len(workload) + 100):
             raise BadScenario(
                 "scheduler.omfs: jobs vacate each other without end, before they have restored; "
                 "raise `quantum_s`, leave `literal` out, or set an end of the replay"
             )
-        return full._replace(rows=np.concatenate([full.rows, np.empty_like(full.rows)]))
+        table: Any = full.stretches
+        return full._replace(stretches=np.concatenate([table, np.empty_like(table)]))
 
     rules = loop.rules_of(scheduler, until_s, keep_waiting)
-    state, layer, stop_s = loop.run_loop(_run_omfs, state, state.job_s[SUBMIT], rules, layer, finite, larger)
+    state, layer, stop_s = loop.run_loop(_run_omfs, state, state.jobs["submit_s"], rules, layer, finite, larger)
     return Schedule(
-        workload=replace(workload, submit_s=state.job_s[SUBMIT].copy()) if keep_waiting else workload,
+        workload=replace(workload, submit_s=state.jobs["submit_s"].copy()) if keep_waiting else workload,
         machine=machine,
         scheduler=scheduler.kind.value,
-        start_s=state.job_s[START].copy(),
-        end_s=state.job_s[END].copy(),
+        start_s=state.jobs["start_s"].copy(),
+        end_s=state.jobs["end_s"].copy(),
         jobs=stretches_of(state),
         agents=stretches(layer, stop_s),
-        saves=int(state.n[SAVES]),
+        saves=int(state.counts["saves"][0]),
         agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )
 
@@ -148,12 +119,12 @@ def entitled_units(workload: Workload, machine: Machine, settings: EntitlementSe
 
 
 def _check(workload: Workload, state: State, settings: EntitlementSettings) -> None:
-    entitled = state.owner[ENTITLED, state.job[OWNER]]
-    classes, units = state.job[CLASS], state.job[UNITS]
+    entitled = state.owners.entitled[state.jobs["owner"]]
+    classes, units = state.jobs["job_class"], state.jobs["units"]
     if all(map(omfs.would_exceed, units, classes, repeat(0), entitled, repeat(settings.literal))):
         raise BadScenario(
             f"scheduler.omfs: no job of {workload.name} may ever start: all are non-preemptible and too large for "
-            f"their group's entitlement (job {workload.job[0]} asks for {state.job[UNITS, 0]} units, its group has "
+            f"their group's entitlement (job {workload.job[0]} asks for {units[0]} units, its group has "
             f"{entitled[0]}); set `percent`, or let jobs be preempted"
         )
 
@@ -161,13 +132,13 @@ def _check(workload: Workload, state: State, settings: EntitlementSettings) -> N
 @inner
 def _is_needed(state: State, clock: Any, layer: AgentLog) -> bool:
     """Return True if a decision is due, or if jobs wait for agents."""
-    if min(clock.decide_s, clock.wake_s) < np.inf or state.n[CLAIMS] > 0:
+    if min(clock.decide_s, clock.wake_s) < np.inf or state.counts[0].claims > 0:
         return True
     is_waiting = held_by_agents(layer) > 0 and not layer.rules[0].preemption
     return is_waiting and _is_any_due(state)
 
 
-@inner
+@part
 def _free(state: State, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     now_s = float(clock.now_s)
     is_news = end_due(state, now_s)
@@ -179,18 +150,18 @@ def _free(state: State, clock: Any, layer: AgentLog | None, finite: Finite | Non
     if clock.wake_s <= now_s:  # a job has run for a quantum, for which a claim waits
         clock.wake_s = np.inf
         is_news = True
-    clock.waiting = state.n[WAITING]
+    clock.waiting = state.counts[0].waiting
     return is_news
 
 
-@inner
+@part
 def _enter(state: State, clock: Any, job: int, layer: AgentLog | None) -> bool:
-    state.queue[QUEUE, state.n[WAITING]] = job
-    state.n[WAITING] += 1
+    state.queue[state.counts[0].waiting] = job
+    state.counts[0].waiting += 1
     return True
 
 
-@making
+@part
 def _decide(state: State, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
     now_s = float(clock.now_s)
     is_claim_waiting = _walk(_Decision(state, now_s, layer), state.rules.literal)
@@ -199,16 +170,16 @@ def _decide(state: State, clock: Any, layer: AgentLog | None, finite: Finite | N
         clock.wake_s = _next_quantum_s(state, state.rules.quantum_s, now_s)
     if layer is not None:
         _send_agents(state, layer, finite, now_s, is_claim_waiting)
-    clock.waiting = state.n[WAITING]
+    clock.waiting = state.counts[0].waiting
 
 
 @inner
 def _is_any_due(state: State) -> bool:
     """Return True if a job waits that may ever start."""
-    for place in range(state.n[WAITING]):
-        job = state.queue[QUEUE, place]
-        entitled = state.owner[ENTITLED, state.job[OWNER, job]]
-        if not would_exceed(state.job[UNITS, job], state.job[CLASS, job], 0, entitled, state.rules.literal):
+    for place in range(state.counts[0].waiting):
+        job = state.queue[place]
+        entitled = int(state.owners.entitled[state.jobs[job].owner])
+        if not would_exceed(state.jobs[job].units, state.jobs[job].job_class, 0, entitled, state.rules.literal):
             return True
     return False
 
@@ -219,23 +190,23 @@ def _send_agents(state: State, layer: Any, finite: Finite | None, now_s: float, 
 
     No agent starts where only agents run and a job waits for them: agents would follow each other for ever.
     """
-    n = state.n
-    is_alone = n[RUNNING] + n[SAVING] == 0 and not layer.rules[0].preemption
-    free = n[IDLE]
+    n = state.counts[0]
+    is_alone = n.running + n.saving == 0 and not layer.rules[0].preemption
+    free = n.idle
     if is_claim_waiting or (is_alone and _is_any_due(state)):
         free = 0
     taken, _end_s = decide_agents(layer, finite, now_s, free, _owed(state), np.inf, free)
-    n[IDLE] -= taken
+    n.idle -= taken
 
 
 @inner
 def _coming(state: State) -> int:
     """Return the units of jobs that are being saved, without those promised to claims."""
     coming = _owed(state)
-    for at in range(state.n[SAVING]):
-        coming += state.job[UNITS, state.save[JOB, at]]
-    for at in range(state.n[CLAIMS]):
-        coming -= state.claim[MISSING, at]
+    for at in range(state.counts[0].saving):
+        coming += state.jobs[state.saving[at].job].units
+    for at in range(state.counts[0].claims):
+        coming -= state.claims[at].missing
     return coming
 
 
@@ -243,27 +214,27 @@ def _coming(state: State) -> int:
 def _owed(state: State) -> int:
     """Return the units that agents hold and owe to claims."""
     owed = 0
-    for at in range(state.n[CLAIMS]):
-        owed += state.claim[LENT, at]
+    for at in range(state.counts[0].claims):
+        owed += state.claims[at].lent
     return owed
 
 
 @inner
 def _next_end_s(state: State) -> float:
     soonest_s = np.inf
-    for at in range(state.n[RUNNING]):
-        soonest_s = min(soonest_s, state.run_s[UNTIL, at])
-    for at in range(state.n[SAVING]):
-        soonest_s = min(soonest_s, state.save_s[UNTIL, at])
+    for at in range(state.counts[0].running):
+        soonest_s = min(soonest_s, state.running.until_s[at])
+    for at in range(state.counts[0].saving):
+        soonest_s = min(soonest_s, state.saving[at].until_s)
     return soonest_s
 
 
 @inner
 def _next_quantum_s(state: State, quantum_s: float, now_s: float) -> float:
     soonest_s = np.inf
-    for at in range(state.n[RUNNING]):
-        if state.run_s[SINCE, at] + quantum_s > now_s:
-            soonest_s = min(soonest_s, state.run_s[SINCE, at] + quantum_s)
+    for at in range(state.counts[0].running):
+        if state.running.since_s[at] + quantum_s > now_s:
+            soonest_s = min(soonest_s, state.running.since_s[at] + quantum_s)
     return soonest_s
 
 
@@ -275,38 +246,39 @@ class _Decision(NamedTuple):
     layer: Any
 
 
-@inner
+@part
 def _places(decision: _Decision) -> int:
     """Begin a walk over the queue: put the jobs that wait again into it, and return its length."""
     wait_again(decision.state)
-    decision.state.n[LEAST_CLAIM] = _NOBODY
-    return int(decision.state.n[WAITING])
+    decision.state.counts[0].least_claim = _NOBODY
+    return int(decision.state.counts[0].waiting)
 
 
-@inner
+@part
 def _take_claim(decision: _Decision, place: int) -> int:
     """Ask for the job at this place if it is a claim. A claim as large as one that must wait must wait too."""
-    n, job, owner = decision.state.n, decision.state.job, decision.state.owner
-    at = decision.state.queue[QUEUE, place]
-    units, whose = job[UNITS, at], job[OWNER, at]
-    if units >= n[LEAST_CLAIM] or not is_claim(units, owner[USED, whose], owner[ENTITLED, whose]):
+    state = decision.state
+    n, job, owners = state.counts[0], state.jobs[state.queue[place]], state.owners
+    units, used, entitled = job.units, int(owners.used[job.owner]), int(owners.entitled[job.owner])
+    if units >= n.least_claim or not is_claim(units, used, entitled):
         return omfs.REFUSE
     answer = _try(decision, place, decision.layer)
     if answer == _WAIT:
-        n[LEAST_CLAIM] = units
+        n.least_claim = units
     elif answer == _VACATE:
-        n[LEAST_CLAIM] = _NOBODY
+        n.least_claim = _NOBODY
     return answer
 
 
-@inner
+@part
 def _take_others(decision: _Decision) -> None:
     """Ask for every job that would not be refused for its size alone; by the listing for every job."""
     state = decision.state
+    idle = _there(state, decision.layer)[0]
     for place in range(_places(decision)):
-        units = state.job[UNITS, state.queue[QUEUE, place]]
-        if state.rules.literal or units <= _there(state, decision.layer)[0]:
+        if state.rules.literal or state.jobs[state.queue[place]].units <= idle:
             _try(decision, place, decision.layer)
+            idle = _there(state, decision.layer)[0]
 
 
 @inner
@@ -315,7 +287,7 @@ def _there(state: State, layer: Any) -> tuple[int, int]:
 
     The units of agents that can be vacated count as idle.
     """
-    idle, coming = int(state.n[IDLE]), int(_coming(state))
+    idle, coming = int(state.counts[0].idle), int(_coming(state))
     if layer is not None and layer.rules[0].preemption:
         units, agents = int(layer.rules[0].units), layer.state[0]
         unpromised = int(agents.leaving) * units - int(_owed(state))  # negative: further agents have to leave as well
@@ -331,31 +303,30 @@ def _try(decision: _Decision, place: int, layer: Any) -> int:
     `layer` is the decision's own, once more: the compiler leaves out code for agents only if a parameter is None.
     """
     state, now_s, _layer = decision
-    n = state.n
-    job = state.queue[QUEUE, place]
-    units = state.job[UNITS, job]
+    n = state.counts[0]
+    job = state.queue[place]
+    units = state.jobs[job].units
     idle, coming = _there(state, layer)
-    there = slice(0, n[RUNNING])
-    running = Running(
-        state.run[RUN_UNITS, there],
-        state.run[RUN_UNITS, there],
-        state.run[RUN_OWNER, there],
-        state.run[RUN_CLASS, there],
-        state.run[RUN_PRIORITY, there],
-        state.run_s[SINCE, there],
-        state.run_s[COST, there],
+    there, running = slice(0, n.running), state.running
+    choice = Running(
+        running.units[there],
+        running.units[there],
+        running.owner[there],
+        running.job_class[there],
+        running.priority[there],
+        running.since_s[there],
+        running.cost_s[there],
     )
-    owners = Owners(state.owner[USED], state.owner[USED_FIXED], state.owner[PROMISED], state.owner[ENTITLED])
-    asked = Asked(units, state.job[OWNER, job], state.job[CLASS, job])
-    answer, many = decide(asked, running, owners, idle, coming, now_s, state.rules, state.victims)
-    if answer == _START and units <= n[IDLE]:
-        n[IDLE] -= units
+    asked = Asked(units, state.jobs[job].owner, state.jobs[job].job_class)
+    answer, many = decide(asked, choice, state.owners, idle, coming, now_s, state.rules, state.victims)
+    if answer == _START and units <= n.idle:
+        n.idle -= units
         hold(state, job, units)
         begin(state, job, now_s)
     elif answer in (_START, _VACATE):  # _START: on agents' nodes, once the agents are saved
-        grant(state, job, state.victims[:many], idle - n[IDLE], now_s, state.rules.literal)
+        grant(state, job, state.victims[:many], idle - n.idle, now_s, state.rules.literal)
     if answer in (_START, _VACATE):
-        state.queue[QUEUE, place] = TAKEN
+        state.queue[place] = TAKEN
     return answer
 
 
@@ -366,21 +337,21 @@ _walk = inner(omfs.walk_of(_places, _take_claim, _take_others))
 def _stop(state: State, stop_s: float) -> None:
     """Stop the replay. What ends at that instant has ended; what goes on has a stretch up to then and no end."""
     end_due(state, stop_s)
-    for at in range(state.n[RUNNING]):
-        since_s = state.run_s[SINCE, at]
-        restore_s = min(state.run_s[RESTORING, at], stop_s - since_s)
-        record(state, state.run[JOB, at], since_s, stop_s, restore_s, 0.0, 0.0)
-    for at in range(state.n[SAVING]):
-        since_s, save_s = state.save_s[SINCE, at], stop_s - state.save_s[SAVED_FROM, at]
-        record(state, state.save[JOB, at], since_s, stop_s, state.save_s[RESTORING, at], save_s, 0.0)
+    for at in range(state.counts[0].running):
+        since_s = state.running.since_s[at]
+        restore_s = min(state.running.restoring_s[at], stop_s - since_s)
+        record(state, state.running.job[at], since_s, stop_s, restore_s, 0.0, 0.0)
+    for at in range(state.counts[0].saving):
+        since_s, save_s = state.saving[at].since_s, stop_s - state.saving[at].saved_from_s
+        record(state, state.saving[at].job, since_s, stop_s, state.saving[at].restoring_s, save_s, 0.0)
 
 
-_loop = making(
+_loop = part(
     loop.loop_of(loop.Discipline[State](has_room, _next_end_s, _is_needed, _free, _enter, _decide, loop.never, _stop))
 )
 
 
-@compiled
+@looped
 def _run_omfs(  # noqa: PLR0917 - numba takes no keywords
     book: State,
     submit_s: Seconds,
