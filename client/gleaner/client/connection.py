@@ -2,8 +2,8 @@
 
 Reads are repeated when the answer is lost, and so is a submission, which carries a key by which control knows it again.
 Another write that may have arrived is never repeated. A request that cannot have arrived, since there was no
-connection, is repeated for some seconds: perhaps control is being restarted.
-With several addresses, the next one is tried at once.
+connection, is repeated for some seconds: perhaps control is being restarted. With several addresses, the next one is
+tried at once.
 """
 
 import socket
@@ -81,12 +81,15 @@ class Connection:
             raise ClientError(f"{self.urls[0]} {line}") from error
 
     def write(
-        self, method: str, path: str, shape: type[T], body: BaseModel | str | None = None, **call: Any
+        self, method: str, path: str, shape: type[T], body: BaseModel | str | None = None, *, key: str = "", **call: Any
     ) -> Steps[T]:
-        """Return control's answer to a request that changes something. It is never repeated if it may have arrived."""
+        """Return control's answer to a request that changes something.
+
+        It is repeated although it may have arrived only with a key, by which control knows it again.
+        """
         content = body.model_dump_json() if isinstance(body, BaseModel) else body
-        headers = {"Content-Type": "application/json"}
-        return self.ask(method, path, shape, content=content, headers=headers, **call)
+        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        return self.ask(method, path, shape, is_repeatable=bool(key), content=content, headers=headers, **call)
 
     def download(self, path: str, **call: Any) -> Steps[None]:
         """Have the body of the answer written to the file `into`. After its first part, nothing is repeated."""
@@ -128,8 +131,9 @@ class Connection:
                 is_refused = failure.kind is ErrorKind.NOT_CONNECTED
                 pause_s = next(after_refusal if is_refused else after_loss, None)
                 most_s = min(REFUSED_S if is_refused else CONNECT_S, self._connect_s)
-                is_over = pause_s is None or time.monotonic() + pause_s - began_s > most_s
-                if pause_s is None or is_over or failure.kind is ErrorKind.TIMED_OUT:
+                if pause_s is None or failure.kind is ErrorKind.TIMED_OUT:
+                    raise failure
+                if time.monotonic() + pause_s - began_s > most_s:
                     raise failure
                 yield Sleep(pause_s)
         finally:

@@ -65,9 +65,7 @@ class Verbs:
         """Submit one job, or with `indices` a campaign of one job an index. Only an admin names a group."""
         each = None if indices is None else tuple(indices)
         wanted = checked(Submission, job=job, indices=each, group=group, hold=hold)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
-        body = wanted.model_dump_json()
-        return self._connection.ask("POST", "/v1/jobs", Submitted, is_repeatable=True, content=body, headers=headers)
+        return self._write("POST", "/v1/jobs", Submitted, wanted, key=str(uuid4()))
 
     @Verb
     def jobs(
