@@ -13,7 +13,7 @@ from gleaner.control.cli import render
 from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
 from gleaner.control.input_errors import one_line
-from gleaner.control.simulation.settings import DecideAt, SchedulerKind
+from gleaner.control.simulation.settings import SchedulerKind
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.scenario import Option
@@ -183,10 +183,6 @@ Until: TypeAlias = Annotated[
 KeepWaiting: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
 ]
-DecideAtOption: TypeAlias = Annotated[
-    DecideAt | None,
-    typer.Option(help="One decision for all ends of an instant, or one for each, as pyss has it.  [default: instant]"),
-]
 Window: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission."),
@@ -202,7 +198,6 @@ _KEYS = {
     "cores": "machine.cores",
     "allocation": "machine.allocation",
     "scheduler": "scheduler.kind",
-    "decide_at": "scheduler.decide_at",
     "save": "agents.save.constant_s",
     "restore": "agents.restore.constant_s",
     "margin": "agents.margin_s",

@@ -27,15 +27,6 @@ class SchedulerKind(StrEnum):
     """Optimized Memoryless Fair-Share: entitlements, taken back by saving others' jobs."""
 
 
-class DecideAt(StrEnum):
-    """The decisions of an instant at which several jobs end."""
-
-    INSTANT = "instant"
-    """One decision, which knows all ends and all submissions of the instant."""
-    EACH_END = "each-end"
-    """One decision for each end, as in the simulator pyss, whose answers are published."""
-
-
 class Backfill(StrEnum):
     """The behaviour of a walk along the priority list at the first job that does not fit."""
 
@@ -145,7 +136,6 @@ class SchedulerSettings(_Table):
     kind: SchedulerKind = SchedulerKind.EASY
     decide_every_s: float = Field(default=0, ge=0)
     """The interval of decisions, which are taken at its multiples; 0: whenever a job comes or ends."""
-    decide_at: DecideAt = DecideAt.INSTANT
     priority: PrioritySettings = PrioritySettings()
     sfs: ShareSettings = ShareSettings()
     omfs: EntitlementSettings = EntitlementSettings()

@@ -8,7 +8,7 @@ import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario, BadTrace, raise_if_interrupted
 from gleaner.control.simulation.model import Allocation, Machine, Schedule, Workload
-from gleaner.control.simulation.settings import AgentSettings, DecideAt, Migration, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, Migration, SchedulerKind, SchedulerSettings
 
 
 class _Run(Protocol):
@@ -47,7 +47,6 @@ def replay(
         raise BadScenario(f"keep_waiting is {keep_waiting}: as many jobs cannot wait; 0 or more can")
     if until_s is not None and not until_s > 0:
         raise BadScenario(f"until_s is {until_s:g}: the replay would stop before it begins; it must be more than 0")
-    _check_decisions(machine, scheduler, agents)
     run = _loop(machine, scheduler)
     try:
         schedule = run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
@@ -57,30 +56,11 @@ def replay(
     return replace(schedule, until_s=until_s)
 
 
-def _check_decisions(machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
-    if scheduler.decide_at is DecideAt.INSTANT:
-        return
-    obstacles = (
-        (scheduler.kind not in {SchedulerKind.FCFS, SchedulerKind.EASY}, f"scheduler {scheduler.kind.value}"),
-        (not _is_counted(machine, scheduler), "machines whose nodes matter"),
-        (agents is not None, "agents"),
-        (scheduler.decide_every_s > 0, "decide_every_s"),
-    )
-    for is_there, what in obstacles:
-        if is_there:
-            raise BadScenario(
-                f"decide_at each-end does not go with {what}: it repeats what other simulators did with fcfs and easy"
-            )
-
-
-def _is_counted(machine: Machine, scheduler: SchedulerSettings) -> bool:
-    return machine.is_counted and scheduler.migration.kind is Migration.NONE
-
-
 def _loop(machine: Machine, scheduler: SchedulerSettings) -> _Run:
     """Return the loop for this machine. The loop is imported only now: what a command does not use is not compiled."""
     counting = "omfs" if scheduler.kind is SchedulerKind.OMFS else "queueing"
-    name = counting if _is_counted(machine, scheduler) else "nodes"
+    is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
+    name = counting if is_counted else "nodes"
     return cast("_Run", import_module(f"gleaner.control.simulation.replay.{name}").run)
 
 

@@ -35,10 +35,9 @@ CLOCK = np.dtype(
         ("agents_s", "f8"),  # when the agents have something to do
         ("arrived", "i8"),  # how many jobs were submitted, which is the number of the next job
         ("waiting", "i8"),  # how many jobs wait
-        ("has_more", "?"),  # this instant has other ends, which come before what is submitted
     ]
 )
-"""The state of the loop: one record. The discipline keeps `wake_s`, `waiting` and `has_more`."""
+"""The state of the loop: one record. The discipline keeps `wake_s` and `waiting`."""
 
 
 class Rules(NamedTuple):
@@ -98,7 +97,7 @@ def loop_of(discipline: Discipline[Book]) -> Loop[Book]:
                 break
 
             is_news = free(book, clock, layer, finite)
-            while not clock.has_more and _arrival_s(submit_s, clock, rules.keep_waiting) <= now_s:
+            while _arrival_s(submit_s, clock, rules.keep_waiting) <= now_s:
                 job = clock.arrived
                 if rules.keep_waiting > 0:
                     submit_s[job] = now_s

@@ -11,11 +11,10 @@ from gleaner.control.simulation.model import Machine, Schedule, Workload, uninte
 from gleaner.control.simulation.replay.agents import layer_of, stretches
 from gleaner.control.simulation.replay.arrival import by_arrival, run_by_arrival
 from gleaner.control.simulation.replay.conservative import by_promise, run_by_promise
-from gleaner.control.simulation.replay.each_end import each_end, run_each_end
 from gleaner.control.simulation.replay.loop import Book, Loop, rules_of, run_loop
 from gleaner.control.simulation.replay.rank import by_rank, run_by_rank
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, new_ledger
-from gleaner.control.simulation.settings import AgentSettings, DecideAt, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
 
 
 def run(
@@ -32,7 +31,6 @@ def run(
     Raise `BadScenario` for a target of somebody who is not among the workload's users, where nobody has a target, and
     for `decide_every_s` with conservative backfilling, which does not have it.
     """
-    overtaking = scheduler.kind is SchedulerKind.EASY
 
     def replayed(loop: Loop[Book], new_book: Callable[[UnitLedger], Book]) -> Schedule:
         return run_queue(
@@ -46,8 +44,7 @@ def run(
         return replayed(run_by_promise, lambda ledger: by_promise(ledger, from_s))
     if scheduler.kind in {SchedulerKind.PRIORITY, SchedulerKind.SFS}:
         return replayed(run_by_rank, lambda each: by_rank(each, workload, scheduler, is_kept_full=keep_waiting > 0))
-    if scheduler.decide_at is DecideAt.EACH_END:
-        return replayed(run_each_end, lambda ledger: each_end(by_arrival(ledger, overtaking=overtaking)))
+    overtaking = scheduler.kind is SchedulerKind.EASY
     return replayed(run_by_arrival, lambda ledger: by_arrival(ledger, overtaking=overtaking))
 
 
