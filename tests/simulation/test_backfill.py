@@ -52,7 +52,7 @@ def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False, refused: 
                 least_units[level, block] = units[part].min(initial=backfill.GONE)
                 least_limit_s[level, block] = limit_s[part].min(initial=math.inf)
     starts = np.zeros(max(1, len(units)), np.int64)
-    queue = (units, limit_s, least_units, least_limit_s, 0, len(units), refused, True, starts)
+    queue = (units, limit_s, least_units, least_limit_s, 0, len(units), refused, True, starts, None, math.inf, 0)
     found, running, shadow_s, extra = decide(NOW_S, cluster.free, len(by_end), ends_s, ends_units, *queue)
     for block in range(blocks):
         of_it = range(block * backfill.BLOCK, min((block + 1) * backfill.BLOCK, len(units)))

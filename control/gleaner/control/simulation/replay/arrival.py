@@ -89,6 +89,9 @@ def decide(book: ByArrival, clock: Any, layer: AgentLog | None, finite: Finite |
             state.refused,
             book.overtaking,
             ledger.starts,
+            None,
+            np.inf,
+            0,
         )
     owed = 0  # units, to jobs that wait for agents to be saved
     for entry in range(found):

@@ -14,6 +14,7 @@ reservation is moved to the earliest start that there is now, never to a later o
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,17 @@ BLOCK = 32
 """Jobs of a queue that are passed over together, and blocks of them, and blocks of those."""
 LEVELS = 4
 """Of blocks: of 32 jobs, of 1,024, of 32,768 and of a million."""
+
+
+class Shares(NamedTuple):
+    """Simultaneous Fair-Share: the owner of each waiting job, by position, and what owners hold and should have.
+
+    A walk with shares passes over all jobs whose owner holds its target or more.
+    """
+
+    owner: NDArray[np.int32]
+    holds: NDArray[np.int64]
+    targets: NDArray[np.float64]
 
 
 def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba takes no keywords
@@ -41,6 +53,9 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
     refused: int,
     overtaking: bool,
     starts: NDArray[np.int64],
+    shares: Shares | None,
+    shadow_s: float,
+    extra: int,
 ) -> tuple[int, int, float, int]:
     """Write to `starts` the positions of the waiting jobs that start now, in the order in which they were chosen.
 
@@ -52,23 +67,26 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
     Nothing may be expected to end before `now_s`.
 
     `units` and `limit_s`: what the waiting jobs ask for, in the order of the queue, which goes from `first` to before
-    `last`; the first of them is not `GONE`. `refused`: so many from the first on were refused at an earlier decision,
+    `last`. `refused`: so many from the first on were refused at an earlier decision,
     since which nothing was freed: of them only the first is looked at. Without `overtaking` the queue is first
     come, first served.
 
     `least_units` and `least_limit_s`: a row a level, and for each block of it no more than any job of it asks for, so
     that long queues need not be walked. Zeros are always true; the bounds are made sharper where they let too much
     pass.
+
+    `shares`: None lets all jobs start. Otherwise, `holds` is brought up to date. `shadow_s` and `extra`: the promise of
+    an earlier walk over this queue, in which it marked the jobs that it chose as `GONE`; infinite if it made none.
     """
     found = 0
-    shadow_s = math.inf
-    extra = free
-    is_blocked = False
+    is_blocked = shadow_s < math.inf
+    if not is_blocked:
+        extra = free
     position = first
     block_units, block_limit_s, whole_from = GONE, math.inf, first // BLOCK * BLOCK  # before the first all are gone
     none_whole = -2 * BLOCK  # a block before any position
     passed = 0  # the level of the block that was passed over just now
-    is_entered = False  # a block of which nothing was asked yet
+    is_entered = is_blocked  # a block of which nothing was asked yet
     while position < last:
         if is_entered or (is_blocked and position % BLOCK == 0):
             is_entered = False
@@ -103,6 +121,9 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
         asked = units[position]
         if asked != GONE:
             block_units, block_limit_s = min(block_units, asked), min(block_limit_s, limit_s[position])
+        if shares is not None and shares.holds[shares.owner[position]] >= shares.targets[shares.owner[position]]:
+            position += 1
+            continue
         end_s = now_s + limit_s[position]
         if asked > free:
             if not is_blocked and asked != GONE:
@@ -130,6 +151,8 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
         free -= asked
         starts[found] = position
         found += 1
+        if shares is not None:
+            shares.holds[shares.owner[position]] += asked
         low = 0
         high = running
         while low < high:
