@@ -68,11 +68,11 @@ def test_jobs_that_are_made_are_tuned_for_too(source: str, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-def test_jobs_that_share_nodes_are_counted_and_agents_stay_until_their_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_that_share_nodes_are_counted_and_agents_are_preempted(capsys: pytest.CaptureFixture[str]) -> None:
     asked("--nodes", "8", "--cores", "16", "--allocation", "cores")
-    said = capsys.readouterr()
-    assert "of 2,000 jobs are smaller than a node: they were given cores of nodes that they shared" in said.out
-    assert "agents keep their nodes until their end" in said.err
+    said = capsys.readouterr().out
+    assert "of 2,000 jobs are smaller than a node: they were given cores of nodes that they shared" in said
+    assert ", with preemption" in said
 
 
 @pytest.mark.slow
@@ -87,7 +87,6 @@ SHARED = ("--nodes", "8", "--cores", "16", "--allocation", "cores")
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ((*SHARED, "--preemption"), "preemption of agents needs nodes that are alike"),
         ((*SHARED, "--scheduler", "conservative"), "scheduler conservative needs nodes that are alike"),
         (("--processors", "1000000"), "without agents no regular job waits, so give --wait-limit in seconds"),
         (("--wait-limit", "much"), "--wait-limit: expected a time such as"),

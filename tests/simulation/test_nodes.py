@@ -14,7 +14,6 @@ from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
-    AgentQueueSettings,
     AgentSettings,
     Migration,
     SchedulerSettings,
@@ -85,8 +84,7 @@ def test_a_job_may_prefer_a_node_that_has_room_for_all_of_it() -> None:
         (of_nodes(2, 4), scheduler(migration=Migration.COMPACTION), None, "needs allocation cores"),
         (TWO_NODES, scheduler(migration=Migration.PRIORITIES), None, "with different priorities"),
         (TWO_NODES, scheduler(migration=Migration.COMPACTION), None, "no job is checkpointable"),
-        (TWO_NODES, scheduler(), AgentSettings(preemption=True), "preemption of agents needs nodes that are alike"),
-        (TWO_NODES, scheduler(), AgentSettings(queue=AgentQueueSettings(jobs=5, work_s=60)), "queue that ends needs"),
+        (TWO_NODES, scheduler(migration=Migration.COMPACTION), AgentSettings(preemption=True), "go with migration"),
     ],
 )
 def test_what_such_a_machine_cannot_do_is_said_in_one_line(

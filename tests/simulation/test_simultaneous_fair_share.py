@@ -46,12 +46,11 @@ def test_live_control_gives_a_place_to_the_group_whose_job_the_walk_starts_first
         First(job=number, group=group, cpus=1, is_saved=False, priority=priorities[number])
         for number, group in enumerate(GROUPS)
     ]
-    targets = shares.target_cpus(GROUPS)
     order = sorted(range(len(GROUPS)), key=lambda number: firsts[number].order)
     started = chosen(
         [Job(0, 1, 1, 1, GROUPS[number]) for number in order],
         [(Job(0, 1, 1, holds[group], group), 0.0) for group in GROUPS],
-        targets=dict(zip(GROUPS, targets, strict=True)),
+        targets=dict(shares.target_cpus(GROUPS)),
         capacity=len(GROUPS) + sum(holds.values()),
         reservations=0,
         now_s=0,

@@ -120,6 +120,7 @@ def tune(
         from gleaner.control.simulation import run
         from gleaner.control.simulation.metrics.output import cleaning_lines
         from gleaner.control.simulation.scenario import read_scenario
+        from gleaner.control.simulation.settings import Migration
         from gleaner.control.simulation.tuning import answer as answers
         from gleaner.control.simulation.tuning.tune import Sweep, compare, settings_of
         from gleaner.control.simulation.tuning.variants import variation
@@ -131,7 +132,7 @@ def tune(
             ground = run.prepare(asked, draw)
         run.check(asked.scheduler, ground)
         agents, assumed = _agents(asked)
-        preemptions, kept = _preemptions(agents, is_possible=ground.machine.is_counted)
+        preemptions, kept = _preemptions(agents, is_possible=asked.scheduler.migration.kind is Migration.NONE)
         settings = settings_of(agents, sorted(set(lengths_s)), preemptions)
         how = variation(ground.workload, asked.workload.synthetic)
         sweep = Sweep(ground.workload, ground.machine, asked.scheduler, how, settings)
@@ -185,4 +186,4 @@ def _preemptions(agents: "AgentSettings", *, is_possible: bool) -> tuple[tuple[b
         return (agents.preemption,), ()
     if is_possible:
         return (True, False), ()
-    return (False,), ("agents keep their nodes until their end: preemption is simulated for nodes alike only",)
+    return (False,), ("agents keep their nodes until their end: preemption is not simulated with migration",)

@@ -1,11 +1,11 @@
-"""Agents with a finite queue: what each place of each agent does, so that each completion is exact. Compiled.
+"""Agents one by one: what each place of each agent does, so that each completion and each node is exact. Compiled.
 
 Jobs are alike but for the work that is left. Saved jobs go before new jobs, and of each kind the lowest number goes
 first, as live control hands jobs out. A place whose job is complete takes the next job if at least the shortest slice
 is left. An agent without any job ends and frees its node. A node computes while at least one of its places computes.
 
 The order of one instant: jobs are restored or complete; agents begin to save; agents end; free places of the other
-agents take jobs that wait. A slot is a node with an agent, no matter which node of the machine.
+agents take jobs that wait. A slot is a node with an agent. Where nodes are only counted, it does not matter which node.
 """
 
 import math
@@ -87,7 +87,7 @@ def start(layer: AgentLog, finite: Finite, now_s: float, end_s: float, nodes: in
         slots[slot].start_s = now_s
         slots[slot].end_s = end_s
         slots[slot].begin_s = math.inf if finite.groups[group].begin_s == math.inf else now_s
-        slots[slot].is_leaving = False
+        slots[slot].is_leaving = slots[slot].is_wanted = False
         slots[slot].busy = 0
         slots[slot].computing = 0
         slots[slot].computed_s = 0.0
@@ -97,14 +97,14 @@ def start(layer: AgentLog, finite: Finite, now_s: float, end_s: float, nodes: in
 
 @inner
 def vacate(layer: AgentLog, finite: Finite, now_s: float, needed: int) -> None:
-    """Have this many more agents leave; see `agent_starts` for which."""
-    state, slots = layer.state[0], finite.slots
+    """Have this many more agents leave: those of wanted nodes, or where nodes are counted see `agent_starts`."""
+    state, slots, is_chosen = layer.state[0], finite.slots, bool(layer.rules[0].on_nodes)
     places = finite.places.shape[1]
     busy = 0
     last = 0  # the position behind those looked at
     while last < state.last and needed > 0:
         slot = slots[slots[last].order]
-        if not slot.is_leaving:
+        if not slot.is_leaving and (slot.is_wanted or not is_chosen):
             if slot.end_s > now_s + save_seconds(layer, needed * places):
                 break
             slot.is_leaving = True
@@ -117,7 +117,7 @@ def vacate(layer: AgentLog, finite: Finite, now_s: float, needed: int) -> None:
         left = needed
         for at in range(last, state.last):
             slot = int(slots[at].order)
-            if left == 0 or slots[slot].is_leaving:
+            if left == 0 or slots[slot].is_leaving or (is_chosen and not slots[slot].is_wanted):
                 continue
             left -= 1
             if not is_counted:
@@ -209,7 +209,8 @@ def _compute(finite: Finite, slot: int, number: int, now_s: float) -> None:
     """Let one more place compute."""
     place = finite.places[slot, number]
     place.is_restoring = False
-    place.due_s = now_s + finite.jobs[place.job].left_s
+    place.since_s = now_s
+    place.due_s = now_s + finite.jobs[place.job].left_s / finite.slots[slot].speed
     if finite.slots[slot].computing == 0:
         finite.slots[slot].since_s = now_s
     finite.slots[slot].computing += 1
@@ -233,9 +234,8 @@ def _begin(finite: Finite, slot: int, now_s: float) -> None:
         place = finite.places[slot, number]
         if place.job >= 0 and not place.is_restoring:
             job = finite.jobs[place.job]
-            left_s = place.due_s - now_s
-            job.is_saved = job.is_saved or left_s < job.left_s
-            job.left_s = left_s
+            job.is_saved = job.is_saved or place.since_s < now_s
+            job.left_s = (place.due_s - now_s) * finite.slots[slot].speed
             _pause(finite, slot, now_s)
 
 
@@ -274,7 +274,8 @@ def _log(layer: AgentLog, finite: Finite, at: int, now_s: float) -> None:
         computed_s += now_s - float(slot.since_s)
     start_s = float(slot.start_s)
     save_s = max(now_s - float(slot.begin_s), 0.0)
-    logged(layer, start_s, now_s, 1, now_s - start_s - computed_s - save_s, save_s)
+    nodes = at if layer.rules[0].on_nodes else 1
+    logged(layer, start_s, now_s, nodes, now_s - start_s - computed_s - save_s, save_s)
 
 
 @inner

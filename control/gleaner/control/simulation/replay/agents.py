@@ -47,6 +47,7 @@ _RULES = np.dtype(
         ("places", "i8"),
         ("margin_s", "f8"),
         ("preemption", "?"),
+        ("on_nodes", "?"),  # a slot is this node of the machine, and agents that have to leave are chosen by node
         ("units", "i8"),  # of the machine, that one agent takes
         ("memory_mib", "f8"),  # of one job
         ("save", _COST),
@@ -95,14 +96,17 @@ _SLOT = np.dtype(
         ("start_s", "f8"),
         ("end_s", "f8"),
         ("begin_s", "f8"),  # when the slot's save began; infinite: not yet
+        ("speed", "f8"),  # of the node
         ("is_leaving", "?"),
+        ("is_wanted", "?"),  # a job is to have this node
         ("busy", "i8"),  # places with a job
         ("computing", "i8"),  # places that compute
         ("since_s", "f8"),  # since when at least one place computes
         ("computed_s", "f8"),  # time computed before `since_s`
     ]
 )
-_PLACE = np.dtype([("job", "i8"), ("due_s", "f8"), ("is_restoring", "?")])  # due: restored, or complete
+_PLACE = np.dtype([("job", "i8"), ("since_s", "f8"), ("due_s", "f8"), ("is_restoring", "?")])
+"""`since_s`: when the job began to compute. `due_s`: when the job is restored, or complete."""
 _GROUP = np.dtype([("end_s", "f8"), ("busy", "i8"), ("begin_s", "f8")])
 _JOB = np.dtype([("left_s", "f8"), ("is_saved", "?"), ("end_s", "f8")])
 
@@ -129,12 +133,15 @@ class AgentLog(NamedTuple):
 
 
 class Finite(NamedTuple):
-    """The state of a queue that has an end, for `agent_slots`. None in its place if the queue is endless."""
+    """The state of each agent and of each job, for `agent_slots`.
+
+    None in its place if the queue is endless and nodes are counted: then it does not matter what each agent does.
+    """
 
     stock: RecordArray
     """One record."""
     slots: RecordArray
-    """Nodes with agents. Which node of the machine a slot is does not matter."""
+    """Nodes with agents. Where nodes are only counted, it does not matter which node a slot is."""
     places: RecordArray
     """The job of each place of each slot, or -1."""
     groups: RecordArray
@@ -205,10 +212,12 @@ def larger_log(layer: AgentLog) -> AgentLog:
     return layer._replace(log=log)
 
 
-def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog | None, Finite | None]:
+def layer_of(
+    agents: AgentSettings | None, machine: Machine, *, on_nodes: bool = False
+) -> tuple[AgentLog | None, Finite | None]:
     """Return the layer before anything has started; None without agents, or without work for agents.
 
-    The state of a finite queue comes with it; None if the queue is endless.
+    The state of each agent comes with it; None if the queue is endless and nodes are counted.
     """
     if agents is None or agents.queue.jobs == 0 or agents.agents_at_most == 0:
         return None, None
@@ -216,7 +225,7 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog |
     state = np.zeros(1, _STATE)
     state["wake_s"] = math.inf
     layer = AgentLog(
-        rules=_rules(agents, machine),
+        rules=_rules(agents, machine, on_nodes=on_nodes),
         state=state,
         entries=np.zeros(2 * nodes + 8, _ENTRY),
         leavings=np.zeros(nodes + 1, _LEAVING),
@@ -225,6 +234,8 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog |
         counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
         fits=np.ones((1, 1), np.bool_),
     )
+    if agents.queue.jobs is None and not on_nodes:
+        return layer, None
     return layer, _finite(agents, nodes, machine.classes[0].speed)
 
 
@@ -265,7 +276,7 @@ def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
     )
 
 
-def _rules(agents: AgentSettings, machine: Machine) -> RecordArray:
+def _rules(agents: AgentSettings, machine: Machine, *, on_nodes: bool) -> RecordArray:
     rules = np.zeros(1, _RULES)
     rules["length_s"] = agents.length_s
     rules["synchronised"] = agents.synchronised
@@ -274,6 +285,7 @@ def _rules(agents: AgentSettings, machine: Machine) -> RecordArray:
     rules["places"] = agents.jobs_per_agent
     rules["margin_s"] = agents.margin_s
     rules["preemption"] = agents.preemption
+    rules["on_nodes"] = on_nodes
     rules["units"] = machine.units_of_node
     rules["memory_mib"] = agents.queue.memory_mib
     rules["save"] = _cost(agents.save)
@@ -285,17 +297,18 @@ def _cost(settings: CostSettings) -> tuple[float, float, float]:
     return settings.constant_s, settings.node_mib_s, settings.shared_mib_s
 
 
-def _finite(agents: AgentSettings, nodes: int, speed: float) -> Finite | None:
-    if agents.queue.jobs is None:
-        return None
+def _finite(agents: AgentSettings, nodes: int, speed: float) -> Finite:
+    """Return the state of each agent. For an endless queue, there is one job for each place, without an end."""
+    endless = agents.queue.jobs is None
     stock = np.zeros(1, _STOCK)
     stock["next_s"] = math.inf
     slots = np.zeros(nodes, _SLOT)
     slots["order"] = np.arange(nodes)
+    slots["speed"] = speed
     places = np.zeros((nodes, agents.jobs_per_agent), _PLACE)
     places["job"] = -1
-    jobs = np.zeros(agents.queue.jobs, _JOB)
-    jobs["left_s"] = agents.queue.work_s / speed
+    jobs = np.zeros(nodes * agents.jobs_per_agent if endless else agents.queue.jobs or 0, _JOB)
+    jobs["left_s"] = math.inf if endless else agents.queue.work_s
     jobs["end_s"] = math.nan
     return Finite(
         stock=stock,

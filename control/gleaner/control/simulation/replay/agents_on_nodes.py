@@ -1,99 +1,125 @@
-"""Agents on known nodes: which idle nodes agents take, and which nodes they free.
+"""Agents on known nodes: which idle nodes agents take, which nodes they free, and which agents have to leave.
 
-`agent_starts`, which counts nodes, decides how many agents start and what they do with their time. Here each agent is a
-stretch in the book. Agents take nodes that are wholly idle. They begin with the node that jobs fill last, since that
-node is needed last.
+`agent_slots` decides what each agent does with its time. Agents take nodes that are wholly idle. They begin with the
+node that jobs fill last, since that node is needed last.
+
+Without preemption, each agent is a stretch in the book. With preemption, the book does not know of agents, and a job
+may be given their nodes. The job then starts as soon as the agents on its nodes are saved. Up to the end of the
+decision a claim holds the nodes in the book: a stretch of no time that is no job's.
 """
-
-import math
 
 import numpy as np
 
-from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.model import Allocation, Counts, Machine, Stretches, no_stretches, of_nodes
+from gleaner.control.policy import provisioning
+from gleaner.control.simulation.model import Allocation, Machine, Stretches, of_nodes
+from gleaner.control.simulation.replay import agent_slots
 from gleaner.control.simulation.replay.agent_starts import decide, release
-from gleaner.control.simulation.replay.agents import AgentLog, layer_of, stretches
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.replay.ledger import BY_LIMIT, Ledger, settle
+from gleaner.control.simulation.replay.ledger import LENT, NO_JOB, Ledger, settle
 from gleaner.control.simulation.settings import AgentSettings
 
-AGENT = -1
-"""The number that stands for an agent in the place of a job."""
+agent_end = inner(provisioning.agent_end)
+vacate = agent_slots.vacate  # by name: a compiled function cannot look into a Python module
+NOT_LENT, LEAVING, STAYING = range(3)
+"""The values of `lent` in a node: no agent is on it that has to leave for a job, it leaves already, or it runs."""
 
 
-def layer_on(machine: Machine, agents: AgentSettings | None) -> AgentLog | None:
-    """Return the layer of agents, which counts nodes; None without agents.
-
-    Raise `BadScenario` for settings that need a machine whose nodes are only counted.
-    """
-    if agents is not None and (agents.preemption or agents.queue.jobs):
-        what = "preemption of agents" if agents.preemption else "a low-priority queue that ends"
-        raise BadScenario(
-            f"{what} needs nodes that are alike, given whole or as a pool (allocation nodes or processors), and no "
-            "migration; on this machine agents go with an endless queue and without preemption"
-        )
-    layer, _ = layer_of(agents, of_nodes(machine.nodes))
-    return layer
+def layer_on(machine: Machine, agents: AgentSettings | None, book: Ledger) -> tuple[AgentLog | None, Finite | None]:
+    """Return the layer of agents, one slot for each node; None without agents."""
+    layer, finite = layer_of(agents, of_nodes(machine.nodes), on_nodes=True)
+    if finite is not None:
+        finite.slots["speed"] = book.nodes["speed"]
+    return layer, finite
 
 
 @inner
-def leave(book: Ledger, layer: AgentLog, now_s: float) -> bool:
-    """Free the nodes of agents that ended by now, of one expected end the oldest first. Return True if any ended."""
-    if release(layer, None, now_s) == 0:
-        return False
-    for entry in range(layer.state[0].freed):
-        end_s = float(layer.freed[entry].end_s)
-        left = int(layer.freed[entry].units)
-        at = int(book.many[BY_LIMIT]) - 1
-        while left > 0:
-            running = book.running[BY_LIMIT, at]
-            stretch = int(running["stretch"])
-            at -= 1
-            if running["time_s"] == end_s and book.stretches[stretch]["job"] == AGENT:
-                book.stretches[stretch]["is_over"] = 1
-                settle(book, stretch)
-                left -= 1
-    return True
+def leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float) -> bool:
+    """Free the nodes of agents that ended by now. Return True if there were any, or if agents may start now."""
+    is_news = layer.state[0].wake_s <= now_s
+    is_news = release(layer, finite, now_s) > 0 or is_news
+    for at in range(layer.state[0].last, len(book.nodes)):  # behind the slots in use
+        node = book.nodes[finite.slots[at].order]
+        if node["agent"] >= 0:
+            end_claim(book, node["agent"])
+        elif node["lent"] != NOT_LENT:
+            book.many[LENT] -= 1
+        node["agent"] = -1
+        node["lent"] = NOT_LENT
+    return bool(is_news)
 
 
 @inner
-def come(book: Ledger, layer: AgentLog, now_s: float, shadow_s: float, reserved: int, extra: int) -> None:  # noqa: PLR0917
+def end_claim(book: Ledger, stretch: int) -> None:
+    """Free what a stretch of an agent, or a claim, holds."""
+    book.stretches[stretch]["is_over"] = 1
+    settle(book, stretch)
+
+
+@inner
+def have_leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float, first: int) -> None:
+    """Vacate the agents on the nodes of all claims, which are among the stretches from `first` on."""
+    needed = 0
+    for stretch in range(first, book.many[3]):
+        if book.stretches[stretch]["job"] != NO_JOB:
+            continue
+        for at in range(book.stretches[stretch]["ranges"], book.stretches[stretch + 1]["ranges"]):
+            begin = book.ranges[at]["node"]
+            for node in range(begin, begin + book.ranges[at]["nodes"]):
+                if book.nodes[node]["lent"] == STAYING:
+                    book.nodes[node]["lent"] = LEAVING
+                    finite.slots[node].is_wanted = True
+                    needed += 1
+    if needed > 0:
+        vacate(layer, finite, now_s, needed)
+
+
+@inner
+def come(  # noqa: PLR0917 - numba takes no keywords
+    book: Ledger, layer: AgentLog, finite: Finite, now_s: float, shadow_s: float, reserved: int, extra: int
+) -> None:
     """Start agents on idle nodes. Past the shadow time, agents may hold `extra` cores of the reserved level, if any."""
-    idle = past = 0
-    left = extra
+    rules = layer.rules[0]
+    is_late = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised)) > shadow_s
+    if is_late and book.many[LENT] > 0:
+        for node in range(len(book.nodes)):
+            if book.nodes[node]["lent"] != NOT_LENT and finite.slots[node].end_s > shadow_s:
+                extra -= book.nodes[node]["cores"] if _is_on(book, node, reserved) else 0
+    first, last = int(layer.state[0].last), len(book.nodes)  # the order of the slots that are not in use
+    idle = 0
     for node in range(len(book.nodes) - 1, -1, -1):
         row = book.nodes[node]
-        if row["free"] == row["cores"]:
-            idle += 1
-            if _is_free_past(book, node, reserved, left):
-                past += 1
-                left -= row["cores"] if _is_on(book, node, reserved) else 0
-    wanted, end_s = decide(layer, None, now_s, idle, 0, shadow_s, past)
-    left = extra
-    node = len(book.nodes)
-    while wanted > 0:
-        node -= 1
-        row = book.nodes[node]
-        if row["free"] != row["cores"]:
+        if row["agent"] >= 0 or row["lent"] != NOT_LENT:
             continue
-        if end_s > shadow_s:
-            if not _is_free_past(book, node, reserved, left):
-                continue
-            left -= row["cores"] if _is_on(book, node, reserved) else 0
-        wanted -= 1
+        held = row["cores"] if is_late and _is_on(book, node, reserved) else 0
+        if row["free"] == row["cores"] and held <= max(0, extra):
+            extra -= held
+            finite.slots[first + idle].order = node
+            idle += 1
+        else:
+            last -= 1
+            finite.slots[last].order = node
+    taken, end_s = decide(layer, finite, now_s, idle, 0, np.inf, 0)
+    for at in range(first, first + taken):
+        node = int(finite.slots[at].order)
+        if rules.preemption:
+            book.nodes[node]["lent"] = STAYING
+            book.many[LENT] += 1
+            continue
         stretch = int(book.many[3])
         new = book.stretches[stretch]
-        new["job"] = AGENT
+        new["job"] = NO_JOB
         new["start_s"] = now_s
         new["end_s"] = end_s
         new["limit_s"] = end_s
-        first = book.ranges[new["ranges"]]
-        first["node"] = node
-        first["nodes"] = 1
-        first["cores"] = row["cores"]
+        only = book.ranges[new["ranges"]]
+        only["node"] = node
+        only["nodes"] = 1
+        only["cores"] = book.nodes[node]["cores"]
         book.many[3] += 1
         book.stretches[stretch + 1]["ranges"] = new["ranges"] + 1
         settle(book, stretch)
+        book.nodes[node]["agent"] = stretch
 
 
 @inner
@@ -101,37 +127,9 @@ def _is_on(book: Ledger, node: int, level: int) -> bool:
     return bool(level == len(book.levels) - 1 or book.nodes[node]["level"] == level)
 
 
-@inner
-def _is_free_past(book: Ledger, node: int, reserved: int, extra: int) -> bool:
-    """Return True if an agent may hold the node past the shadow time."""
-    return not _is_on(book, node, reserved) or bool(book.nodes[node]["cores"] <= extra)
-
-
 def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: float) -> Stretches:
-    """Return each agent's stretch on its node, with how the agent's time was spent.
-
-    The times are those of the layer's log, which has the same starts and ends as the book.
-    """
-    if layer is None:
-        return no_stretches()
-    counted = stretches(layer, math.inf)
-    rows = book.stretches[: book.many[3]]
-    mine = np.flatnonzero(rows["job"] == AGENT)
-    mine = mine[np.lexsort((rows["end_s"][mine], rows["start_s"][mine]))]
-    order: Counts = np.repeat(np.arange(len(counted)), counted.units)
-    order = order[np.lexsort((counted.end_s[order], counted.start_s[order]))]
-    there = rows["start_s"][mine] < np.minimum(rows["end_s"][mine], stop_s)
-    mine, each = mine[there], counted.only(order[there])
-    end_s = np.minimum(each.end_s, stop_s)
-    node = book.nodes["number"][book.ranges["node"][book.stretches["ranges"][mine]]]
+    """Return each agent's stretch on its node. In the log of such agents, the number of nodes is the node."""
+    job, start_s, end_s, slot, restore_s, save_s, lost_s, _node = stretches(layer, stop_s)
+    node = book.nodes["number"][slot]
     units = np.ones_like(node) if machine.allocation is Allocation.NODES else machine.node_cores[node]
-    return Stretches(
-        job=each.job,
-        start_s=each.start_s,
-        end_s=end_s,
-        units=units,
-        restore_s=np.minimum(each.restore_s, end_s - each.start_s),
-        save_s=np.maximum(each.save_s - (each.end_s - end_s), 0),
-        lost_s=each.lost_s,
-        node=node.astype(np.int32),
-    )
+    return Stretches(job, start_s, end_s, units, restore_s, save_s, lost_s, node.astype(np.int32))

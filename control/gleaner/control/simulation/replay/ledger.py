@@ -23,9 +23,13 @@ JOBS = np.dtype(
 )
 """The jobs. The replay finds `start_s` and `end_s`, and `submit_s` where the queue is kept full. `after`: the next job
 in the queue."""
-NODES = np.dtype([(name, np.int64) for name in ("cores", "free", "kind", "level", "number")] + [("speed", np.float64)])
+NODES = np.dtype(
+    [(name, np.int64) for name in ("cores", "free", "kind", "level", "number", "agent", "lent")]
+    + [("speed", np.float64)]
+)
 """The nodes, in the order in which they are filled. `kind`: the node's class. `number`: the node's number in the
-machine."""
+machine. `agent`: the stretch of the agent on the node (-1: none). `lent`: an agent that the scheduler does not see (see
+`agents_on_nodes`)."""
 LEVELS = np.dtype([(name, np.int64) for name in ("start", "cores", "free", "lowest")] + [("speed", np.float64)])
 """The levels, one for each priority: the first node, all cores, the free cores, a node before which no node has free
 cores, and the speed of the fastest node. The last level is that of all nodes together."""
@@ -43,6 +47,10 @@ RUNNING = np.dtype([("time_s", np.float64), ("stretch", np.int64)])
 BY_END, BY_LIMIT, BY_JOB = range(3)
 """The orders in which running stretches are kept. The last is by number, which is a job's age. Agents are only in the
 second."""
+LENT = 4
+"""The place in `many` of the number of nodes that are lent to agents."""
+NO_JOB = -1
+"""The number that stands for an agent, or a claim, in the place of a job."""
 
 
 class Ledger(NamedTuple):
@@ -57,7 +65,7 @@ class Ledger(NamedTuple):
     running: Table
     """One row for each order, the latest entry first: the next entry is at the end, and leaves without a shift."""
     many: Counts
-    """The number of entries in each row of `running`, then the number of stretches."""
+    """The number of entries in each row of `running`, the number of stretches, and the number of lent nodes."""
 
 
 def new_book(jobs: Table, nodes: Table, levels: Table) -> Ledger:
@@ -71,7 +79,7 @@ def new_book(jobs: Table, nodes: Table, levels: Table) -> Ledger:
         stretches=np.zeros(room, STRETCHES),
         ranges=np.zeros(room, RANGES),
         running=np.zeros((3, running), RUNNING),
-        many=np.zeros(4, np.int64),
+        many=np.zeros(5, np.int64),
     )
 
 
@@ -165,6 +173,7 @@ def idle_nodes(machine: Machine) -> tuple[Table, Table]:
     nodes["speed"] = np.array([each.speed for each in kinds])[kind]
     nodes["kind"] = kind
     nodes["number"] = order
+    nodes["agent"] = -1
     nodes["level"] = np.searchsorted(begins, np.arange(len(order)), side="right") - 1
 
     levels = np.zeros(len(begins) + 1, LEVELS)
@@ -196,9 +205,10 @@ def first_with_room(book: Ledger, level: int, processors: int) -> int:
     is_one = level < len(book.levels) - 1
     begin = book.levels[level]["lowest"] if is_one else 0
     end = book.levels[level + 1]["start"] if is_one else len(book.nodes)
-    for node in range(begin, end):
-        if book.nodes[node]["free"] >= processors:
-            return node
+    for lent in range(3 if book.many[LENT] > 0 else 1):
+        for node in range(begin, end):
+            if book.nodes[node]["free"] >= processors and book.nodes[node]["lent"] == lent:
+                return node
     return -1
 
 
@@ -206,6 +216,7 @@ def first_with_room(book: Ledger, level: int, processors: int) -> int:
 def choose(book: Ledger, level: int, processors: int, whole: bool, on_one: int) -> tuple[int, float]:
     """Choose by first fit where a job would go on a level that has room; with `whole`, take all cores of each node.
 
+    Nodes of agents are chosen last, and of these first the nodes whose agents leave already.
     `on_one` is a node that has room for all of the job and to which the job is to go; -1: none. The chosen ranges are
     written behind those of the last stretch. Return where the chosen ranges end, and the speed of the slowest node.
     """
@@ -215,18 +226,19 @@ def choose(book: Ledger, level: int, processors: int, whole: bool, on_one: int) 
     ranges_end = int(book.stretches[book.many[3]]["ranges"])
     left = processors
     speed = np.inf
-    for node in range(begin, end):
+    lent, node = int(book.nodes[on_one]["lent"]) if on_one >= 0 else 0, begin
+    while left > 0:
+        if node == end:
+            lent, node = lent + 1, begin
         free = book.nodes[node]["free"]
-        if free == 0:
-            continue
-        if left == processors and is_one and on_one < 0:
-            book.levels[level]["lowest"] = node
-        cores = free if whole else min(free, left)
-        ranges_end = extend(book, ranges_end, node, cores)
-        speed = min(speed, book.nodes[node]["speed"])
-        left -= cores
-        if left <= 0:
-            break
+        if free > 0 and book.nodes[node]["lent"] == lent:
+            if left == processors and is_one and on_one < 0 and book.many[LENT] == 0:
+                book.levels[level]["lowest"] = node
+            cores = free if whole else min(free, left)
+            ranges_end = extend(book, ranges_end, node, cores)
+            speed = min(speed, book.nodes[node]["speed"])
+            left -= cores
+        node += 1
     return ranges_end, speed
 
 
@@ -236,7 +248,8 @@ def extend(book: Ledger, ranges_end: int, node: int, cores: int) -> int:
     if ranges_end > book.stretches[book.many[3]]["ranges"]:
         before = book.ranges[ranges_end - 1]
         is_next = before["node"] + before["nodes"] == node and before["cores"] == cores
-        if is_next and book.nodes[node]["kind"] == book.nodes[node - 1]["kind"]:
+        is_alike = book.nodes[node]["lent"] == book.nodes[node - 1]["lent"]
+        if is_next and is_alike and book.nodes[node]["kind"] == book.nodes[node - 1]["kind"]:
             before["nodes"] += 1
             return ranges_end
     new = book.ranges[ranges_end]

@@ -29,12 +29,14 @@ from gleaner.control.simulation.model import (
 from gleaner.control.simulation.replay import ledger as ledgers
 from gleaner.control.simulation.replay import loop, migration
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
-from gleaner.control.simulation.replay.agents_on_nodes import AGENT, agents_told, come, layer_on, leave
+from gleaner.control.simulation.replay.agents_on_nodes import agents_told, come, end_claim, have_leave, layer_on, leave
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.ledger import (
     BY_END,
     BY_LIMIT,
     JOBS,
+    LENT,
+    NO_JOB,
     Ledger,
     Table,
     choose,
@@ -52,9 +54,10 @@ _MOVES = {
     Migration.COMPACTION: migration.COMPACTION,
     Migration.PRIORITIES: migration.PRIORITIES,
 }
-_STATE = np.dtype([("moved_s", "f8"), ("first", "i8"), ("last", "i8"), ("refused", "i8")])
+_STATE = np.dtype([("moved_s", "f8"), ("first", "i8"), ("last", "i8"), ("refused", "i8"), ("head", "i8")])
 """The state beside the clock. `moved_s`: when the last migration is over. `first`, `last`: the first and the last job
-in the queue. `refused`: the last job that was refused since cores were freed (-1: none)."""
+in the queue. `refused`: the last job that was refused since cores were freed (-1: none). `head`: the first job that was
+refused (-1: none)."""
 
 # Imported by name: a compiled function cannot look into a Python module.
 book_has_room, next_of_book = ledgers.has_room, ledgers.next_s
@@ -91,8 +94,7 @@ def run(
 
     Raise `BadScenario` for what these machines cannot do.
     """
-    _check(workload, machine, scheduler)
-    layer = layer_on(machine, agents)
+    _check(workload, machine, scheduler, agents)
     rules = NodeRules(
         whole=machine.allocation is Allocation.NODES,
         prefers_one=machine.prefers_one,
@@ -101,14 +103,16 @@ def run(
         look_every_s=float(scheduler.migration.every_s),
     )
     jobs = _jobs(workload, scheduler, is_kept_full=keep_waiting > 0)
-    state = np.array([(-math.inf, -1, -1, -1)], _STATE)
+    state = np.array([(-math.inf, -1, -1, -1, -1)], _STATE)
+    book = new_book(jobs, *idle_nodes(machine))
+    layer, finite = layer_on(machine, agents, book)
     on, layer, stop_s = loop.run_loop(
         _run_on_nodes,
-        OnNodes(new_book(jobs, *idle_nodes(machine)), state, rules),
+        OnNodes(book, state, rules),
         jobs["submit_s"],
         loop.rules_of(scheduler, until_s, keep_waiting),
         layer,
-        None,
+        finite,
         larger=lambda on: on._replace(book=larger_book(on.book)),
         pause=_migrate,
     )
@@ -123,11 +127,12 @@ def run(
         jobs=stretches,
         agents=agents_told(book, layer, machine, stop_s),
         saves=saves,
+        agent_jobs_end_s=finite.jobs["end_s"].copy() if finite and agents and agents.queue.jobs else None,
         parts=parts,
     )
 
 
-def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings) -> None:
+def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
     if scheduler.kind not in {SchedulerKind.FCFS, SchedulerKind.EASY}:
         raise BadScenario(
             f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool (allocation nodes "
@@ -138,6 +143,8 @@ def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings) -
         raise BadScenario("migration compaction needs allocation cores: of whole nodes none is partly used")
     if kind is Migration.PRIORITIES and len({each.priority for each in machine.classes}) == 1:
         raise BadScenario("migration priorities needs classes of nodes with different priorities")
+    if kind is not Migration.NONE and agents is not None and agents.preemption:
+        raise BadScenario("preemption of agents does not go with migration: jobs would migrate to nodes of agents")
     if kind is not Migration.NONE and not (workload.job_class == JobClass.CHECKPOINTABLE).any():
         raise BadScenario(f"{workload.name}: migration moves jobs that can be saved, and no job is checkpointable")
 
@@ -188,9 +195,8 @@ def _free(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None
         book.stretches[stretch]["is_over"] = 1
         settle(book, stretch)
         is_news = True
-    if layer is not None and clock.agents_s <= clock.now_s:
-        leave(book, layer, clock.now_s)
-        is_news = True
+    if layer is not None and finite is not None and clock.agents_s <= clock.now_s:
+        is_news = leave(book, layer, finite, clock.now_s) or is_news
     if is_news:
         on.state[0]["refused"] = -1  # jobs that were refused may fit now
     return is_news
@@ -209,9 +215,10 @@ def _enter(on: OnNodes, clock: Any, job: int, layer: AgentLog | None) -> bool:
 
 @inner
 def _decide(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
+    begin = int(on.book.many[3])
     _start_jobs(on, clock)
-    if layer is not None:
-        _start_agents(on, clock, layer)
+    if layer is not None and finite is not None:
+        _start_agents(on, clock, layer, finite, begin)
 
 
 @inner
@@ -235,19 +242,23 @@ def _stop(on: OnNodes, stop_s: float) -> None:
 
 
 @inner
-def _start_agents(on: OnNodes, clock: Any, layer: AgentLog) -> None:
-    """Start agents where they delay no promise.
+def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begin: int) -> None:
+    """Vacate agents for the claims of this decision, whose stretches begin at `begin`, and start agents elsewhere.
 
-    Without promises, start agents only where the first job does not wait for agents alone.
+    Agents delay no promise. Without promises, they start only where the first job does not wait for agents alone.
     """
-    book = on.book
+    book, head, preemption = on.book, int(on.state[0]["head"]), bool(layer.rules[0].preemption)
+    if preemption:
+        have_leave(book, layer, finite, clock.now_s, begin)
     shadow_s, reserved, extra = np.inf, -1, 0
-    if clock.waiting > 0:
-        if on.rules.overtaking:
-            shadow_s, reserved, extra = _reserved(book, int(book.jobs[on.state[0]["first"]]["processors"]))
-        elif book.many[BY_END] == 0:
-            return
-    come(book, layer, clock.now_s, shadow_s, reserved, extra)
+    if head >= 0 and on.rules.overtaking:
+        shadow_s, reserved, extra = _reserved(book, int(book.jobs[head]["processors"]))
+    if head < 0 or on.rules.overtaking or preemption or book.many[BY_END] > 0:
+        come(book, layer, finite, clock.now_s, shadow_s, reserved, extra)
+    if preemption:
+        for stretch in range(begin, book.many[3]):
+            if book.stretches[stretch]["job"] == NO_JOB:
+                end_claim(book, stretch)
 
 
 @inner
@@ -255,7 +266,7 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
     """Start what may start now: the head of the queue while it fits, then the jobs that may overtake the head.
 
     With EASY, a job may overtake if it ends by the head's shadow time, or if it leaves the head enough cores on the
-    level where the head will start.
+    level where the head will start. A job that is given nodes of agents has a claim, and waits.
     """
     book, state, rules = on
     at = state[0]
@@ -264,6 +275,8 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
     is_refused = at["refused"] >= 0  # then the head was refused, and all jobs up to that one
     before = at["refused"]
     job = book.jobs[before]["after"] if is_refused else at["first"]
+    head = at["first"] if is_refused else -1
+    has_claims = False
     shadow_s, reserved, extra = np.inf, -1, 0
     while job >= 0 and (not is_refused or (rules.overtaking and book.levels[everywhere]["free"] > 0)):
         row = book.jobs[job]
@@ -271,7 +284,7 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
         processors = int(row["processors"])
         level = level_for(book.levels, processors, -1)
         if level >= 0 and is_refused and reserved < 0:
-            shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
+            shadow_s, reserved, extra = _reserved(book, int(book.jobs[head]["processors"]))
         held, ranges_end, speed = 0, 0, 1.0
         while level >= 0:
             is_late = now_s + row["limit_s"] / book.levels[level]["speed"] > shadow_s
@@ -287,24 +300,32 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
                 break
             level = level_for(book.levels, processors, level)
         if level < 0:
+            if not is_refused:
+                head = job
             is_refused = True
             before = job
             job = after
             continue
         extra -= held
 
-        row["start_s"] = now_s
-        row["end_s"] = now_s + row["run_s"] / speed
+        is_claim = _is_lent(book, ranges_end) or (has_claims and not rules.overtaking)
         stretch = book.many[3]
         new = book.stretches[stretch]
-        new["job"] = job
+        new["job"] = NO_JOB if is_claim else job
         new["start_s"] = now_s
-        new["end_s"] = row["end_s"]
+        new["end_s"] = now_s if is_claim else now_s + row["run_s"] / speed
         new["limit_s"] = now_s + row["limit_s"] / speed
         book.many[3] += 1
         book.stretches[stretch + 1]["ranges"] = ranges_end
         settle(book, stretch)
+        if is_claim:
+            has_claims = True
+            before = job
+            job = after
+            continue
 
+        row["start_s"] = now_s
+        row["end_s"] = new["end_s"]
         if before < 0:
             at["first"] = after
         else:
@@ -313,7 +334,18 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
             at["last"] = before
         clock.waiting -= 1
         job = after
-    at["refused"] = at["last"]
+    at["refused"] = -1 if has_claims else at["last"]
+    at["head"] = head
+
+
+@inner
+def _is_lent(book: Ledger, ranges_end: int) -> bool:
+    """Return True if agents are on some of the chosen nodes, all of which are lent alike in each range."""
+    if book.many[LENT] > 0:
+        for at in range(book.stretches[book.many[3]]["ranges"], ranges_end):
+            if book.nodes[book.ranges[at]["node"]]["lent"] > 0:
+                return True
+    return False
 
 
 @inner
@@ -374,7 +406,7 @@ def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Node
     """
     told = book.stretches[: book.many[3]]
     is_there = told["start_s"] < until_s  # a job that migrates may be about to start
-    begins = np.flatnonzero(is_there & (told["job"] != AGENT))
+    begins = np.flatnonzero(is_there & (told["job"] != NO_JOB))
     begins = begins[np.argsort(told["start_s"][begins], kind="stable")]
     rows = told[begins]
     end_s = np.minimum(rows["end_s"], until_s)
