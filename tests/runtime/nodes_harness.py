@@ -32,6 +32,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.runtime.core import InitsLine
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
@@ -161,11 +162,21 @@ def _runtime(kind: str, url: str, root: Path) -> Any:
         return AsAccount(lambda: _SeenFromOutside(RuncRuntime.of_agent(settings), root), USER)
 
     def shimmed() -> DockerRuntime:
-        made = DockerRuntime(url)
+        made = _DockerSeenFromOutside(url)
+        made.root = root
         vars(made)["_handshakes"] = Path(settings.handshakes)
         return made
 
     return AsAccount(shimmed, USER)
+
+
+class _DockerSeenFromOutside(DockerRuntime):
+    """A runtime that finds the jobs' folders below `root`, where the engine finds them by their paths."""
+
+    root: Path
+
+    def _inits_line(self, folder: Path) -> InitsLine:
+        return super()._inits_line(self.root / folder.relative_to("/"))
 
 
 class _SeenFromOutside:

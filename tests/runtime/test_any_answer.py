@@ -23,7 +23,6 @@ from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
 from gleaner.agent.runtime.docker_runtime import RUNTIME, DockerRuntime
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
-    CannotStart,
     ContainerExited,
     ContainerId,
     ContainerKilled,
@@ -33,7 +32,7 @@ from gleaner.agent.runtime.interface import (
     RuntimeFault,
 )
 
-OWN = (CannotCheckpoint, RuntimeFault, ImageMissing, ImageRefused, CannotStart, ContainerExited, ContainerKilled)
+OWN = (CannotCheckpoint, RuntimeFault, ImageMissing, ImageRefused, ContainerExited, ContainerKilled)
 VERSION = {"Version": "26.1.5", "ApiVersion": "1.45", "Experimental": True}
 STATE = {"Running": False, "Paused": False, "OOMKilled": True, "ExitCode": 0}
 GOOD = (
@@ -53,7 +52,6 @@ CALLS: dict[str, Callable[[DockerRuntime], object]] = {
     "pause": lambda docker: docker.pause(C),
     "logs": lambda docker: list(docker.logs(C)),
     "wait": lambda docker: docker.wait(C),
-    "was_out_of_memory": lambda docker: docker.was_out_of_memory(C),
     "ours": lambda docker: docker.our_containers(),
     "places": lambda docker: docker.data_folders(),
     "written": lambda docker: docker.disk_use(C, most_inodes=100),
