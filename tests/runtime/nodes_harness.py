@@ -32,7 +32,6 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.reporting.output_lines import Lines
-from gleaner.agent.runtime.core import InitsLine
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
@@ -175,8 +174,8 @@ class _DockerSeenFromOutside(DockerRuntime):
 
     root: Path
 
-    def _inits_line(self, folder: Path) -> InitsLine:
-        return super()._inits_line(self.root / folder.relative_to("/"))
+    def _take_inits_line(self, folder: Path) -> str:
+        return super()._take_inits_line(self.root / folder.relative_to("/"))
 
 
 class _SeenFromOutside:

@@ -36,8 +36,7 @@ def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str,
     >>> kind(architecture="x86_64", runtime="docker 26.1.5 init 1a2b3c4d", criu="4.1.1", cpu_features=("avx",)).family
     'docker init 1a2b3c4d'
     """
-    words = runtime.split(" ")
-    return NodeKind(architecture, " ".join([words[0], *words[2:]]), criu, frozenset(cpu_features))
+    return NodeKind(architecture, re.sub(r" \S+", "", runtime, count=1), criu, frozenset(cpu_features))
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -11,9 +11,9 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
@@ -54,40 +54,7 @@ _END = 0
 _END_FILE = ".gleaner-end"
 """The file in the job's folder in which the container's init says how the program has ended."""
 _LONGEST_LINE = 300
-_SIGNALLED = 128
-KILLED = _SIGNALLED + signal.SIGKILL
-
-
-class EngineEnd(NamedTuple):
-    """The end of a container, as its engine tells it."""
-
-    exit_code: int
-    at_its_limit: bool
-    """True if it was killed at a limit of its own."""
-    out_of_memory: bool
-
-
-class InitsLine:
-    """The line that a container's init has left in the job's folder; it is read when the container has ended."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / _END_FILE
-
-    @cached_property
-    def text(self) -> str:
-        """The line; "" if there is none. The file is removed: it is none of the job's results.
-
-        The job could have put anything in its place.
-        """
-        line = ""
-        with suppress(OSError):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with closing_fd(os.open(self._path, flags)) as file:
-                if stat.S_ISREG(os.fstat(file).st_mode):
-                    line = os.read(file, _LONGEST_LINE).decode(errors="replace")
-        with suppress(OSError):
-            self._path.unlink()
-        return "".join(filter(str.isprintable, line.partition("\n")[0]))
+KILLED = 128 + signal.SIGKILL
 
 
 class ContainerRuntime(Runtime):
@@ -95,7 +62,8 @@ class ContainerRuntime(Runtime):
 
     def __init__(self, find_handshakes: Callable[[], Path | None]) -> None:
         self._find_handshakes = find_handshakes
-        self._inits_lines: dict[ContainerId, InitsLine] = {}
+        self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
+        """Functions that return the line of each container's init, once it has ended."""
         self._adrift: set[ContainerId] = set()
         """Containers that the engine has not said go on since they were unpaused; it may take them for paused while
         they run."""
@@ -134,8 +102,8 @@ class ContainerRuntime(Runtime):
         """Send a signal. Wait for the end after `SIGKILL`."""
 
     @abstractmethod
-    def _wait(self, container: ContainerId) -> EngineEnd | None:
-        """Wait a while for the end; None if it has not come."""
+    def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
+        """Wait a while for the end; None if it has not come. True: the container was killed at a limit of its own."""
 
     @abstractmethod
     def _frames(self, container: ContainerId) -> Iterator[bytes]:
@@ -177,7 +145,7 @@ class ContainerRuntime(Runtime):
             except ImageMissing as error:
                 line = f"the image {spec.image} is here, but not as {image}: it was changed"
                 raise ImageMissing(line) from error
-        self._inits_lines[container] = self._inits_line(spec.folder)
+        self._inits_lines[container] = cache(partial(self._take_inits_line, spec.folder))
         try:
             yield container
         except BaseException:
@@ -185,8 +153,18 @@ class ContainerRuntime(Runtime):
                 self.remove(container)
             raise
 
-    def _inits_line(self, folder: Path) -> InitsLine:
-        return InitsLine(folder)
+    def _take_inits_line(self, folder: Path) -> str:
+        """Return the line that the init has left in the job's folder; "" if there is none.
+
+        The file is removed: it is none of the job's results. The job could have put anything in its place.
+        """
+        line, path = "", folder / _END_FILE
+        with suppress(OSError), closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                line = os.read(file, _LONGEST_LINE).decode(errors="replace")
+        with suppress(OSError):
+            path.unlink()
+        return "".join(filter(str.isprintable, line.partition("\n")[0]))
 
     def pause(self, container: ContainerId) -> None:
         if container in self._adrift:
@@ -214,14 +192,15 @@ class ContainerRuntime(Runtime):
 
     def wait(self, container: ContainerId) -> End:
         try:
-            while (end := self._wait(container)) is None:
+            while (ended := self._wait(container)) is None:
                 pass
         except Gone as error:
             raise ContainerKilled("its container was removed by somebody else") from error
-        line = self._inits_lines[container].text if container in self._inits_lines else ""
-        if end.exit_code == KILLED and not end.at_its_limit and not line:
+        end, at_its_limit = ended
+        line = self._inits_lines.get(container, str)()
+        if end.exit_code == KILLED and not at_its_limit and not line:
             raise ContainerKilled("its container was killed from outside, and not for its memory limit")
-        return End(end.exit_code, _reason(end.exit_code, line), end.out_of_memory)
+        return replace(end, reason=_reason(end.exit_code, line))
 
     def signal(self, container: ContainerId, name: str) -> None:
         with suppress(Gone):
@@ -274,7 +253,7 @@ def _reason(exit_code: int, line: str) -> str:
     """
     if line.startswith("cannot run "):
         return line
-    if line.startswith("exited ") and exit_code - _SIGNALLED in set(signal.Signals):
-        name = signal.Signals(exit_code - _SIGNALLED).name
-        return f"the program itself returned it, as a shell does when {name} has ended its command"
+    if line.startswith("exited ") and exit_code - 128 in set(signal.Signals):
+        ended_by = signal.Signals(exit_code - 128)
+        return f"the program itself returned it, as a shell does when {ended_by.name} has ended its command"
     return ""

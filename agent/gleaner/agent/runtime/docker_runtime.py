@@ -27,7 +27,7 @@ from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import config, freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.core import KILLED, ContainerRuntime, EngineEnd, init_name
+from gleaner.agent.runtime.core import KILLED, ContainerRuntime, init_name
 from gleaner.agent.runtime.docker_raw import attach, count_changes, follow, request
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import (
@@ -40,6 +40,7 @@ from gleaner.agent.runtime.interface import (
     ContainerExited,
     ContainerId,
     ContainerSpec,
+    End,
     Gone,
     ImageMissing,
     ImageRefused,
@@ -153,13 +154,12 @@ class DockerRuntime(ContainerRuntime):
         return facts
 
     def _find_shim(self) -> Path | None:
-        folder, reason = find_shim(self._info["runtimes"])
-        if folder is None:
-            log.warning(
-                "Docker lacks Gleaner's runtime (run glean setup node): only jobs that save themselves run here",
-                reason=reason,
-            )
-        return folder
+        try:
+            return _shims_folder(self._info["runtimes"])
+        except config.Misconfigured as error:
+            lacks = "Docker lacks Gleaner's runtime (run glean setup node): only jobs that save themselves run here"
+            log.warning(lacks, reason=str(error))
+            return None
 
     def facts(self) -> RuntimeFacts:
         """Return the facts. An engine that lacks the shim, or is not experimental, runs containers and cannot save
@@ -367,7 +367,7 @@ class DockerRuntime(ContainerRuntime):
         output = self._attached_outputs.pop(container, None)
         return None if output is None else messages(output)
 
-    def _wait(self, container: ContainerId) -> EngineEnd | None:
+    def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         with translate_errors(f"cannot wait for {container[:12]}"):
             try:
                 exit_code = int(self._api.wait(container, timeout=PATIENCE_S)["StatusCode"])
@@ -376,11 +376,11 @@ class DockerRuntime(ContainerRuntime):
                     return None
                 raise
         give_up_s = time.monotonic() + _OOM_KNOWN_WITHIN_S
-        while not (at_its_limit := self._state(container)["OOMKilled"]) and exit_code == KILLED:
+        while not (at_its_limit := bool(self._state(container)["OOMKilled"])) and exit_code == KILLED:
             if time.monotonic() > give_up_s:
                 break
             time.sleep(0.1)
-        return EngineEnd(exit_code, bool(at_its_limit), bool(at_its_limit))
+        return End(exit_code, out_of_memory=at_its_limit), at_its_limit
 
     def _signal(self, container: ContainerId, name: str) -> None:
         try:
@@ -428,7 +428,7 @@ class DockerRuntime(ContainerRuntime):
 
     def cached_images(self) -> Sequence[CachedImage]:
         images: list[CachedImage] = []
-        for name, pulled in self._pulled_images.by_last_use():
+        for name, pulled in self._pulled_images.read().items():
             image_id, size_bytes = "", 0
             with suppress(Gone), translate_errors("cannot look at images"):
                 inspected = self._api.inspect_image(name)
@@ -455,22 +455,19 @@ class DockerRuntime(ContainerRuntime):
             return {name: state[name] for name in ("Running", "Paused", "OOMKilled", "ExitCode")}
 
 
-def find_shim(runtimes: Sequence[str]) -> tuple[Path | None, str]:
-    """Return the folder in which this node's shim meets its agent, or None and why the shim cannot be used.
+def _shims_folder(runtimes: Sequence[str]) -> Path:
+    """Return the folder in which this node's shim meets its agent. Raises `Misconfigured` if the shim cannot be used.
 
     `runtimes` are those of the engine.
     """
     if RUNTIME not in runtimes:
-        return None, f"the engine knows no runtime {RUNTIME!r}"
-    try:
-        settings = config.load()
-    except config.Misconfigured as error:
-        return None, str(error)
+        raise config.Misconfigured(f"the engine knows no runtime {RUNTIME!r}")
+    settings = config.load()
     if settings.agent_uid != os.getuid():
-        return None, f"the shim works for uid {settings.agent_uid}, and this agent is {os.getuid()}"
+        raise config.Misconfigured(f"the shim works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
     if not os.access(settings.handshakes, os.W_OK | os.X_OK):
-        return None, f"{settings.handshakes} is not there or not ours: see the install note"
-    return Path(settings.handshakes), ""
+        raise config.Misconfigured(f"{settings.handshakes} is not there or not ours: see the install note")
+    return Path(settings.handshakes)
 
 
 def _annotations(spec: ContainerSpec, *, restored: bool) -> Mapping[str, str]:

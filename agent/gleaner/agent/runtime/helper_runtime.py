@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
-from gleaner.agent.runtime.core import ContainerRuntime, EngineEnd, init_name
+from gleaner.agent.runtime.core import ContainerRuntime, init_name
 from gleaner.agent.runtime.helper_client import Answer, HelperClient, HelperRefusal
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
@@ -25,6 +25,7 @@ from gleaner.agent.runtime.interface import (
     ContainerId,
     ContainerKilled,
     ContainerSpec,
+    End,
     Gone,
     ImageMissing,
     ImageRefused,
@@ -165,11 +166,11 @@ class RuncRuntime(ContainerRuntime):
     def live_output(self, container: ContainerId) -> None:
         """Return None: a container's output is in its log at once."""
 
-    def _wait(self, container: ContainerId) -> EngineEnd | None:
+    def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         with _own_errors("wait", container):
             answer = self._helper.ask_until_answered("wait", name=container).fields
         if (end := answer["exit"]) is not None:
-            return EngineEnd(int(end["exit_code"]), bool(end["at_its_limit"]), bool(end["out_of_memory"]))
+            return End(int(end["exit_code"]), out_of_memory=bool(end["out_of_memory"])), bool(end["at_its_limit"])
         if answer["ended"]:
             raise ContainerKilled("its container was removed, or the node's helper lost it")
         return None

@@ -213,9 +213,7 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
     A job may do to its container's init what makes runc take the container for ended while its processes go on.
     """
     folders = _cgroups(settings, container)
-    if freezing.end_frozen(folders):
-        return None
-    reason = _runc(settings, "kill", container.name, "KILL")
+    reason = None if freezing.end_frozen(folders) else _runc(settings, "kill", container.name, "KILL")
     return None if reason is not None and freezing.end(folders) else reason
 
 
