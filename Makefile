@@ -68,7 +68,7 @@ venv: $(VENV)/.done  ## the development environment, as the lock file has it
 
 # uv, itself as the lock file has it, is ten times faster than pip. It does not read pip's settings, where a site may name
 # its index: then pip finds what uv does not.
-$(VENV)/.done: locks/dev.lock pyproject.toml
+$(VENV)/.done: locks/dev.lock pyproject.toml hatch_build.py agent/gleaner/agent/privileged/init/init.c
 	@$(PYTHON) -m venv $(VENV)
 	@sed -n '/^uv==/,/[^\\]$$/p' locks/dev.lock >$(VENV)/uv.lock
 	@$(BIN)/pip install -qq --require-hashes -r $(VENV)/uv.lock

@@ -78,7 +78,7 @@ one_line_each() { sed -z 's/ *\\\n */ /g' "$repo_dir/locks/$1.lock" | sort; }
 # own: the project itself as it lies below / of an image, made once and kept; prints where.
 own() {
     local cache
-    cache=$work/own/$(cd "$repo_dir" && digest_of control agent pyproject.toml README.md LICENSE)
+    cache=$work/own/$(cd "$repo_dir" && digest_of control agent pyproject.toml hatch_build.py README.md LICENSE)
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$work/own"
         { tool uv build --wheel -o "$cache" "$repo_dir" || tool pip wheel --no-deps -w "$cache" "$repo_dir"; } &&

@@ -52,6 +52,7 @@ names=() checks=() packages=()
 need "Docker Engine" "command -v dockerd && command -v containerd && command -v runc" docker.io
 need "packet filter" "command -v iptables" iptables
 need "compose" "compose version" docker-compose
+need "C compiler" "echo 'int main(void) { return 0; }' | cc -static -x c -o /dev/null -" gcc libc6-dev
 need "openssl" "command -v openssl" openssl
 need "Python's venv" "python3 -c 'import ensurepip, venv'" python3-venv python3-pip
 if [ "${1:-}" = --machine ]; then

@@ -22,6 +22,7 @@ from gleaner.agent.runtime.interface import (
     ContainerId,
     ContainerKilled,
     ContainerSpec,
+    End,
     ImageMissing,
     ImageRefused,
     RuntimeFacts,
@@ -145,7 +146,6 @@ class PretendedRuntime:
         self.writes_when_paused = False
         """Each process writes only at the instant before it is paused."""
         self.silent_from = 10**9
-        self.is_137_a_kill = False  # what an engine makes of it that cannot tell the two apart
         """The count from which no process writes anything more."""
         self.can_save = True
         self.signals: list[str] = []
@@ -256,20 +256,16 @@ class PretendedRuntime:
                 yield 1, "".join(new).encode()
             self._clock.wait(process.ended, LOOKS_EVERY_S)
 
-    def wait(self, container: ContainerId) -> int:
+    def wait(self, container: ContainerId) -> End:
         process = self._processes[container]
         while True:
             process.moved.clear()
             exit_code = process.catch_up().exited
-            if process.killed or (exit_code == 137 and self.is_137_a_kill and not process.meets_limit):
+            if process.killed:
                 raise ContainerKilled(container)
             if exit_code is not None:
-                return exit_code
+                return End(exit_code, out_of_memory=process.meets_limit and exit_code == 137)
             self._clock.wait(process.moved, min(process.exits_in_s(), threading.TIMEOUT_MAX))
-
-    def was_out_of_memory(self, container: ContainerId) -> bool:
-        process = self._processes[container]
-        return process.meets_limit and process.exited == 137
 
     def signal(self, container: ContainerId, name: str) -> None:
         """`save-itself` writes its state and exits with 85, `save-itself GOAL 0 deaf` does not hear it."""

@@ -26,7 +26,6 @@ from gleaner.agent.job.lifecycle import (
     ReportReturned,
     ReportSaved,
     ReportStopped,
-    ReportUnstartable,
     Running,
     Save,
     SaveDone,
@@ -49,7 +48,7 @@ from gleaner.agent.runtime.interface import ContainerId
 
 C = ContainerId("c1")
 CHECKPOINT = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-REPORTS = (ReportSaved, ReportStopped, ReportUnstartable, ReportReturned, Finish)
+REPORTS = (ReportSaved, ReportStopped, ReportReturned, Finish)
 HOW = SelfSave(signal="SIGUSR1", exit_code=85)
 FULL = SaveFailed("disk full")
 UNSAVABLE = SaveFailed("it has a queue: use a pipe", ReturnReason.UNSAVABLE)
@@ -142,12 +141,13 @@ def test_a_dropped_job_is_killed_and_nothing_is_reported() -> None:
         task, todos = play(*before, DropAsked())
         assert task == Ended()
         assert todos[-2:] == [Kill(C), Clean()]
-        assert not any(isinstance(todo, ReportSaved | ReportReturned | ReportUnstartable) for todo in todos)
+        assert not any(isinstance(todo, ReportSaved | ReportReturned) for todo in todos)
     assert play(DropAsked(), Started(C)) == (Ended(), [Kill(C), Clean()])
 
 
-def test_a_command_that_cannot_start_is_the_jobs_own_failure() -> None:
-    assert play(NotStarted(None, "no such file", 127)) == (Ended(), [ReportUnstartable(127, "no such file"), Clean()])
+def test_a_command_that_cannot_be_run_is_the_jobs_own_failure_with_the_reason() -> None:
+    end = Exited(127, reason="cannot run x: No such file or directory")
+    assert play(Started(C), end) == (Finishing(C), [Finish(C, 127, reason=end.reason)])
 
 
 def test_a_job_lost_with_its_runtime_is_returned_whatever_it_was_doing() -> None:

@@ -36,7 +36,7 @@ def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 def runtime(helper: Config) -> RuncRuntime:
     if os.getuid() != 0:
         pytest.skip("the agent speaks only with a helper that is root")
-    return RuncRuntime(HelperClient(helper.helper_socket), handshakes=Path(helper.handshakes), bundles=helper.bundles)
+    return RuncRuntime(HelperClient(helper.helper_socket), handshakes=Path(helper.handshakes), settings=helper)
 
 
 def test_the_archive_that_control_stores_is_taken_in_by_its_id(runtime: RuncRuntime, helper: Config) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import gleaner.agent.privileged
 from gleaner.agent.privileged.shim.main import RESTORED, parse
+from gleaner.agent.privileged.shim.own_config import END, INIT, INIT_PROGRAM
 
 PACKAGE = Path(gleaner.agent.privileged.__file__).parents[3]
 ROOTS = "gleaner.agent.privileged"
@@ -16,7 +17,7 @@ PROGRAM = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from {ROOTS}.shim.
 SLOW = {
     "json", "typing", "subprocess", "re", "socket", "collections", f"{ROOTS}.common.config", f"{ROOTS}.shim.transfer"
 }  # fmt: skip
-PROCESS = {"user": {"uid": 4200, "gid": 4201}}
+PROCESS = {"args": ["x"], "user": {"uid": 4200, "gid": 4201}}
 
 
 class Shim:
@@ -204,6 +205,17 @@ def test_a_container_that_a_killed_runc_has_frozen_is_paused(shim: Shim) -> None
         assert state.read_text()[: len(left)] == left
 
 
+def test_a_container_that_runc_takes_for_ended_is_killed_all_the_same(shim: Shim) -> None:
+    """A job could trace its init, and end the init's main thread: the others would go on beyond the job's time."""
+    shim.container("c", cgroup_paths={"freezer": str(shim.folder)}, config={"labels": ["org.gleaner.handshake=1"]})
+    (shim.folder / "freezer.state").touch()
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        (shim.folder / "cgroup.procs").write_text(f"{process.pid}\n")
+        assert shim("--root", str(shim.folder), "kill", "c", "KILL").returncode == 0
+        assert process.wait(60) == -9
+    assert (shim.folder / "freezer.state").read_text() == "THAWED\n"
+
+
 def test_the_start_after_a_restore_only_lets_go_on_and_the_next_one_is_runcs(shim: Shim) -> None:
     place = shim.container("c", cgroup_paths={"freezer": str(shim.folder)})
     (place / RESTORED).touch()
@@ -250,16 +262,18 @@ def test_containers_of_others_keep_their_filter(shim: Shim) -> None:
         assert let(shim, DOCKERS, annotations=annotations) == DOCKERS["syscalls"]
 
 
-def test_the_user_of_a_job_of_ours_gets_a_name_and_nobody_else_does(shim: Shim) -> None:
+def test_a_job_of_ours_gets_an_init_and_its_user_a_name_and_nobody_else_does(shim: Shim) -> None:
     mounts = [{"destination": "/proc"}]
     for annotations, is_ours in ((OURS, True), ({}, False)):
         folder = shim.bundle(annotations=annotations, mounts=mounts)
         assert shim("create", "--bundle", folder, "c").returncode == 7
-        made = json.loads((shim.folder / "config.json").read_text())["mounts"]
-        assert made[:1] == mounts
-        assert [(one["destination"], one["source"]) for one in made[1:]] == is_ours * [
-            ("/etc/passwd", f"{folder}/passwd")
+        made = json.loads((shim.folder / "config.json").read_text())
+        assert made["mounts"][:1] == mounts
+        assert [(one["destination"], one["source"]) for one in made["mounts"][1:]] == is_ours * [
+            ("/etc/passwd", f"{folder}/passwd"),
+            (INIT, INIT_PROGRAM),
         ]
+        assert made["process"]["args"] == [*(is_ours * [INIT, END]), *PROCESS["args"]]
     assert "gleaner:x:4200:4201:" in (shim.folder / "passwd").read_text()
 
 

@@ -173,7 +173,8 @@ def criu_images() -> bytes:
 RUNC_STATE = as_json({"cgroup_paths": {"": "/c", "freezer": "/f"}, "config": {"labels": ["a=b"]}})
 OCI_CONFIG = as_json(
     {
-        "annotations": {"a": "b"}, "process": {"user": {"uid": 1, "gid": 1}}, "mounts": [{"destination": "/job"}],
+        "annotations": {"a": "b"},
+        "process": {"args": ["x"], "user": {"uid": 1, "gid": 1}}, "mounts": [{"destination": "/job"}],
         "linux": {
             "seccomp": {
                 "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["socket"], "action": "SCMP_ACT_ALLOW"}]

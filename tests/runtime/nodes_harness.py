@@ -161,11 +161,21 @@ def _runtime(kind: str, url: str, root: Path) -> Any:
         return AsAccount(lambda: _SeenFromOutside(RuncRuntime.of_agent(settings), root), USER)
 
     def shimmed() -> DockerRuntime:
-        made = DockerRuntime(url)
+        made = _DockerSeenFromOutside(url)
+        made.root = root
         vars(made)["_handshakes"] = Path(settings.handshakes)
         return made
 
     return AsAccount(shimmed, USER)
+
+
+class _DockerSeenFromOutside(DockerRuntime):
+    """A runtime that finds the jobs' folders below `root`, where the engine finds them by their paths."""
+
+    root: Path
+
+    def _take_inits_line(self, folder: Path) -> str:
+        return super()._take_inits_line(self.root / folder.relative_to("/"))
 
 
 class _SeenFromOutside:

@@ -25,10 +25,10 @@ from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
     CannotCheckpoint,
     CannotRestore,
-    CannotStart,
     ContainerExited,
     ContainerId,
     ContainerKilled,
+    End,
     ImageMissing,
     RuntimeFault,
 )
@@ -77,7 +77,7 @@ def test_saves_on_alternating_nodes_lose_nothing_and_do_nothing_twice(pair: tupl
         container = work.restore(here, saved, COUNTER, "20")
     work.until(str(len(work.lines) + 5))
     (work.folder(here) / "stop").touch()
-    assert here.runtime.wait(container) == 0
+    assert here.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines == ["start", *(str(number) for number in range(len(work.lines) - 2)), "end"]
     here.runtime.remove(container)
@@ -98,7 +98,7 @@ def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node
 
     container = work.restore(node, saved, COUNTER, "1")
     (work.folder(node) / "stop").touch()
-    assert node.runtime.wait(container) == 0  # the workload compares its file with what it remembers
+    assert node.runtime.wait(container).exit_code == 0  # the workload compares its file with what it remembers
     work.read_to_end()
     assert work.lines[-1] == "end"
     assert not (work.folder(node) / "later").exists()
@@ -143,7 +143,7 @@ def test_inputs_are_read_only_in_no_checkpoint_and_there_before_a_restore(pair: 
     work.end(here, container)
     container = work.restore(there, saved, READER)
     (work.folder(there) / "stop").touch()
-    assert there.runtime.wait(container) == 0
+    assert there.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines[-1] == "end"
     assert work.lines[-2] == "Read-only file system"
@@ -176,7 +176,7 @@ def test_the_user_of_a_job_has_a_name_also_after_a_restore(pair: tuple[Node, Nod
     work.end(pair[0], container)
     container = work.restore(pair[1], saved, WHO)
     (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container) == 0
+    assert pair[1].runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines == ["gleaner /job gleaner", "gleaner", "gleaner /job gleaner", "end"]
 
@@ -190,7 +190,7 @@ def test_two_nodes_can_restore_the_same_checkpoint(pair: tuple[Node, Node], work
     for node in (*pair, pair[0]):
         container = work.restore(node, saved, COUNTER, "1")
         (work.folder(node) / "stop").touch()
-        assert node.runtime.wait(container) == 0
+        assert node.runtime.wait(container).exit_code == 0
         node.runtime.remove(container)
 
 
@@ -226,7 +226,7 @@ def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node,
         here, there = there, here
         container = work.restore(here, saved, DELETER)
     (work.folder(here) / "stop").touch()
-    assert here.runtime.wait(container) == 0
+    assert here.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines[0] == work.lines[1]
     assert "three" not in work.lines[0]
@@ -256,35 +256,6 @@ def test_a_job_that_criu_cannot_save_says_why_in_one_line_and_goes_on(node: Node
     work.until(str(len(work.lines) + 20))
 
 
-WITHOUT_MAIN_THREAD = """
-import ctypes, threading, time
-def go():
-    while open("/proc/1/stat").read().rpartition(")")[2].split()[0] != "Z":
-        time.sleep(0.01)
-    for count in range(10_000):
-        print(count)
-        time.sleep(0.02)
-threading.Thread(target=go).start()
-ctypes.CDLL(None).pthread_exit(None)
-"""
-
-
-@pytest.mark.nodes
-def test_a_job_whose_main_thread_has_ended_can_be_killed_and_removed(node: Node, work: Work) -> None:
-    """runc takes it for ended, and kills nothing."""
-    container = work.start(node, WITHOUT_MAIN_THREAD)
-    work.until("5")
-    node.runtime.kill(container)
-    work.read_to_end()
-    node.runtime.remove(container)
-    seen = len(work.lines)
-    container = work.start(node, WITHOUT_MAIN_THREAD)
-    wait_for(lambda: len(work.lines) > seen + 5, "it counts")
-    node.runtime.remove(container)
-    work.read_to_end()
-    assert node.containers() == []
-
-
 @pytest.fixture
 def small_storage(tmp_path: Path) -> Iterator[FolderStorage]:
     """With room for 8 MiB."""
@@ -311,13 +282,13 @@ def test_a_full_storage_stops_a_save_and_not_the_job(node: Node, small_storage: 
     node.runtime.unpause(container)
     work.until(str(len(work.lines) + 10))
     (work.folder(node) / "stop").touch()
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
 
 
 @pytest.mark.nodes
 def test_an_exit_wins_against_a_pause(node: Node, work: Work) -> None:
     container = work.start(node, "raise SystemExit(7)")
-    assert node.runtime.wait(container) == 7
+    assert node.runtime.wait(container).exit_code == 7
     with pytest.raises(ContainerExited, match="exit code 7"):
         node.runtime.pause(container)
     node.runtime.unpause(container)
@@ -360,7 +331,7 @@ def test_a_signal_reaches_the_job_as_if_nobody_were_in_between(node: Node, work:
     work.until("ready")
     for name in ("SIGUSR1", "SIGTERM"):
         node.runtime.signal(container, name)
-    assert node.runtime.wait(container) == 85
+    assert node.runtime.wait(container).exit_code == 85
     work.read_to_end()
     assert work.lines == ["[False, False, False]", "ready"]
     node.runtime.signal(container, "SIGTERM")
@@ -404,19 +375,23 @@ def test_an_image_that_is_nowhere_gives_one_clear_line(node: Node, work: Work) -
 
 @pytest.mark.nodes
 @pytest.mark.parametrize(
-    ("program", "exit_code", "line"),
-    [("/no/such/program", 127, "no such file"), ("/open/no-program", 126, "permission denied"), ("nope", 127, "found")],
+    ("program", "exit_code", "why"),
+    [
+        ("/no/such/program", 127, "No such file or directory"),
+        ("/open/no-program", 126, "Permission denied"),
+        ("nope", 127, "No such file or directory"),
+    ],
 )
-def test_a_command_that_cannot_start_says_so(node: Node, work: Work, program: str, exit_code: int, line: str) -> None:
+def test_a_command_that_cannot_start_says_so(node: Node, work: Work, program: str, exit_code: int, why: str) -> None:
     image = f"{IMAGE.partition(':')[0]}:{work.job}"
     node.image(image, program)
     try:
-        work.folder(node)
-        with pytest.raises(CannotStart, match=line) as refused:
-            node.runtime.start(work.spec("argument", image=image))
-        assert refused.value.exit_code == exit_code
-        assert program in str(refused.value)
-        assert node.containers() == []
+        container = work.start(node, "argument", image=image)
+        assert node.runtime.wait(container) == End(exit_code, f"cannot run {program}: {why}")
+        work.read_to_end()
+        assert work.lines == [f"gleaner: cannot run {program}: {why}"]
+        assert not (work.folder(node) / ".gleaner-end").exists()
+        node.runtime.remove(container)
     finally:
         node.remove_image(image)
 
@@ -439,7 +414,7 @@ print(json.dumps({
 @pytest.mark.nodes
 def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) -> None:
     container = work.start(node, INTROSPECTION)
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
     work.read_to_end()
     seen = json.loads(work.lines[0])
     assert seen["uids"] == [str(USER[0])] * 4
@@ -456,8 +431,7 @@ def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) ->
 @pytest.mark.nodes
 def test_memory_beyond_the_limit_ends_the_job_and_not_the_node(node: Node, work: Work) -> None:
     container = work.start(node, "x = bytearray(1 << 30); print(len(x))", memory_mib=50)
-    assert node.runtime.wait(container) == 137
-    assert node.runtime.was_out_of_memory(container)
+    assert node.runtime.wait(container) == End(137, out_of_memory=True)
 
 
 PART_TOO_LARGE = """
@@ -469,12 +443,10 @@ sys.exit(3 if subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode els
 @pytest.mark.nodes
 def test_a_program_that_ends_after_a_part_of_it_met_the_memory_limit_says_so(node: Node, work: Work) -> None:
     container = work.start(node, PART_TOO_LARGE, "x = bytearray(1 << 30)", memory_mib=50)
-    assert node.runtime.wait(container) == 3
-    assert node.runtime.was_out_of_memory(container)
+    assert node.runtime.wait(container) == End(3, out_of_memory=True)
     work.end(node, container)
     container = work.start(node, PART_TOO_LARGE, "raise SystemExit(1)", memory_mib=50)
-    assert node.runtime.wait(container) == 3
-    assert not node.runtime.was_out_of_memory(container)
+    assert node.runtime.wait(container) == End(3)
 
 
 SPEAKS = """
@@ -525,7 +497,7 @@ def test_what_a_job_writes_is_seen_from_outside_also_when_it_has_been_saved_and_
     work.until("more")
     assert _written_by(container) == before + len("more\n")
     (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container) == 0
+    assert pair[1].runtime.wait(container).exit_code == 0
 
 
 GROWS = """
@@ -546,13 +518,11 @@ def test_a_job_that_met_its_memory_limit_goes_on_elsewhere_with_more(pair: tuple
     saved = work.save(here, container)
     here.runtime.unpause(container)
     (work.folder(here) / "more").touch()
-    assert here.runtime.wait(container) == 137
-    assert here.runtime.was_out_of_memory(container)
+    assert here.runtime.wait(container) == End(137, out_of_memory=True)
     work.end(here, container)
     container = work.restore(there, saved, GROWS, memory_mib=300)
     (work.folder(there) / "more").touch()
-    assert there.runtime.wait(container) == 0
-    assert not there.runtime.was_out_of_memory(container)
+    assert there.runtime.wait(container) == End(0)
     work.read_to_end()
     assert work.lines == ["ready", "grown"]
 
@@ -619,7 +589,7 @@ os.write(2, b"to stderr\n")
 os.write(1, b"no end")
 """
     container = work.start(node, program)
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.split.rest() == ["no end"]
     text = "\n".join(line for line in work.lines if line != "to stderr")
@@ -647,7 +617,7 @@ os.write(1, b"\xa9\n")
     assert (work.lines, work.split.beginnings) == ([], {1: b"in the middle of caf\xc3"})
     container = work.restore(there, saved, program)
     (work.folder(there) / "stop").touch()
-    assert there.runtime.wait(container) == 0
+    assert there.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines == ["in the middle of caf\u00e9"]
 

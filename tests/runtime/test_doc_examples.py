@@ -63,7 +63,7 @@ def test_an_example_of_the_docs_runs_in_its_image(node: Node, work: Work, exampl
     if example.inputs:
         work.bring(node, **_files(example))
     container = work.start(node, *example.command, memory_mib=MEMORY_MIB, image=image)
-    assert node.runtime.wait(container) == 0, work.lines[-5:]
+    assert node.runtime.wait(container).exit_code == 0, work.lines[-5:]
     work.read_to_end()
     assert list(work.folder(node).iterdir()) != []
     node.runtime.remove(container)

@@ -4,6 +4,8 @@ import pytest
 from tests.effort import a_few
 from tests.runtime.nodes_harness import Node, Work
 
+from gleaner.agent.runtime.interface import End
+
 pytestmark = pytest.mark.nodes
 
 
@@ -26,22 +28,38 @@ open("/job/result", "w").write("all of it")
 print("done")
 {end}
 """
-# The first process of a container dies of no signal that is sent to it: this one is a fault of its own.
-ENDS = [("raise SystemExit(1)", 1), ("raise SystemExit(0)", 0), ("ctypes.string_at(0)", 139)]
+RETURNED = "the program itself returned it, as a shell does when SIGKILL has ended its command"
+ENDS = [
+    ("os.kill(os.getpid(), 9)", End(137)),
+    ("raise SystemExit(137)", End(137, RETURNED)),
+    ("raise SystemExit(1)", End(1)),
+    ("raise SystemExit(0)", End(0)),
+    ("ctypes.string_at(0)", End(139)),
+    ("os.kill(os.getpid(), 15)", End(143)),
+    ("os.abort()", End(134)),
+]
 
 
-@pytest.mark.parametrize(("end", "exit_code"), a_few(ENDS, 1))
+@pytest.mark.parametrize(("how", "end"), ENDS)
+def test_a_program_that_ends_by_itself_ends_as_elsewhere(node: Node, work: Work, how: str, end: End) -> None:
+    container = work.start(node, f"import ctypes, os; print('ready'); {how}")
+    assert node.runtime.wait(container) == end
+    assert not list(work.folder(node).iterdir())
+    node.runtime.remove(container)
+
+
+@pytest.mark.parametrize(("how", "end"), a_few(ENDS, 2))
 def test_a_program_that_ends_right_after_its_restore_ends_as_any_job(
-    pair: tuple[Node, Node], work: Work, end: str, exit_code: int
+    pair: tuple[Node, Node], work: Work, how: str, end: End
 ) -> None:
     here, there = pair
-    program = DEADLINE.format(end=end)
+    program = DEADLINE.format(end=how)
     container = work.start(here, program)
     work.until("ready")
     saved = work.save(here, container)
     work.end(here, container)
     container = work.restore(there, saved, program)
-    assert there.runtime.wait(container) == exit_code
+    assert there.runtime.wait(container) == end
     work.read_to_end()
     assert work.lines == ["ready", "done"]
     assert (work.folder(there) / "result").read_text() == "all of it"

@@ -137,7 +137,7 @@ def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: No
         node.runtime.unpause(container)
         (job.folder(node) / f"next-{number + 1}").touch()
     (job.folder(node) / "stop").touch()
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
 
 
 @pytest.mark.parametrize(("whose", "place", "what"), a_few(SOME, 3))
@@ -149,7 +149,7 @@ def test_what_was_saved_before_is_not_restored_through_a_link(
     if has_no_links(whose, place):
         container = job.restore(node, saved, HOLDER)
         (job.folder(node) / "stop").touch()
-        assert node.runtime.wait(container) == 0
+        assert node.runtime.wait(container).exit_code == 0
         return
     with pytest.raises(CannotRestore, match=f"{NOT_MADE}: Too many levels of symbolic links"):
         job.restore(node, saved, HOLDER)
@@ -191,7 +191,7 @@ def test_no_job_leads_criu_to_write_where_the_job_wants(node: Node, job: Work) -
     saved = job.save(node, container)
     job.end(node, container)
     with pytest.raises(
-        CannotRestore, match=r"the vDSO of process 1 is not a kernel's: '__vdso_.*' is said to be outside"
+        CannotRestore, match=r"the vDSO of process 2 is not a kernel's: '__vdso_.*' is said to be outside"
     ):
         job.restore(node, saved, FORGER)
 
@@ -217,6 +217,6 @@ def test_deleted_files_of_a_users_user_job_still_go_along(node: Node, job: Work)
     job.end(node, container)
     container = job.restore(node, saved, HARMLESS)
     (job.folder(node) / "stop").touch()
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
     job.read_to_end()
     assert job.lines == ["ready", "10", "end"]

@@ -55,6 +55,6 @@ def test_each_kind_of_process_does_as_promised(crossed: tuple[Node, Node], work:
         work.end(here, container)
         container = work.restore(there, saved, program)
     (work.folder(there) / "stop").touch()
-    exit_code = there.runtime.wait(container)
+    exit_code = there.runtime.wait(container).exit_code
     work.read_to_end()
-    assert (exit_code, work.lines) == (0, ["ready"])
+    assert (exit_code, work.lines) == (tried.exit_code, ["ready"])

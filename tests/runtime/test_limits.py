@@ -143,7 +143,7 @@ def test_an_engine_that_cannot_limit_what_a_container_writes_still_starts_jobs_a
     assert runtime._host_options(work.spec("print(1)"))["storage_opt"] is None
     work.folder(node)
     container = runtime.start(with_limit)
-    assert runtime.wait(container) == 0
+    assert runtime.wait(container).exit_code == 0
     assert runtime._host_options(with_limit)["storage_opt"] is None
 
 

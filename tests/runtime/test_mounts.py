@@ -78,7 +78,7 @@ def test_a_job_with_mounts_is_saved_on_one_node_and_restored_on_another_which_it
         work.end(there, container)
         container = work.restore(here, again, MOUNTER)
         (work.folder(here) / "stop").touch()
-        assert here.runtime.wait(container) == 0
+        assert here.runtime.wait(container).exit_code == 0
         work.read_to_end()
         assert work.lines[-5:] == ["second done of the site", *["Read-only file system"] * 3, "end"]
         here.runtime.remove(container)

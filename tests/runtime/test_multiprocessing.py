@@ -50,6 +50,6 @@ def test_a_pool_goes_on_after_a_periodic_save_and_on_two_other_nodes_in_a_row(
         container = work.restore(there, saved, program)
     work.until(str(len(work.lines) + 3))
     (work.folder(node) / "stop").touch()
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines == [*(str(number + 1) for number in range(len(work.lines) - 1)), "end"]

@@ -63,7 +63,7 @@ def test_containers_and_their_ends_outlive_the_helper(node: Node, work: Work) ->
     container = work.start(node, TICKER)
     work.until("5")
     codes: list[int] = []
-    waiting = threading.Thread(target=lambda: codes.append(node.runtime.wait(container)))
+    waiting = threading.Thread(target=lambda: codes.append(node.runtime.wait(container).exit_code))
     waiting.start()
     time.sleep(0.3)
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_containers_and_their_ends_outlive_the_helper(node: Node, work: Work) ->
     work.read_to_end()
     assert work.lines == [str(number) for number in range(len(work.lines))]
     wait_for(lambda: answers(node), "the helper is back")
-    assert node.runtime.wait(container) == 7
+    assert node.runtime.wait(container).exit_code == 7
 
 
 def test_a_container_whose_monitor_is_killed_can_still_be_removed(node: Node, work: Work) -> None:
@@ -153,16 +153,16 @@ with open("/var/tmp/big", "wb", buffering=0) as file:
         time.sleep(0.05)
 """
     ended = work.start(node, "open('/var/tmp/big', 'wb').write(bytes(10_000_000))")
-    assert node.runtime.wait(ended) == 0
+    assert node.runtime.wait(ended).exit_code == 0
     other = Work(work.storage)
     container = other.start(node, hog)
-    assert node.runtime.wait(container) == 137  # an end by itself, as for memory
+    assert node.runtime.wait(container).exit_code == 137  # an end by itself, as for memory
     assert node.containers() == [container], "what had ended before went first"
 
 
 def test_a_job_may_write_more_lines_than_are_read_at_once(node: Node, work: Work) -> None:
     container = work.start(node, "for number in range(200_000): print(number, 'x' * 50)")
-    assert node.runtime.wait(container) == 0
+    assert node.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert [line.split()[0] for line in work.lines] == [str(number) for number in range(200_000)]
 
@@ -184,7 +184,7 @@ def test_what_one_runtime_has_saved_the_other_restores(pair: tuple[Node, Node], 
         here, there = there, here
         container = work.restore(here, saved, COUNTER, "5")
     (work.folder(here) / "stop").touch()
-    assert here.runtime.wait(container) == 0
+    assert here.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines == ["start", *(str(number) for number in range(len(work.lines) - 2)), "end"]
 

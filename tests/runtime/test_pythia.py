@@ -39,7 +39,7 @@ def test_twenty_saves_between_two_nodes_leave_the_result_identical(
         here, there = there, here
         nodes.append(here.name)
         container = work.restore(here, saved, *WANTED.arguments, memory_mib=MEMORY_MIB, image=reference.IMAGE)
-    assert here.runtime.wait(container) == 0
+    assert here.runtime.wait(container).exit_code == 0
     work.read_to_end()
     files = {path.name: path.read_bytes() for path in sorted(work.folder(here).iterdir())}
     run = proof.SlicedRun(run=proof.Run(files=files, log=work.lines), nodes=nodes, restores=SAVES)

@@ -62,7 +62,7 @@ print(json.dumps([let, routes, old]))
 def test_a_job_makes_sockets_of_the_usual_kinds_only(node: Node, work: Work) -> None:
     """Others would have the kernel load modules that nobody looks after: AF_ALG, TIPC, RDS, SMC and their like."""
     container = work.start(node, SOCKETS)
-    code = node.runtime.wait(container)
+    code = node.runtime.wait(container).exit_code
     work.read_to_end()
     assert code == 0, work.lines
     let, routes, old = json.loads(work.lines[-1])

@@ -92,8 +92,8 @@ class NodeFacts(Message):
     cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
     memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
     runtime: Text
-    """The container runtime with its version, for example `docker 26.1.5`. The first word is its family: no family
-    restores what another one has saved."""
+    """The container runtime with its version and the init of its containers, for example `docker 26.1.5 init 1a2b3c4d`.
+    All but the version is its family: no family restores what another one has saved."""
     criu: Text
     """CRIU's version, for example `4.1.1`; empty where there is none."""
     kernel: Text

@@ -87,6 +87,8 @@ class Kind:
     """The difference from before; "" if there is none."""
     brief: bool = False
     """True for a kind that `make test` tries, too."""
+    exit_code: int = 0
+    """The program ends with it after the restore."""
     both_ways: bool = False
     """True for a kind that is also saved by the node helper and restored by Docker, not only the other way round."""
 

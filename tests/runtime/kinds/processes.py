@@ -138,21 +138,25 @@ libc.pthread_exit(None)
         refused="has no main thread any more",
         both_ways=True,
     ),
-    Kind(
-        "a child whose main thread has ended before its other threads",
-        """
-def lose():
-    def end():
-        within(lambda: os.path.exists("/job/stop"))
-        os._exit(7)
-    threading.Thread(target=end).start()
-    libc.pthread_exit(None)
-pid = child(lose)
-within(lambda: "Z (zombie)" in open(f"/proc/{pid}/status").read())
+    *(
+        Kind(
+            f"a program that {how}, without a handler for it",
+            f"""
+signal.alarm(600)
 rest()
-assert code(pid) == 7
+{program}
+time.sleep(60)
 """,
-        refused="has no main thread any more",
+            but=f"and ends with {code}, as elsewhere",
+            exit_code=code,
+            brief=code == 142,
+            both_ways=True,
+        )
+        for how, program, code in (
+            ("is ended by an alarm (`alarm`)", "signal.alarm(1)", 142),
+            ("sends itself a signal (`kill`)", "os.kill(os.getpid(), signal.SIGTERM)", 143),
+            ("ends itself with `abort`", "os.abort()", 134),
+        )
     ),
     Kind(
         "a pool of processes that are forked, with queues, locks and events",

@@ -169,21 +169,18 @@ class ControlReporter:
     def store_results(self, exit_code: int) -> Results:
         return Results(self.checkpoints.publish_output(exit_code))
 
-    def report_exit(self, exit_code: int, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
+    def report_exit(self, exit_code: int, reason: str, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
         self._report(
             "completed",
             Completed(
                 exit_code=exit_code,
                 output=results.output,
                 log_lines=self._log.line_count,
-                reason=memory_limit_reached(self.checkpoints.assignment) if out_of_memory else "",
+                reason=memory_limit_reached(self.checkpoints.assignment) if out_of_memory else reason,
                 slice=spent,
                 out_of_memory=out_of_memory,
             ),
         )
-
-    def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
-        self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=spent))
 
     def report_stopped(self, reason: str, limit: lifecycle.Limit, spent: Slice) -> None:
         self.flush_output()

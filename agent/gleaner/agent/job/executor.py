@@ -262,9 +262,9 @@ class Executor:
                 await asyncio.to_thread(self._signal, container, name)
             case lifecycle.StoreFolder():
                 await self._store_folder()
-            case lifecycle.Finish(_, exit_code, out_of_memory):
+            case lifecycle.Finish(_, exit_code, out_of_memory, reason):
                 self.times.switch_to(Activity.OVER)
-                await self._finish(exit_code, out_of_memory=out_of_memory)
+                await self._finish(exit_code, reason, out_of_memory=out_of_memory)
             case lifecycle.Kill(container):
                 self.times.switch_to(Activity.OVER)
                 await asyncio.to_thread(self._kill, container)
@@ -273,8 +273,6 @@ class Executor:
             case lifecycle.ReportCheckpointed(checkpoint):
                 self.reporter.report_checkpointed(checkpoint, self.times.slice(), self._latest_cost)
                 await self._keep_reports()
-            case lifecycle.ReportUnstartable(exit_code, reason):
-                self.reporter.report_unstartable(exit_code, reason, self.times.slice())
             case lifecycle.ReportStopped(reason, limit):
                 await self._end_output() if self.has_run else None
                 self.reporter.report_stopped(reason, limit, self.times.slice())
@@ -462,13 +460,13 @@ class Executor:
         except RuntimeFault as error:
             self.reporter.warn("cannot tell it to save itself", error)
 
-    async def _finish(self, exit_code: int, *, out_of_memory: bool) -> None:
+    async def _finish(self, exit_code: int, reason: str, *, out_of_memory: bool) -> None:
         """Store the results, and report the exit."""
         results = await self._persistently(lambda: self.reporter.store_results(exit_code))
         if results is None:
             return
         await self._end_output()
-        self.reporter.report_exit(exit_code, results, self.times.slice(), out_of_memory=out_of_memory)
+        self.reporter.report_exit(exit_code, reason, results, self.times.slice(), out_of_memory=out_of_memory)
         self.feed(lifecycle.Finished())
 
     async def _store_folder(self) -> None:
@@ -555,11 +553,11 @@ def wait_for_exit(runtime: Runtime, container: ContainerId, clock: Clock) -> lif
     give_up_s = float("inf")
     while True:
         try:
-            exit_code = runtime.wait(container)
-            if exit_code == TERMINATED:
+            end = runtime.wait(container)
+            if end.exit_code == TERMINATED:
                 clock.pause(ENGINE_ENDS_S)
                 runtime.facts()
-            return lifecycle.Exited(exit_code, exit_code != 0 and runtime.was_out_of_memory(container))
+            return lifecycle.Exited(end.exit_code, end.exit_code != 0 and end.out_of_memory, end.reason)
         except ContainerKilled as error:
             return lifecycle.Lost(str(error))
         except RuntimeFault as error:

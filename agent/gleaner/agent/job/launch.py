@@ -20,7 +20,6 @@ from gleaner.agent.runtime.interface import (
     LABEL_JOB,
     LABEL_SLURM_JOB,
     CannotRestore,
-    CannotStart,
     ContainerSpec,
     ImageMissing,
     ImageRefused,
@@ -186,8 +185,6 @@ def start_or_restore(
         return lifecycle.NotStarted(_WHY_LACKING[type(error)], str(error))
     except (NotStaged, CannotRestore) as error:
         return lifecycle.NotStarted(error.why, str(error))
-    except CannotStart as error:
-        return lifecycle.NotStarted(None, str(error), error.exit_code)
     except ArchiveBroken as error:
         return lifecycle.NotStarted(ReturnReason.CHECKPOINT_BROKEN, str(error))
     except StorageError as error:

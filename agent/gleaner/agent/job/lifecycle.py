@@ -109,11 +109,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The container could not be made, and nothing of it is left. `why` None: the command itself cannot start."""
+    """The container could not be made, and nothing of it is left."""
 
-    why: ReturnReason | None
+    why: ReturnReason
     detail: str
-    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,7 @@ class Exited:
 
     exit_code: int
     out_of_memory: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +256,7 @@ class Finish:
     container: ContainerId
     exit_code: int
     out_of_memory: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +278,6 @@ class ReportCheckpointed:
     """Report the checkpoint of an attempt that goes on."""
 
     checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class ReportUnstartable:
-    """Report that the command cannot start."""
-
-    exit_code: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +310,6 @@ Todo: TypeAlias = (
     | Kill
     | ReportSaved
     | ReportCheckpointed
-    | ReportUnstartable
     | ReportStopped
     | ReportReturned
     | Clean
@@ -345,8 +337,6 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return Ended(), [Kill(container), ReportReturned(ReturnReason.UNSTARTED, "the agent was ending"), Clean()]
         case Preparing(dropped=True), NotStarted():
             return Ended(), [Clean()]
-        case Preparing(), NotStarted(None, detail, exit_code):
-            return Ended(), [ReportUnstartable(exit_code, detail), Clean()]
         case Preparing(), NotStarted(ReturnReason() as why, detail):
             return Ended(), [ReportReturned(why, detail), Clean()]
         case Preparing(dropped=dropped), LimitPassed(detail, limit):  # nothing was made
@@ -392,8 +382,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         ):
             return Storing(container), [StoreFolder(container)]
         # The exit of the process counts more than a save that is not yet published.
-        case ((Running(container) | Saving(container) | Signalled(container)), Exited(exit_code, out_of_memory)):
-            return Finishing(container), [Finish(container, exit_code, out_of_memory)]
+        case ((Running(container) | Saving(container) | Signalled(container)), Exited() as end):
+            return Finishing(container), [Finish(container, end.exit_code, end.out_of_memory, end.reason)]
         case Finishing(container), Finished():
             return Ended(), [Kill(container), Clean()]
         case Finishing(container), OutOfTime(fault):

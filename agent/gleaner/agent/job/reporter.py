@@ -93,12 +93,11 @@ class Reporter(Protocol):
         """Store the job's folder. After a `StorageError` or `OSError` it is tried again. Blocks."""
         ...
 
-    def report_exit(self, exit_code: int, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
-        """Report that the process has exited, by itself or for its memory limit, and that its results are stored."""
-        ...
+    def report_exit(self, exit_code: int, reason: str, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
+        """Report that the process has exited, by itself or for its memory limit, and that its results are stored.
 
-    def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
-        """Report that the command cannot start."""
+        `reason` is a line for a person, if the exit code alone does not tell.
+        """
         ...
 
     def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:

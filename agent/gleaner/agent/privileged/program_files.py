@@ -15,6 +15,8 @@ from .common import config
 
 HELPER = "/usr/local/sbin/gleaner-helper"
 PYTHON = "/usr/bin/python3"
+INIT = "gleaner/agent/privileged/init/gleaner-init"
+"""The path in the library of the program that is process 1 of each container (`init/init.c`)."""
 _PACKAGES = ("privileged", "system")
 _PROGRAM = """\
 #!{python} -IS
@@ -41,12 +43,13 @@ def files_of_programs(settings: config.Config) -> Iterator[ProgramFile]:
     source = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for folder, _, names in sorted(each for package in _PACKAGES for each in os.walk(os.path.join(source, package))):
         for name in sorted(names):
-            if name.endswith((".py", ".sh")):
+            if name.endswith((".py", ".sh", "gleaner-init")):
                 path = os.path.join(folder, name)
                 must_be_roots(path)
                 with open(path, "rb") as file:
                     place = f"{settings.library}/gleaner/agent/{os.path.relpath(path, source)}"
-                    yield ProgramFile(place, file.read(), 0o755 if name.endswith(".sh") else 0o644)
+                    yield ProgramFile(place, file.read(), 0o644 if name.endswith(".py") else 0o755)
+    must_be_roots(os.path.join(source, "privileged", "init", "gleaner-init"))  # it is there
     # For each program: the module whose `main` it calls, and the arguments.
     for path, module, arguments in (
         (settings.shim, "shim.main", repr(settings.runc)),

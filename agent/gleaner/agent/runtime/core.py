@@ -4,15 +4,21 @@ An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_
 passes between root's shim and the agent in the same way, whoever started the container (`criu_streams`).
 """
 
+import hashlib
+import os
+import signal
+import stat
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.privileged import program_files
+from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime import container_processes
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
@@ -25,13 +31,12 @@ from gleaner.agent.runtime.criu_streams import (
     save,
 )
 from gleaner.agent.runtime.interface import (
-    KILLED,
     CannotCheckpoint,
     CannotRestore,
-    CannotStart,
     ContainerId,
     ContainerKilled,
     ContainerSpec,
+    End,
     Gone,
     ImageMissing,
     Runtime,
@@ -40,17 +45,16 @@ from gleaner.agent.runtime.interface import (
 from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system.image_names import full_name, is_id
 from gleaner.agent.system.ipc import HandshakeFailed
+from gleaner.agent.system.openat import closing_fd
 
 _END = 0
 """The stream number of the last frame of the helper's logs."""
 
 
-class End(NamedTuple):
-    """The end of a container."""
-
-    exit_code: int
-    at_its_limit: bool
-    """True if it was killed for its memory limit."""
+_END_FILE = ".gleaner-end"
+"""The file in the job's folder in which the container's init says how the program has ended."""
+_LONGEST_LINE = 300
+KILLED = 128 + signal.SIGKILL
 
 
 class ContainerRuntime(Runtime):
@@ -58,6 +62,8 @@ class ContainerRuntime(Runtime):
 
     def __init__(self, find_handshakes: Callable[[], Path | None]) -> None:
         self._find_handshakes = find_handshakes
+        self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
+        """Functions that return the line of each container's init, once it has ended."""
         self._adrift: set[ContainerId] = set()
         """Containers that the engine has not said go on since they were unpaused; it may take them for paused while
         they run."""
@@ -96,8 +102,8 @@ class ContainerRuntime(Runtime):
         """Send a signal. Wait for the end after `SIGKILL`."""
 
     @abstractmethod
-    def _wait(self, container: ContainerId) -> End | None:
-        """Wait a while for the end; None if it has not come."""
+    def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
+        """Wait a while for the end; None if it has not come. True: the container was killed at a limit of its own."""
 
     @abstractmethod
     def _frames(self, container: ContainerId) -> Iterator[bytes]:
@@ -139,12 +145,26 @@ class ContainerRuntime(Runtime):
             except ImageMissing as error:
                 line = f"the image {spec.image} is here, but not as {image}: it was changed"
                 raise ImageMissing(line) from error
+        self._inits_lines[container] = cache(partial(self._take_inits_line, spec.folder))
         try:
             yield container
         except BaseException:
             with suppress(RuntimeFault):
                 self.remove(container)
             raise
+
+    def _take_inits_line(self, folder: Path) -> str:
+        """Return the line that the init has left in the job's folder; "" if there is none.
+
+        The file is removed: it is none of the job's results. The job could have put anything in its place.
+        """
+        line, path = "", folder / _END_FILE
+        with suppress(OSError), closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                line = os.read(file, _LONGEST_LINE).decode(errors="replace")
+        with suppress(OSError):
+            path.unlink()
+        return "".join(filter(str.isprintable, line.partition("\n")[0]))
 
     def pause(self, container: ContainerId) -> None:
         if container in self._adrift:
@@ -170,15 +190,17 @@ class ContainerRuntime(Runtime):
                 return
             yield stream, content
 
-    def wait(self, container: ContainerId) -> int:
+    def wait(self, container: ContainerId) -> End:
         try:
-            while (end := self._wait(container)) is None:
+            while (ended := self._wait(container)) is None:
                 pass
         except Gone as error:
             raise ContainerKilled("its container was removed by somebody else") from error
-        if end.exit_code == KILLED and not end.at_its_limit:
-            raise ContainerKilled("its process was killed from outside, and not for its memory limit")
-        return end.exit_code
+        end, at_its_limit = ended
+        line = self._inits_lines.get(container, str)()
+        if end.exit_code == KILLED and not at_its_limit and not line:
+            raise ContainerKilled("its container was killed from outside, and not for its memory limit")
+        return replace(end, reason=_reason(end.exit_code, line))
 
     def signal(self, container: ContainerId, name: str) -> None:
         with suppress(Gone):
@@ -209,13 +231,29 @@ def _reasons(
         raise RuntimeFault(f"{doing}: {error}") from error
 
 
-def start_error(line: str) -> CannotStart | RuntimeFault:
-    """Return the error for runc's line, which ends with the command and with what is wrong with it.
+def init_name(settings: config.Config | None = None) -> str:
+    """Return " init " and the first digits of the digest of the node's init; "" if the node has none.
 
-    >>> start_error('runc create failed: exec: "nope": executable file not found in $PATH').exit_code
-    127
+    A program's file must be the same wherever its process is restored, and the init's lies on the node.
     """
-    if "exec: " not in line:
-        return RuntimeFault(line)
-    is_no_program = "permission denied" in line or "is a directory" in line
-    return CannotStart(line[line.find("exec: ") :], 126 if is_no_program else 127)
+    try:
+        program = Path((settings or config.load()).library, program_files.INIT)
+        return f" init {hashlib.sha256(program.read_bytes()).hexdigest()[:8]}"
+    except (OSError, config.Misconfigured):
+        return ""
+
+
+def _reason(exit_code: int, line: str) -> str:
+    """Return what the init's line adds to an exit code, for a person.
+
+    >>> _reason(127, "cannot run nope: No such file or directory"), _reason(137, "killed 9"), _reason(3, "exited 3")
+    ('cannot run nope: No such file or directory', '', '')
+    >>> _reason(137, "exited 137")
+    'the program itself returned it, as a shell does when SIGKILL has ended its command'
+    """
+    if line.startswith("cannot run "):
+        return line
+    if line.startswith("exited ") and exit_code - 128 in set(signal.Signals):
+        ended_by = signal.Signals(exit_code - 128)
+        return f"the program itself returned it, as a shell does when {ended_by.name} has ended its command"
+    return ""

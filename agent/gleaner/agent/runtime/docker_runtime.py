@@ -23,26 +23,24 @@ import requests
 import structlog
 import urllib3.exceptions
 
-from gleaner.agent.messages import ReturnReason, Way
+from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import config, freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
-from gleaner.agent.privileged.shim import unsavable
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.core import ContainerRuntime, End, start_error
+from gleaner.agent.runtime.core import KILLED, ContainerRuntime, init_name
 from gleaner.agent.runtime.docker_raw import attach, count_changes, follow, request
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
     INPUTS_IN_CONTAINER,
-    KILLED,
     LABEL_AGENT,
     LABEL_END,
     CachedImage,
     CannotCheckpoint,
-    CannotStart,
     ContainerExited,
     ContainerId,
     ContainerSpec,
+    End,
     Gone,
     ImageMissing,
     ImageRefused,
@@ -156,13 +154,12 @@ class DockerRuntime(ContainerRuntime):
         return facts
 
     def _find_shim(self) -> Path | None:
-        folder, reason = find_shim(self._info["runtimes"])
-        if folder is None:
-            log.warning(
-                "Docker lacks Gleaner's runtime (run glean setup node): only jobs that save themselves run here",
-                reason=reason,
-            )
-        return folder
+        try:
+            return _shims_folder(self._info["runtimes"])
+        except config.Misconfigured as error:
+            lacks = "Docker lacks Gleaner's runtime (run glean setup node): only jobs that save themselves run here"
+            log.warning(lacks, reason=str(error))
+            return None
 
     def facts(self) -> RuntimeFacts:
         """Return the facts. An engine that lacks the shim, or is not experimental, runs containers and cannot save
@@ -174,7 +171,7 @@ class DockerRuntime(ContainerRuntime):
         if not is_experimental:
             log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
         return RuntimeFacts(
-            runtime=name,
+            runtime=name if self._handshakes is None else name + init_name(),
             criu=_criu_version(),
             way=Way.SHIM,
             checkpoints=self._handshakes is not None and is_experimental,
@@ -235,7 +232,7 @@ class DockerRuntime(ContainerRuntime):
         except DockerRefusal as error:
             line = str(error)
             if "command specified" in line:
-                raise CannotStart(line, 127) from error
+                raise ImageRefused(f"the image {spec.image} names no command: name one") from error
             missing = line.partition(_NO_FOLDER)[2]
             if missing in spec.mounts:
                 raise MountMissing(f"{missing}: there is no such folder") from error
@@ -281,7 +278,7 @@ class DockerRuntime(ContainerRuntime):
             "memswap_limit": memory_bytes,
             "shm_size": memory_bytes,
             "pids_limit": _PIDS,
-            "init": False,
+            "init": self._handshakes is None,  # the engine's own, where the shim brings none
             "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
             "storage_opt": {"size": f"{spec.disk_mib}m"} if has_limit else None,
             "log_config": _LOG,
@@ -306,14 +303,11 @@ class DockerRuntime(ContainerRuntime):
 
     def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
         """Start it. A restore takes as long as its memory is read."""
-        try:
-            with (
-                closing(self._connect(LONG_PATIENCE_S if restored else PATIENCE_S)) as api,
-                translate_errors(f"cannot start {spec.name}"),
-            ):
-                api.start(container)
-        except DockerRefusal as error:
-            raise start_error(str(error)) from error
+        with (
+            closing(self._connect(LONG_PATIENCE_S if restored else PATIENCE_S)) as api,
+            translate_errors(f"cannot start {spec.name}"),
+        ):
+            api.start(container)
 
     def _pause(self, container: ContainerId) -> None:
         for is_last in freezing.tries():
@@ -327,8 +321,6 @@ class DockerRuntime(ContainerRuntime):
                     raise ContainerExited(f"it has ended with exit code {state['ExitCode']}") from error
                 if state["Paused"]:
                     return
-                if (never := unsavable.NO_MAIN_THREAD.text) in str(error):  # the shim's words
-                    raise CannotCheckpoint(f"its first process {never}", ReturnReason.UNSAVABLE) from error
                 if is_last:
                     raise
 
@@ -375,7 +367,7 @@ class DockerRuntime(ContainerRuntime):
         output = self._attached_outputs.pop(container, None)
         return None if output is None else messages(output)
 
-    def _wait(self, container: ContainerId) -> End | None:
+    def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         with translate_errors(f"cannot wait for {container[:12]}"):
             try:
                 exit_code = int(self._api.wait(container, timeout=PATIENCE_S)["StatusCode"])
@@ -384,16 +376,11 @@ class DockerRuntime(ContainerRuntime):
                     return None
                 raise
         give_up_s = time.monotonic() + _OOM_KNOWN_WITHIN_S
-        while not (at_its_limit := self._state(container)["OOMKilled"]) and exit_code == KILLED:
+        while not (at_its_limit := bool(self._state(container)["OOMKilled"])) and exit_code == KILLED:
             if time.monotonic() > give_up_s:
                 break
             time.sleep(0.1)
-        return End(exit_code, bool(at_its_limit))
-
-    def was_out_of_memory(self, container: ContainerId) -> bool:
-        with suppress(Gone):
-            return bool(self._state(container)["OOMKilled"])
-        return False
+        return End(exit_code, out_of_memory=at_its_limit), at_its_limit
 
     def _signal(self, container: ContainerId, name: str) -> None:
         try:
@@ -441,7 +428,7 @@ class DockerRuntime(ContainerRuntime):
 
     def cached_images(self) -> Sequence[CachedImage]:
         images: list[CachedImage] = []
-        for name, pulled in self._pulled_images.by_last_use():
+        for name, pulled in self._pulled_images.read().items():
             image_id, size_bytes = "", 0
             with suppress(Gone), translate_errors("cannot look at images"):
                 inspected = self._api.inspect_image(name)
@@ -468,22 +455,19 @@ class DockerRuntime(ContainerRuntime):
             return {name: state[name] for name in ("Running", "Paused", "OOMKilled", "ExitCode")}
 
 
-def find_shim(runtimes: Sequence[str]) -> tuple[Path | None, str]:
-    """Return the folder in which this node's shim meets its agent, or None and why the shim cannot be used.
+def _shims_folder(runtimes: Sequence[str]) -> Path:
+    """Return the folder in which this node's shim meets its agent. Raises `Misconfigured` if the shim cannot be used.
 
     `runtimes` are those of the engine.
     """
     if RUNTIME not in runtimes:
-        return None, f"the engine knows no runtime {RUNTIME!r}"
-    try:
-        settings = config.load()
-    except config.Misconfigured as error:
-        return None, str(error)
+        raise config.Misconfigured(f"the engine knows no runtime {RUNTIME!r}")
+    settings = config.load()
     if settings.agent_uid != os.getuid():
-        return None, f"the shim works for uid {settings.agent_uid}, and this agent is {os.getuid()}"
+        raise config.Misconfigured(f"the shim works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
     if not os.access(settings.handshakes, os.W_OK | os.X_OK):
-        return None, f"{settings.handshakes} is not there or not ours: see the install note"
-    return Path(settings.handshakes), ""
+        raise config.Misconfigured(f"{settings.handshakes} is not there or not ours: see the install note")
+    return Path(settings.handshakes)
 
 
 def _annotations(spec: ContainerSpec, *, restored: bool) -> Mapping[str, str]:

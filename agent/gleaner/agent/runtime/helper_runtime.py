@@ -12,21 +12,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.agent.messages import ReturnReason, Way
+from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
-from gleaner.agent.runtime.core import ContainerRuntime, End, start_error
+from gleaner.agent.runtime.core import ContainerRuntime, init_name
 from gleaner.agent.runtime.helper_client import Answer, HelperClient, HelperRefusal
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
     CachedImage,
-    CannotCheckpoint,
-    CannotStart,
     ContainerExited,
     ContainerId,
     ContainerKilled,
     ContainerSpec,
+    End,
     Gone,
     ImageMissing,
     ImageRefused,
@@ -44,12 +43,10 @@ _ASK_EVERY = 20
 _ERRORS: Mapping[tuple[str, str], Callable[[str], Exception]] = {
     ("create", "image"): ImageMissing,
     ("create", "mount"): MountMissing,
-    ("create", "start"): lambda why: CannotStart(why, 127),
-    ("run", "start"): start_error,
+    ("create", "command"): ImageRefused,
     ("run", "mount"): MountMissing,
     ("import", "image"): lambda why: ImageRefused(f"the node's helper does not take the image: {why}"),
     ("pause", "ended"): ContainerExited,
-    ("pause", "checkpoint"): lambda why: CannotCheckpoint(why, ReturnReason.UNSAVABLE),
 }
 """The errors for the helper's refusals, by the request and the kind of the refusal."""
 
@@ -73,11 +70,11 @@ class RuncRuntime(ContainerRuntime):
     """
 
     def __init__(
-        self, helper: HelperClient, *, handshakes: Path, images: Path | None = None, bundles: str = Config(1).bundles
+        self, helper: HelperClient, *, handshakes: Path, images: Path | None = None, settings: Config | None = None
     ) -> None:
         super().__init__(lambda: handshakes)
         self._helper = helper
-        self._bundles = bundles
+        self._settings = settings or Config(1)
         self._images = images
 
     @classmethod
@@ -86,7 +83,7 @@ class RuncRuntime(ContainerRuntime):
         if os.getuid() != settings.agent_uid:
             raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
         handshakes = Path(settings.handshakes)
-        return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, bundles=settings.bundles)
+        return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, settings=settings)
 
     def _ask(self, do: str, *descriptors: int, **fields: object) -> Answer:
         with _own_errors(do, fields.get("name", fields.get("image", ""))):
@@ -95,7 +92,7 @@ class RuncRuntime(ContainerRuntime):
     def facts(self) -> RuntimeFacts:
         answer = self._ask("facts").fields
         return RuntimeFacts(
-            runtime=f"runc {answer['runc']}",
+            runtime=f"runc {answer['runc']}{init_name(self._settings)}",
             criu=str(answer["criu"]),
             way=Way.CRIU,
             checkpoints=bool(answer["criu"]),
@@ -169,20 +166,14 @@ class RuncRuntime(ContainerRuntime):
     def live_output(self, container: ContainerId) -> None:
         """Return None: a container's output is in its log at once."""
 
-    def _wait(self, container: ContainerId) -> End | None:
+    def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         with _own_errors("wait", container):
             answer = self._helper.ask_until_answered("wait", name=container).fields
-        if answer["exit"] is not None:
-            return End(int(answer["exit"]["exit_code"]), bool(answer["exit"]["at_its_limit"]))
+        if (end := answer["exit"]) is not None:
+            return End(int(end["exit_code"]), out_of_memory=bool(end["out_of_memory"])), bool(end["at_its_limit"])
         if answer["ended"]:
             raise ContainerKilled("its container was removed, or the node's helper lost it")
         return None
-
-    def was_out_of_memory(self, container: ContainerId) -> bool:
-        with suppress(Gone):
-            end = self._ask("wait", name=container).fields["exit"]
-            return bool(end and end.get("out_of_memory"))
-        return False
 
     def _signal(self, container: ContainerId, name: str) -> None:
         self._ask("signal", name=container, signal=name.removeprefix("SIG"))
@@ -195,7 +186,7 @@ class RuncRuntime(ContainerRuntime):
         return {ContainerId(name): labels for name, labels in containers.items() if LABEL_AGENT in labels}
 
     def data_folders(self) -> Sequence[str]:
-        return [self._bundles]
+        return [self._settings.bundles]
 
     def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         """Return the helper's count, which has limits of its own."""

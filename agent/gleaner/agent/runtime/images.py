@@ -212,19 +212,15 @@ class PulledImages:
             if self._folder is not None:
                 self._file(self._folder, image).unlink(missing_ok=True)
 
-    def by_last_use(self) -> list[tuple[str, PulledImage]]:
-        """Return all images of the record; the image with the latest use is last."""
-        return sorted(self.read().items(), key=lambda named: named[1].used_s)
-
     def read(self) -> dict[str, PulledImage]:
-        """Return the record, without what is not understood: such an image is never removed."""
+        """Return the record, the image with the latest use last; without what is not understood, which always stays."""
         images: dict[str, PulledImage] = {}
         for file in self._folder.glob("*") if self._folder is not None else ():
             with _noting(file):
                 image_id, _, name = file.read_text(errors="replace").partition(" ")
                 if name and file == self._file(file.parent, name):
                     images[name] = PulledImage(image_id, file.stat().st_mtime)
-        return images
+        return dict(sorted(images.items(), key=lambda named: named[1].used_s))
 
     @staticmethod
     def _file(folder: Path, image: str) -> Path:

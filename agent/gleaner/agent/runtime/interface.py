@@ -43,14 +43,6 @@ class MountMissing(Exception):
     it."""
 
 
-class CannotStart(Exception):
-    """The container could not start its command. `exit_code` is 126 or 127, as a shell would say."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 class CannotCheckpoint(Exception):
     """The memory could not be saved. The message is one line that says why; the container is still there.
 
@@ -78,8 +70,16 @@ class ContainerKilled(Exception):
     """The container was killed or removed from outside; the job is not to blame."""
 
 
-KILLED = 137
-"""The exit code of a process that was killed (SIGKILL): for its memory limit, or by somebody."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a container's program."""
+
+    exit_code: int
+    """The program's own, or 128 and the number of the signal that ended it."""
+    reason: str = ""
+    """One line for a person where the code alone does not tell."""
+    out_of_memory: bool = False
+    """True if a process was killed for the container's memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Runtime(Protocol):
     def start(self, spec: ContainerSpec) -> ContainerId:
         """Run the command from the beginning.
 
-        Raises `ImageMissing`, `ImageRefused`, `MountMissing` or `CannotStart`.
+        Raises `ImageMissing`, `ImageRefused` or `MountMissing`. A program that cannot be run ends with 126 or 127.
         """
         ...
 
@@ -218,19 +218,15 @@ class Runtime(Protocol):
         """
         ...
 
-    def wait(self, container: ContainerId) -> int:
-        """Block until the container has ended by itself. Return its exit code; 137 if it hit its memory limit.
+    def wait(self, container: ContainerId) -> End:
+        """Block until the container's program has ended by itself or at its memory limit.
 
-        Raises `ContainerKilled` if it was killed, by `kill` or by somebody else, or is not there any more.
+        Raises `ContainerKilled` if the container was killed, by `kill` or by somebody else, or is not there any more.
         """
         ...
 
-    def was_out_of_memory(self, container: ContainerId) -> bool:
-        """Return True if a process of the ended container was killed for the container's memory limit."""
-        ...
-
     def signal(self, container: ContainerId, name: str) -> None:
-        """Send a signal (`SIGTERM`, `SIGUSR1`) to the first process of a container. An ended container is no error."""
+        """Send a signal (`SIGTERM`, `SIGUSR1`) to the program of a container. An ended container is no error."""
         ...
 
     def kill(self, container: ContainerId) -> None:

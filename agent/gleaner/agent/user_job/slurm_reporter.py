@@ -163,15 +163,10 @@ class SlurmReporter:
         self.forget()
         return Results()
 
-    def report_exit(self, exit_code: int, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
+    def report_exit(self, exit_code: int, reason: str, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
         """Say if it was the memory limit; all else our own exit code tells."""
-        if out_of_memory:
-            self.say(memory_limit_reached(self.assignment))
-
-    def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
-        self.say(reason)
-        self.exit_code = exit_code
-        self.forget()
+        if line := memory_limit_reached(self.assignment) if out_of_memory else reason:
+            self.say(line)
 
     def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:
         self.say(reason)

@@ -86,6 +86,16 @@ def end(folders: dict[str, str]) -> bool:
         let_go(folders)
 
 
+def end_frozen(folders: dict[str, str]) -> bool:
+    """Kill the processes of a frozen container before any of them goes on. Return False if it is not frozen.
+
+    runc kills the init alone, and thaws it first. Its children would take another step, though they are saved.
+    """
+    with contextlib.suppress(OSError, KeyError):
+        return _is(folders, frozen=True) and end(folders)
+    return False
+
+
 def _controller(folders: dict[str, str]) -> str:
     """Return the controller that freezes: "freezer", or "" for cgroups of version 2."""
     return "freezer" if "freezer" in folders else ""

@@ -30,7 +30,7 @@ from ..common import (
 from ..common.bundle import Bundle
 from ..common.disk_usage import count_disk_use
 from ..common.user_jobs import Owner
-from ..shim import transfer, unsavable
+from ..shim import transfer
 from . import image_store, monitor, oci_config
 
 _END_WITHIN_S = 30.0
@@ -73,7 +73,7 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
         raise Failed("image", f"the image {spec.image} is not on the node")
     defaults = oci_config.image(image.config)
     if not oci_config.command(spec, defaults):
-        raise Failed("start", "there is no command, and the image has none")
+        raise Failed("command", "there is no command, and the image has none")
     for path in spec.mounts:
         _check_mount(settings, path)
     container = Bundle(settings, spec.name)
@@ -159,9 +159,6 @@ def pause(settings: config.Config, container: Bundle) -> None:
             return
         if (status := state(settings, container)) == "paused":
             return
-        state_folder = monitor.runc_state_folder(settings, container.name)
-        if never := unsavable.no_main_thread(processes.first_process(state_folder)):
-            raise Failed("checkpoint", never.text)
         _must_run(container, status)
         if is_last:
             raise Failed("fault", f"runc cannot pause {container.name}: {reason}")
@@ -213,10 +210,11 @@ def remove(settings: config.Config, container: Bundle) -> None:
 def _kill(settings: config.Config, container: Bundle) -> str | None:
     """Kill all processes of a container; return the reason of a failure.
 
-    If a container's first process has lost its main thread, runc takes the container for ended; other threads go on.
+    A job may do to its container's init what makes runc take the container for ended while its processes go on.
     """
-    reason = _runc(settings, "kill", container.name, "KILL")
-    return None if reason is not None and freezing.end(_cgroups(settings, container)) else reason
+    folders = _cgroups(settings, container)
+    reason = None if freezing.end_frozen(folders) else _runc(settings, "kill", container.name, "KILL")
+    return None if reason is not None and freezing.end(folders) else reason
 
 
 def disk_use(container: Bundle) -> list[int]:

@@ -5,12 +5,13 @@ that carry an agent's annotation `org.gleaner.handshake`, which comes from the e
 container image nor from a job's environment:
 
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
-- `create`: the container may make sockets of the usual kinds only, and its user gets a name (`own_config`).
-- `pause`: a container that cannot be frozen goes on (`freezing`). One without a main thread never can: it says so.
+- `create`: the container gets an init, its user a name, and it may make sockets of the usual kinds only
+  (`own_config`).
+- `pause`: a container that cannot be frozen goes on (`freezing`).
 - `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
   paused for ever.
-- `kill` with SIGKILL: a container whose first process has no main thread any more, but other threads, is killed too.
-  runc takes it for ended, and would leave it running for ever.
+- `kill` with SIGKILL: a frozen container takes no other step. One that runc takes for ended, and whose processes still
+  run, is killed too.
 - `delete`: what a restore has mounted for CRIU is unmounted, if runc and this program were killed in that restore.
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and held back
   by the freezer until the `start` that follows. So a plain `docker start` resumes a saved job, and the process does not
@@ -207,20 +208,17 @@ def _change_config(call: Call) -> None:
 
 def _done_after_all(call: Call, words: list[str]) -> int:
     """Have runc do it. Return runc's exit status; 0 where runc has failed and it is done all the same."""
+    from ..common import freezing, processes
+
+    folders = processes.cgroups_made_by_runc(call.folder)
+    if call.command == "kill" and freezing.end_frozen(folders):
+        return 0
     _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
     status = os.waitstatus_to_exitcode(how)
     if status != 0:
-        from ..common import freezing, processes
-
-        folders = processes.cgroups_made_by_runc(call.folder)
         done = {"kill": freezing.end, "pause": freezing.holds_after_all, "resume": freezing.goes_on_after_all}
         if done[call.command](folders):
             return 0
-        if call.command == "pause":
-            from . import transfer, unsavable
-
-            if never := unsavable.no_main_thread(processes.first_process(call.folder)):
-                transfer.say_why(call, never.text)
     return abs(status)
 
 

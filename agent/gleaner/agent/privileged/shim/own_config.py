@@ -1,4 +1,7 @@
-"""Change the configuration of a container of ours before runc reads it: sockets, Landlock, its user's name.
+"""Change the configuration of a container of ours before runc reads it: its init, sockets, Landlock, its user's name.
+
+Init: process 1 is ours (`../init/init.c`), mounted over an empty file in /dev, where every container has a file system
+of root's own. The job's program is its child.
 
 Landlock: no job has it, as CRIU would bring the processes back without their restrictions. A program that finds no
 Landlock goes on without.
@@ -21,6 +24,11 @@ from ...system import atomic, untrusted
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 """The errors that Python raises for a malformed configuration."""
+INIT = "/dev/gleaner-init"
+"""The path of process 1's program in a container."""
+INIT_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "init", "gleaner-init")
+END = "/job/.gleaner-end"
+"""The file in a container in which its init writes how the program has ended."""
 _USER_FILE = "passwd"
 _FAMILIES = (1, 2, 10)
 """UNIX, INET, INET6."""
@@ -45,16 +53,19 @@ def change(bundle: str, annotation: str) -> None:
     if annotation not in (config.get("annotations") or ()):
         return
     restrict_calls(config)
+    config["process"]["args"] = [INIT, END, *config["process"]["args"]]
     user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, _USER_FILE))
     atomic.replace(names, passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
-    passwd_mount = {
-        "destination": "/etc/passwd",
-        "type": "bind",
-        "source": names,
-        "options": ["rbind", "rprivate"],
-    }
-    config["mounts"] = [*config["mounts"], passwd_mount]
+    config["mounts"] = [
+        *config["mounts"],
+        _file("/etc/passwd", names, "rbind", "rprivate"),
+        _file(INIT, INIT_PROGRAM, "bind", "rprivate", "ro", "nosuid", "nodev"),
+    ]
     atomic.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
+
+
+def _file(destination: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": "bind", "source": source, "options": list(options)}
 
 
 def passwd(uid: int, gid: int) -> str:

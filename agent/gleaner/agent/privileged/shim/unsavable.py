@@ -89,17 +89,6 @@ def refused(init_pid: int, freezer: str) -> Reason | None:
     return None
 
 
-def no_main_thread(init_pid: int) -> Reason | None:
-    """Return the reason why a container cannot be frozen whose first process has threads but no main thread.
-
-    runc takes such a container for ended. Return None for any other container, also for one that is not there.
-    """
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        if _has_no_main_thread(init_pid):
-            return _about(init_pid, NO_MAIN_THREAD)
-    return None
-
-
 def _about(pid: int, reason: Reason) -> Reason:
     about = status(f"/proc/{pid}/status")
     return Reason(f"its process {about['NSpid'][-1]} ({' '.join(about['Name'])!r}) {reason.text}", reason.lasts)
@@ -179,9 +168,7 @@ def _link(entry: str) -> str:
         raise
 
 
-NO_MAIN_THREAD = Reason(
-    "has no main thread any more, only others (pthread_exit): it can be saved if its main thread waits for them",
-)
+_NO_MAIN = "has no main thread any more (pthread_exit): it can be saved if its main thread waits for the others"
 _STOPPED = "is stopped (by SIGSTOP or SIGTSTP): it can be saved when that process goes on (SIGCONT) or ends"
 _TRACED = "is traced by another one, as by a debugger or strace: it can be saved when that has ended"
 _OF_MEMFD = "runs a program that is in no file (memfd): it can be saved if the program is run from a file"
@@ -190,7 +177,7 @@ _THREAD = "holds a file about a thread open (/proc/PID/task/TID/...): it can be 
 _TIMER = "has a timer that signals its first thread (timer_create with SIGEV_THREAD_ID): it can be saved without that"
 _HUGE = "has private memory in huge pages (MAP_HUGETLB): it can be saved with shared or with ordinary memory"
 _KINDS = (
-    (_has_no_main_thread, NO_MAIN_THREAD),
+    (_has_no_main_thread, Reason(_NO_MAIN)),
     (_is_stopped, Reason(_STOPPED, lasts=False)),
     (_is_traced, Reason(_TRACED, lasts=False)),
     (_has_no_file, Reason(_OF_MEMFD)),
