@@ -10,7 +10,6 @@ Everything here works in the caller's transaction.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, column, delete, func, insert, select, table, update
@@ -145,9 +144,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
         ended = {"name": agent, "phase": Phase.ENDED, "end_s": now_s, "submitted_s": now_s, "ended_s": now_s}
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
         db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
-    before = lock(db, row.id)
-    made: Any = SimpleNamespace(**before._mapping, log_lines=_log_lines(db, before))
-    take(db, [made], agent=agent, node=node, now_s=now_s)
+    take(db, [row.id], agent=agent, node=node, now_s=now_s)
 
 
 def _log_lines(db: Connection, row: Any) -> int:
