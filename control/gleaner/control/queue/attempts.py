@@ -13,7 +13,7 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.returns import Blame
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Unknown
 from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, Standing
-from gleaner.control.queue.transitions import END_ATTEMPT, lock
+from gleaner.control.queue.transitions import lock
 from gleaner.control.states import State
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
@@ -21,6 +21,7 @@ SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
+_END = update(ATTEMPT).where(_ONE)
 _AGENT_OF = select(ATTEMPT.c.agent).where(_ONE)
 _NAMED = (
     select(CHECKPOINT.c.attempt, CHECKPOINT.c.number, CHECKPOINT.c.chain)
@@ -108,7 +109,7 @@ def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
 
 def end(db: Connection, job: int, attempt: int, values: Mapping[str, object]) -> None:
     """Write down how an attempt ended whose job makes no transition."""
-    db.execute(END_ATTEMPT, {**values, "job_": job, "attempt_": attempt})
+    db.execute(_END, {**values, "job_": job, "attempt_": attempt})
 
 
 def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -> None:
