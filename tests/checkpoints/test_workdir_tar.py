@@ -201,12 +201,8 @@ FILE, LINK, HARD, DIR = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfi
 @pytest.mark.parametrize(
     "members",
     [
-        [member("../escaped", FILE, content=b"x")],
-        [member("out", LINK, ".."), member("out/escaped", FILE, content=b"x")],
         [member("out", LINK, "../victim"), member("again", HARD, "out")],
-        [member("again", HARD, "../victim")],
         [member("device", tarfile.CHRTYPE)],
-        [member("disk", tarfile.BLKTYPE)],
         [member("twice", FILE, content=b"x"), member("twice", FILE, content=b"y")],
         [member(".", LINK, "..")],
         [member(".", FILE, content=b"x")],

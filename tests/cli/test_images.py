@@ -205,10 +205,3 @@ def test_bad_input_is_one_line_and_nothing_is_sent(
     (harness.folder / "broken.tar").write_bytes(b"nothing of the kind" * 100)
     assert said in harness.refused("image", "push", *FOR, "--", name, source, code=2)
     assert not (tmp_path / "storage" / "images").exists()
-
-
-def test_a_refusal_of_the_site_is_one_line(harness: CliHarness) -> None:
-    saved(harness, MadeImage())
-    settings = harness.state.settings
-    harness.state.settings = settings.model_copy(update={"images": settings.images.model_copy(update={"push": False})})
-    assert "takes no images from users" in harness.refused("image", "push", "pi", "pi.tar", *FOR, code=3)

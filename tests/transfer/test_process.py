@@ -79,6 +79,6 @@ def test_a_long_call_is_not_silent_and_one_that_hangs_is() -> None:
         if next(reports) == 3:
             enough.set()
 
-    with Progress(report, 0.01 * REPORTS_WHILE_SILENT).while_working(3 * SLOWEST_BYTES_PER_S // 100):
-        assert enough.wait(60)
+    Progress(report, 0.01 * REPORTS_WHILE_SILENT).work(lambda: enough.wait(60), 3 * SLOWEST_BYTES_PER_S // 100)
+    assert enough.is_set()
     assert next(reports) == 4

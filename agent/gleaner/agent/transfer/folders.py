@@ -67,8 +67,7 @@ class ListedFolder:
         """Give a file its name, by one rename from a folder of the same file system."""
         while file.read(CHUNK_BYTES):
             pass
-        with file.progress.while_working(file.size_bytes):
-            os.fsync(file.fileno())
+        file.progress.work(lambda: os.fsync(file.fileno()), file.size_bytes)
         with self.opened(names[:-1]) as folder:
             try:
                 os.rename(file.file_name, names[-1], src_dir_fd=file.folder, dst_dir_fd=folder)

@@ -9,7 +9,7 @@ from urllib.parse import quote, urljoin
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailure
-from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
+from gleaner.agent.transfer.rules import Access, RemoteServer
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 MOST_REDIRECTS = 10
@@ -27,9 +27,10 @@ class Https(RemoteServer):
     def __init__(self, url: str, access: Access) -> None:
         super().__init__(url, access)
         import aiohttp  # slow to load, and not needed for a file
-
-        options = self.connector_options(load_fsspec().get_loop())
+        from fsspec.asyn import get_loop  # pyright: ignore[reportMissingTypeStubs]
         from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
+
+        options = self.connector_options(get_loop())
 
         async def get_client(**_: object) -> aiohttp.ClientSession:
             return aiohttp.ClientSession(

@@ -7,6 +7,7 @@ tells whether another try may help.
 
 import os
 import pickle
+import re
 import select
 import subprocess
 import sys
@@ -28,6 +29,9 @@ ENDS_WITHIN_S = 5.0
 """A child that is asked to end has this time to remove what it has left. A child whose storage hangs stays behind."""
 LONGEST_LINE = 2000
 PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
+_KEPT = re.compile("HOME|LANG|LD_LIBRARY_PATH|PATH|PYTHON.*|SSL_CERT_(DIR|FILE)|X509_CERT_DIR")
+"""The child gets no other settings of this account: a library could show a server credentials that they name."""
+_NO_FILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "FSSPEC_CONFIG_DIR"), os.devnull)
 
 
 class TransferFailure(Exception):
@@ -76,8 +80,9 @@ def run(
     request: object, limits: Limits, *, stop: threading.Event, clock: Clock, program: Sequence[str] = PROGRAM
 ) -> list[int]:
     """Run the child for a request, and return its numbers. Raises `TransferFailure` or `TransferStopped`."""
-    pipe = subprocess.PIPE
-    child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
+    pipe, kept = subprocess.PIPE, {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
+    environment = kept | _NO_FILES | {"AWS_EC2_METADATA_DISABLED": "true"}
+    child = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=environment)
     try:
         with suppress(BrokenPipeError), cast("IO[bytes]", child.stdin) as stdin:
             stdin.write(pickle.dumps(request))
@@ -126,7 +131,6 @@ def _check_end(child: "subprocess.Popen[bytes]") -> None:
         status = child.wait(ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
         status = -1
-    if status in {PermanentFailure.status, NodeFull.status}:
-        raise (PermanentFailure if status == PermanentFailure.status else NodeFull)(line)
     if status:
-        raise TemporaryFailure(line or f"the process that moves files was killed or broke ({status})")
+        kind = {each.status: each for each in (PermanentFailure, NodeFull)}.get(status, TemporaryFailure)
+        raise kind(line or f"the process that moves files was killed or broke ({status})")

@@ -1,13 +1,12 @@
 """The rules by which the child reaches servers: the addresses, the credential, and what a server's refusal means."""
 
-import os
 import socket
 from base64 import b64encode
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from typing import Any, cast
+from typing import Any
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.credentials import Credential, CredentialKind, kind
@@ -136,16 +135,3 @@ def _addresses(hosts: Iterable[str]) -> frozenset[str]:
         with suppress(OSError):  # the agent does not reach it either
             found.update(str(address[4][0]) for address in socket.getaddrinfo(host, None))
     return frozenset(found)
-
-
-def load_fsspec() -> Any:
-    """Return fsspec's module of loops. It uses none of this account's settings, which could add a credential."""
-    for name in [name for name in os.environ if name.startswith(("FSSPEC_", "AWS_"))]:
-        del os.environ[name]
-    devnull = ("FSSPEC_CONFIG_DIR", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
-    os.environ |= dict.fromkeys(devnull, os.devnull) | {"AWS_EC2_METADATA_DISABLED": "true"}
-    from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
-    from fsspec.config import conf  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-    cast("dict[str, Any]", conf).clear()
-    return asyn

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure
-from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
+from gleaner.agent.transfer.rules import Access, RemoteServer
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 PART_BYTES = 2**24
@@ -26,10 +26,11 @@ class S3(RemoteServer):
 
     def __init__(self, url: str, access: Access) -> None:
         super().__init__(url, access)
-        self._loops, credential = load_fsspec(), access.credential
+        from fsspec import asyn  # pyright: ignore[reportMissingTypeStubs]
         from s3fs import S3FileSystem  # pyright: ignore[reportMissingTypeStubs]
 
-        mine = credential if credential is not None and credential.is_for(url) else None
+        self._loops: Any = asyn
+        mine = access.credential if access.credential and access.credential.is_for(url) else None
         access_key, _, secret_key = mine.value.partition(":") if mine else (None, "", None)
         config = {
             "connector_args": self.connector_options(self._loops.get_loop()),

@@ -4,9 +4,8 @@ import hashlib
 import io
 import math
 import os
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from gleaner.agent.system import openat
@@ -26,22 +25,16 @@ class Progress:
     silent_s: float
     """The parent gives up when it has heard nothing for so long."""
 
-    @contextmanager
-    def while_working(self, size_bytes: int) -> Generator[None]:
+    def work(self, call: Callable[[], object], size_bytes: int) -> None:
         """Report while a call works that reports nothing itself, for as long as a slow disk needs for the size."""
-        is_done, every_s = threading.Event(), self.silent_s / REPORTS_WHILE_SILENT
-
-        def repeat() -> None:
+        every_s = self.silent_s / REPORTS_WHILE_SILENT
+        with ThreadPoolExecutor(1) as thread:
+            working = thread.submit(call)
             for _ in range(math.ceil(size_bytes / SLOWEST_BYTES_PER_S / every_s)):
-                if is_done.wait(every_s):
-                    return
+                if wait([working], every_s).done:
+                    break
                 self.report()
-
-        threading.Thread(target=repeat, daemon=True).start()
-        try:
-            yield
-        finally:
-            is_done.set()
+        working.result()
 
 
 class StagedFile(io.FileIO):

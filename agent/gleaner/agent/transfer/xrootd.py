@@ -19,12 +19,10 @@ from urllib.parse import unquote
 
 from gleaner.agent.common import allowed_urls
 from gleaner.agent.transfer.process import CHUNK_BYTES, PermanentFailure, TemporaryFailure, TransferFailure
-from gleaner.agent.transfer.rules import Access, RemoteServer, load_fsspec
+from gleaner.agent.transfer.rules import Access, RemoteServer
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 _GRID_AUTHORITIES = "/etc/grid-security/certificates"
-_OWN_SETTINGS = ("XRD_", "XrdSec", "X509_USER_", "BEARER_TOKEN")
-"""The beginnings of environment variables with this account's own settings and credentials."""
 _LARGEST = 2**62
 # The library's words: "File did not open properly: [ERROR] Server responded with an error: [3011] Unable to open ...".
 # The numbers are the protocol's (XProtocol.hh): not allowed, no such file, no file, a folder, and a login that failed.
@@ -38,11 +36,9 @@ class Xrootd(RemoteServer):
         super().__init__(url, access)
         where, credential = self.where, access.credential
         self._has_token = credential is not None and credential.is_for(url)
-        for name in [name for name in os.environ if name.startswith(_OWN_SETTINGS)]:
-            del os.environ[name]
         # It stays within this process: others see the environment with which a process was started.
-        os.environ |= _library_settings(access.silent_s, credential.value if credential and self._has_token else "")
-        load_fsspec()
+        limit_s = max(1, math.ceil(access.silent_s))
+        os.environ |= _library_settings(str(limit_s), credential.value if credential and self._has_token else "")
         from fsspec_xrootd import XRootDFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
         with self.translating():
@@ -51,7 +47,7 @@ class Xrootd(RemoteServer):
         self._server: Any = XRootDFileSystem(
             f"{where.host}:{where.port}",
             locate_all_sources=False,
-            timeout=_seconds(access.silent_s),
+            timeout=limit_s,
             skip_instance_cache=True,
         )
         self._server.protocol = where.scheme
@@ -126,13 +122,13 @@ class Xrootd(RemoteServer):
                 raise OSError(text) from None
 
 
-def _library_settings(silent_s: float, token: str) -> dict[str, str]:
+def _library_settings(limit_s: str, token: str) -> dict[str, str]:
     """Return the environment by which the library learns its limits, and how it may say who asks.
 
     Without a token it names this account (`unix`) or this host, as XRootD's servers ask for it. It never uses the
     account's certificates, tickets or token files.
     """
-    limit_s, system = str(_seconds(silent_s)), ssl.get_default_verify_paths()
+    system = ssl.get_default_verify_paths()
     grid = _GRID_AUTHORITIES if Path(_GRID_AUTHORITIES).is_dir() else system.capath
     settings = {
         "XRD_CONNECTIONRETRY": "1",
@@ -148,7 +144,3 @@ def _library_settings(silent_s: float, token: str) -> dict[str, str]:
         "BEARER_TOKEN": token,
     }
     return {name: setting for name, setting in settings.items() if setting}
-
-
-def _seconds(silent_s: float) -> int:
-    return max(1, math.ceil(silent_s))

@@ -4,12 +4,11 @@ import os
 from pathlib import Path
 
 import structlog
-from sqlalchemy import select
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.checkpoints.storage_root import DRAFTS
 from gleaner.control.control_state import ControlState
-from gleaner.control.queue import queries
+from gleaner.control.queue import leader, queries
 from gleaner.control.queue.database import snapshot
 from gleaner.control.settings import DAY_S
 
@@ -28,7 +27,7 @@ def may_remove_by_age(state: ControlState, now_s: float) -> bool:
     if state.steady_clock() < state.began_s + AFTER_START_S:
         return False
     with snapshot(state.engine) as db:
-        of_database_s = db.execute(select(state.database_clock())).scalar_one()
+        of_database_s = leader.read_clock(db, state.database_clock())
         lease_until_s = queries.last_lease_s(db)
     heartbeat_s = now_s if lease_until_s is None else lease_until_s - state.settings.queue.lease_s
     times_s = {"database": of_database_s, "storage": _storage_now_s(state), "heartbeat": heartbeat_s}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.checkpoints.interface import checkpoints_to_keep
@@ -13,7 +13,7 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.returns import Blame
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Unknown
 from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, Standing
-from gleaner.control.queue.transitions import lock, run
+from gleaner.control.queue.transitions import lock
 from gleaner.control.states import State
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
@@ -21,6 +21,7 @@ SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
+_END = update(ATTEMPT).where(_ONE)
 _AGENT_OF = select(ATTEMPT.c.agent).where(_ONE)
 _NAMED = (
     select(CHECKPOINT.c.attempt, CHECKPOINT.c.number, CHECKPOINT.c.chain)
@@ -108,7 +109,7 @@ def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
 
 def end(db: Connection, job: int, attempt: int, values: Mapping[str, object]) -> None:
     """Write down how an attempt ended whose job makes no transition."""
-    run(db, update(ATTEMPT).where(_ONE).values(values), {"job_": job, "attempt_": attempt})
+    db.execute(_END, {**values, "job_": job, "attempt_": attempt})
 
 
 def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -> None:
@@ -120,8 +121,7 @@ def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -
 
 def reopen(db: Connection, job: int, attempt: int) -> None:
     """Let the attempt run again: it lives after all."""
-    again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), why=null(), detail="", blame=null())
-    run(db, again, {"job_": job, "attempt_": attempt})
+    end(db, job, attempt, {"ended_s": None, "ending": None, "why": None, "detail": "", "blame": None})
 
 
 def find(db: Connection, job: int, attempt: int) -> Any:
@@ -209,8 +209,7 @@ def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | Non
             return
         name = f"{checkpoint.attempt}/{checkpoint.number}"
         raise Invalid(f"job {job}: checkpoint {name} is not newer than the attempt's last, number {newest.number}")
-    run(
-        db,
+    db.execute(
         insert(CHECKPOINT),
         {
             **checkpoint.model_dump(),
@@ -240,7 +239,7 @@ def log_lines(db: Connection, job: int, attempt: int, number: int) -> int:
 
 def set_standing(db: Connection, job: int, attempt: int, number: int, standing: Standing) -> None:
     """Set what a checkpoint counts for now."""
-    run(db, _STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})
+    db.execute(_STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})
 
 
 def drop_all(db: Connection, job: int) -> None:

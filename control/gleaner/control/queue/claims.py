@@ -258,7 +258,7 @@ def claim(
     most = ask.most if allowance is None else min(allowance, ask.most)
     chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, most), book, allowed))
     if chosen:
-        take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
+        take(db, [row.id for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
     if chosen and allowance is not None:
         node_health.record_canary(db, asking.node, now_s)
     if book is not None and book.starts and may_record():

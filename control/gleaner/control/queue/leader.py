@@ -71,6 +71,11 @@ NOW: ColumnElement[float] = database_now()
 """The database's time, the same object for every statement, so that those that are made once can name it."""
 
 
+def read_clock(db: Connection, now: ColumnElement[float]) -> float:
+    """Return the time by a clock of the database's."""
+    return db.execute(select(now)).scalar_one()
+
+
 def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> Term | None:
     """Lead for `term_s` from now on, if no other program does; None if one does. The leader calls it again to go on."""
     again = update(LEADER).where(_MINE, LEADER.c.holder == holder).values(until_s=now + term_s)

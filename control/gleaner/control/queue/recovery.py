@@ -10,7 +10,6 @@ Everything here works in the caller's transaction.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, column, delete, func, insert, select, table, update
@@ -115,12 +114,14 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
         output = Output(digest=newest.digest, size_bytes=newest.size_bytes)
         report = Completed(exit_code=0, output=output, slice=spent)
         return attempt_reports.record_completion(db, row.id, newest.attempt, report, now_s=now_s), False
+    # Lines that were written since the backup are lost, and not counted.
+    log_lines = attempts.log_lines(db, row.id, row.from_attempt, row.from_number) if row.from_attempt is not None else 0
     checkpoint = Checkpoint(
         attempt=newest.attempt,
         number=newest.number,
         digest=newest.digest,
         size_bytes=newest.size_bytes,
-        log_lines=_log_lines(db, row),  # lines that were written since the backup are lost, and not counted
+        log_lines=log_lines,
         chain=newest.chain,
         has_memory=newest.has_memory,
     )
@@ -145,13 +146,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
         ended = {"name": agent, "phase": Phase.ENDED, "end_s": now_s, "submitted_s": now_s, "ended_s": now_s}
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
         db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
-    before = lock(db, row.id)
-    made: Any = SimpleNamespace(**before._mapping, log_lines=_log_lines(db, before))
-    take(db, [made], agent=agent, node=node, now_s=now_s)
-
-
-def _log_lines(db: Connection, row: Any) -> int:
-    return 0 if row.from_attempt is None else attempts.log_lines(db, row.id, row.from_attempt, row.from_number)
+    take(db, [row.id], agent=agent, node=node, now_s=now_s)
 
 
 def _end_attempts(db: Connection, row: Any, found: list[Found], *, now_s: float) -> None:

@@ -1,99 +1,64 @@
 """The queue's tables, one module a subject. Statements in hot paths are SQLAlchemy Core, on the tables below."""
 
-from sqlalchemy import Table
 from sqlmodel import SQLModel
 
 from gleaner.control.models.agents import Phase as Phase
-from gleaner.control.queue.tables.agents import AgentRecord
-from gleaner.control.queue.tables.attempts import (
-    AttemptRecord,
-    CheckpointRecord,
-    EventRecord,
-    LogLineRecord,
-    LogSizeRecord,
-    MigrationRecord,
-    PauseRecord,
-    TrimmedLogRecord,
-)
+from gleaner.control.queue.tables import agents as agents
+from gleaner.control.queue.tables import decisions as decisions
+from gleaner.control.queue.tables import deliveries as deliveries
+from gleaner.control.queue.tables import drains as drains
+from gleaner.control.queue.tables import images as images
+from gleaner.control.queue.tables import inputs as inputs
+from gleaner.control.queue.tables import nodes as nodes
+from gleaner.control.queue.tables import tokens as tokens
 from gleaner.control.queue.tables.attempts import Standing as Standing
-from gleaner.control.queue.tables.column_types import QueueRecord
-from gleaner.control.queue.tables.decisions import ActedRecord, DecisionRecord, SubjectRecord, ToldRecord
-from gleaner.control.queue.tables.deliveries import DeliveryRecord
-from gleaner.control.queue.tables.drains import DrainRecord
-from gleaner.control.queue.tables.images import ImageNameRecord, ImageRecord, UploadRecord
-from gleaner.control.queue.tables.inputs import InputRecord, SecretRecord
 from gleaner.control.queue.tables.jobs import ANY_KIND as ANY_KIND
 from gleaner.control.queue.tables.jobs import SAVING as SAVING
 from gleaner.control.queue.tables.jobs import WAITS as WAITS
-from gleaner.control.queue.tables.jobs import CampaignRecord, JobRecord, LaneNeedRecord, LaneRecord, SpecRecord
 from gleaner.control.queue.tables.jobs import LaneKey as LaneKey
 from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
 from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
-from gleaner.control.queue.tables.jobs import SubmissionKeyRecord as SubmissionKeyRecord
-from gleaner.control.queue.tables.nodes import (
-    FitRecord,
-    KnownNodeRecord,
-    NodeHasRecord,
-    NodeKindRecord,
-    NodeRatesRecord,
-    NodeTimeMarkRecord,
-    NodeTimeRecord,
-    NodeUseRecord,
-    RegularDelayRecord,
-)
-from gleaner.control.queue.tables.tokens import (
-    ControlViewRecord,
-    LeaderRecord,
-    StopRecord,
-    TokenRecord,
-    WebSessionRecord,
-)
 
 METADATA = SQLModel.metadata
-"""All tables."""
+"""All tables. Each module that is imported here declares some."""
 
-
-def _table(kind: type[QueueRecord]) -> Table:
-    return METADATA.tables[kind.__tablename__]
-
-
-CAMPAIGN = _table(CampaignRecord)
-SUBMISSION_KEY = _table(SubmissionKeyRecord)
-SPEC = _table(SpecRecord)
-LANE = _table(LaneRecord)
-LANE_NEED = _table(LaneNeedRecord)
-JOB = _table(JobRecord)
-ATTEMPT = _table(AttemptRecord)
-CHECKPOINT = _table(CheckpointRecord)
-EVENT = _table(EventRecord)
-LOG = _table(LogLineRecord)
-TRIMMED = _table(TrimmedLogRecord)
-LOGGED = _table(LogSizeRecord)
-PAUSE = _table(PauseRecord)
-MIGRATION = _table(MigrationRecord)
-AGENT = _table(AgentRecord)
-KIND = _table(NodeKindRecord)
-FIT = _table(FitRecord)
-NODE_HAS = _table(NodeHasRecord)
-NODE = _table(KnownNodeRecord)
-RATE = _table(NodeRatesRecord)
-NODE_TIME = _table(NodeTimeRecord)
-REGULAR_DELAY = _table(RegularDelayRecord)
-NODE_USE = _table(NodeUseRecord)
-NODE_TIME_MARK = _table(NodeTimeMarkRecord)
-STORED_IMAGE = _table(ImageRecord)
-IMAGE = _table(ImageNameRecord)
-INPUT = _table(InputRecord)
-UPLOAD = _table(UploadRecord)
-SECRET = _table(SecretRecord)
-DELIVERY = _table(DeliveryRecord)
-ACTED = _table(ActedRecord)
-TOLD = _table(ToldRecord)
-DECISION = _table(DecisionRecord)
-SUBJECT = _table(SubjectRecord)
-DRAIN = _table(DrainRecord)
-TOKEN = _table(TokenRecord)
-WEB_SESSION = _table(WebSessionRecord)
-LEADER = _table(LeaderRecord)
-STOP = _table(StopRecord)
-CONTROL_VIEW = _table(ControlViewRecord)
+CAMPAIGN = METADATA.tables["campaign"]
+SUBMISSION_KEY = METADATA.tables["submission_key"]
+SPEC = METADATA.tables["spec"]
+LANE = METADATA.tables["lane"]
+LANE_NEED = METADATA.tables["lane_need"]
+JOB = METADATA.tables["job"]
+ATTEMPT = METADATA.tables["attempt"]
+CHECKPOINT = METADATA.tables["checkpoint"]
+EVENT = METADATA.tables["event"]
+LOG = METADATA.tables["log"]
+TRIMMED = METADATA.tables["trimmed"]
+LOGGED = METADATA.tables["logged"]
+PAUSE = METADATA.tables["pause"]
+MIGRATION = METADATA.tables["migration"]
+AGENT = METADATA.tables["agent"]
+KIND = METADATA.tables["kind"]
+FIT = METADATA.tables["fit"]
+NODE_HAS = METADATA.tables["node_has"]
+NODE = METADATA.tables["node"]
+RATE = METADATA.tables["rate"]
+NODE_TIME = METADATA.tables["node_time"]
+REGULAR_DELAY = METADATA.tables["regular_delay"]
+NODE_USE = METADATA.tables["node_use"]
+NODE_TIME_MARK = METADATA.tables["node_time_mark"]
+STORED_IMAGE = METADATA.tables["stored_image"]
+IMAGE = METADATA.tables["image"]
+INPUT = METADATA.tables["input"]
+UPLOAD = METADATA.tables["upload"]
+SECRET = METADATA.tables["secret"]
+DELIVERY = METADATA.tables["delivery"]
+ACTED = METADATA.tables["acted"]
+TOLD = METADATA.tables["told"]
+DECISION = METADATA.tables["decision"]
+SUBJECT = METADATA.tables["subject"]
+DRAIN = METADATA.tables["drain"]
+TOKEN = METADATA.tables["token"]
+WEB_SESSION = METADATA.tables["web_session"]
+LEADER = METADATA.tables["leader"]
+STOP = METADATA.tables["stop"]
+CONTROL_VIEW = METADATA.tables["control_view"]

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, Enum, Index, text
+from sqlalchemy import JSON, CheckConstraint, Enum
 from sqlmodel import Field
 
 from gleaner.control.models.agents import KnownAgent, Phase
-from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text, partial_index
 
 
 class AgentRecord(KnownAgent, QueueRecord, table=True):
@@ -19,7 +19,7 @@ class AgentRecord(KnownAgent, QueueRecord, table=True):
         CheckConstraint("phase <> 'submitted' OR registered_s IS NULL", "submitted_unregistered"),
         CheckConstraint("phase NOT IN ('live', 'silent') OR registered_s IS NOT NULL", "live_registered"),
         CheckConstraint("(phase = 'ended') = (ended_s IS NOT NULL)", "end_iff_ended"),
-        Index("agent_here", "phase", sqlite_where=text("phase <> 'ended'"), postgresql_where=text("phase <> 'ended'")),
+        partial_index("agent_here", "phase", where="phase <> 'ended'"),
     )
     name: str = Field(primary_key=True)
     phase: Phase = Field(sa_type=Enum(Phase, name="phase", **BY_VALUE))

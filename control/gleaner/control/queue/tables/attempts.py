@@ -2,13 +2,13 @@
 
 from enum import StrEnum
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, ForeignKeyConstraint, Index, PrimaryKeyConstraint, text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Enum, ForeignKeyConstraint, Index, PrimaryKeyConstraint
 from sqlmodel import Field
 
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
 from gleaner.control.models.jobs import AttemptRow, Ending, EventRow
 from gleaner.control.policy.returns import Blame
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, Text, partial_index
 
 
 class AttemptRecord(AttemptRow, QueueRecord, table=True):
@@ -21,22 +21,10 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
         CheckConstraint("(from_attempt IS NOT NULL) = (from_number IS NOT NULL)", "from_whole"),
         CheckConstraint("from_attempt < attempt", "from_earlier"),
         CheckConstraint("attempt >= 1 AND log_from >= 0", "counts"),
-        Index(
-            "attempt_live",
-            "job",
-            unique=True,
-            sqlite_where=text("ending IS NULL"),
-            postgresql_where=text("ending IS NULL"),
-        ),
+        partial_index("attempt_live", "job", unique=True, where="ending IS NULL"),
         Index("attempt_of_agent", "agent"),
         Index("attempt_ended", "ended_s"),
-        Index(
-            "attempt_failed",
-            "node",
-            "claimed_s",
-            sqlite_where=text("blame IS NOT NULL"),
-            postgresql_where=text("blame IS NOT NULL"),
-        ),
+        partial_index("attempt_failed", "node", "claimed_s", where="blame IS NOT NULL"),
         CHURNED,
     )
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
-from sqlalchemy import JSON, BigInteger, Dialect, Integer, String, TypeDecorator
+from sqlalchemy import JSON, BigInteger, Dialect, Index, Integer, String, TextClause, TypeDecorator, text
 from sqlalchemy import Text as PlainText
 from sqlmodel import SQLModel
 from sqlmodel._compat import SQLModelConfig
@@ -22,6 +22,11 @@ BY_VALUE: dict[str, Any] = {"native_enum": False, "create_constraint": True, "le
 CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
 """For a table whose rows are rewritten at every transition. By default PostgreSQL lets a fifth of a table die before it
 cleans up, and a claim steps over the dead rows at the front of the index of the waiting jobs."""
+
+
+def partial_index(name: str, *columns: str | TextClause, where: str, unique: bool = False) -> Index:
+    """Return an index of the rows for which a condition holds. A query that says exactly this condition uses it."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class Text(TypeDecorator[str]):

@@ -1,10 +1,10 @@
 """Results on their way to their targets."""
 
-from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
+from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
 
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
-from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text, partial_index
 
 
 class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
@@ -17,9 +17,7 @@ class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
         CheckConstraint("(files IS NOT NULL) = (phase = 'delivered')", "files_iff_delivered"),
         CheckConstraint("(files IS NULL) = (size_bytes IS NULL)", "size_whole"),
         CheckConstraint("phase = 'waiting' OR agent IS NULL", "agent_only_while_waiting"),
-        Index(
-            "delivery_open", "due_s", sqlite_where=text("phase = 'waiting'"), postgresql_where=text("phase = 'waiting'")
-        ),
+        partial_index("delivery_open", "due_s", where="phase = 'waiting'"),
     )
     job: int = Field(
         primary_key=True, sa_type=BigInteger, foreign_key="job.id", sa_column_kwargs={"autoincrement": False}

@@ -18,6 +18,7 @@ from gleaner.control.queue.tables.column_types import (
     Names,
     QueueRecord,
     Text,
+    partial_index,
 )
 from gleaner.control.states import Outcome, State
 
@@ -151,50 +152,13 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("sound_attempt BETWEEN 0 AND attempt", "sound_was_made"),
         CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
         # In claim order within each lane. "Saved" sorts after "New", so the descending order puts saved jobs first.
-        Index(
-            "job_waiting",
-            "lane",
-            text("state DESC"),
-            text("priority DESC"),
-            "id",
-            sqlite_where=text(WAITS),
-            postgresql_where=text(WAITS),
-        ),
-        Index(
-            "job_on_agent", "agent", sqlite_where=text("agent IS NOT NULL"), postgresql_where=text("agent IS NOT NULL")
-        ),
-        Index(
-            "job_in_campaign",
-            "campaign",
-            "index",
-            unique=True,
-            sqlite_where=text("campaign IS NOT NULL"),
-            postgresql_where=text("campaign IS NOT NULL"),
-        ),
+        partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
+        partial_index("job_on_agent", "agent", where="agent IS NOT NULL"),
+        partial_index("job_in_campaign", "campaign", "index", unique=True, where="campaign IS NOT NULL"),
         Index("job_in_group", "group", "id"),
-        Index(
-            "job_unended",
-            "group",
-            "lane",
-            "submitter",
-            sqlite_where=text("state <> 'Complete'"),
-            postgresql_where=text("state <> 'Complete'"),
-        ),
-        Index(
-            "job_running",
-            "group",
-            "submitter",
-            sqlite_where=text("agent IS NOT NULL"),
-            postgresql_where=text("agent IS NOT NULL"),
-        ),
-        Index(
-            "job_output",
-            "group",
-            "submitter",
-            "output_bytes",
-            sqlite_where=text("output_bytes IS NOT NULL"),
-            postgresql_where=text("output_bytes IS NOT NULL"),
-        ),
+        partial_index("job_unended", "group", "lane", "submitter", where="state <> 'Complete'"),
+        partial_index("job_running", "group", "submitter", where="agent IS NOT NULL"),
+        partial_index("job_output", "group", "submitter", "output_bytes", where="output_bytes IS NOT NULL"),
         CHURNED | {"sqlite_autoincrement": True},  # `recovery` sets the next number
     )
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
