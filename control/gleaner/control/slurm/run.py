@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from gleaner.agent.privileged.common import system_programs
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 
+SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
+"""The environment of sbatch, which reads `--deadline` in its own time zone."""
+ENVIRONMENT = {**SUBMIT_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
+"""The environment of all other programs. sbatch does not get it: it would hand the time format on to the agent."""
 NO_ANSWER = "Slurm does not answer"
 """The beginning of each line that says so."""
 _SIGNS_OF_NO_ANSWER = (
@@ -23,15 +27,27 @@ _SIGNS_OF_NO_ANSWER = (
     "configuration source",
     "not responding",
     "i/o error",
+    "protocol_version",
+    "unexpected message",
+    "incompatible versions",
+    "not connected",
+    "no route to host",
+    "unable to resolve",
+    "unable to open slurmdbd",
 )
-"""Words of Slurm's programs, in lower case, after which asking again later may help."""
+"""Words of Slurm's programs, in lower case, after which asking again later may help: during an upgrade, for example,
+or while the network, munge or slurmdbd is away."""
+_NO_REASON = "unspecified error"
+"""Slurm's words for a failure of its own. They also end a refusal by a site's plug-in, which gives its reason first."""
+_PREFIX = re.compile(r"^(?:\w+: )?(?:error|fatal): (?:Batch job submission failed: )?")
 
 
-def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = "") -> str:
-    """Run a program and return what it printed.
+def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
+    """Run a program and return what it printed. `submits`: it is sbatch, see `SUBMIT_ENVIRONMENT`.
 
     Raises `ClusterUnavailable` if there was no answer, and `ClusterRefused` if Slurm refuses.
     """
+    environment = SUBMIT_ENVIRONMENT if submits else ENVIRONMENT
     program, done = words[0], result(words, environment, timeout_s=timeout_s, given=given)
     if done.status == 0:
         return done.stdout
@@ -62,7 +78,7 @@ def result(
 def is_no_answer(stderr: str) -> bool:
     """Return True if a program failed because Slurm did not answer, and not because Slurm refused."""
     lower = stderr.lower()
-    return any(sign in lower for sign in _SIGNS_OF_NO_ANSWER)
+    return any(sign in lower for sign in _SIGNS_OF_NO_ANSWER) or complaint(stderr).lower() == _NO_REASON
 
 
 def without(stderr: str, words: Sequence[str]) -> str:
@@ -78,10 +94,12 @@ def without(stderr: str, words: Sequence[str]) -> str:
 
 
 def complaint(stderr: str) -> str:
-    """Return the complaint of a Slurm program, as one line without the program's own prefixes.
+    r"""Return the complaint of a Slurm program in one line, without the program's own prefixes.
 
-    >>> complaint("sbatch: error: Batch job submission failed: Invalid partition name specified")
-    'Invalid partition name specified'
+    Of several lines, the first one usually names the cause, and the last one what failed.
+
+    >>> complaint("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Job violates a policy")
+    'AssocMaxSubmitJobLimit; Job violates a policy'
     """
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1].rpartition("error: ")[2].removeprefix("Batch job submission failed: ") if lines else "no message"
+    lines = [_PREFIX.sub("", line.strip()) for line in stderr.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else "no message"
