@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy import replay
+from gleaner.control.policy import rebalancing, replay
 from gleaner.control.policy.rebalancing import (
     POLICY,
     AgentJob,
@@ -20,6 +21,7 @@ from gleaner.control.policy.rebalancing import (
     decide,
     pays,
 )
+from gleaner.control.simulation.replay import array_policies as twin
 
 HOUR_S = 3600.0
 
@@ -173,3 +175,28 @@ def test_moved_again_and_again_all_come_to_rest_and_each_move_keeps_its_word(see
         if seen.algorithm == "compaction":
             assert partly_used(seen) <= before
     raise AssertionError("they go round in circles")
+
+
+@given(views())
+def test_it_chooses_what_the_simulator_chooses(seen: RebalancingView) -> None:
+    """Where each job can be restored everywhere: the simulator knows no memory of a node."""
+    seen = replace(seen, jobs=tuple(replace(job, memory_mib=0, misfits=()) for job in seen.jobs))
+    rank = {name: -at for at, names in enumerate(seen.prefer) for name in names}
+    place = {node.name: at for at, node in enumerate(seen.nodes)}
+    level = np.array([rank.get(node.name, -len(seen.prefer)) for node in seen.nodes], np.int64)
+    nodes = (
+        np.array([used(seen, node.name) for node in seen.nodes], np.int64),
+        np.array([node.cpus for node in seen.nodes], np.int64),
+    )
+    on = np.array([place[job.node] for job in seen.jobs], np.int64)
+    cpus = np.array([job.cpus for job in seen.jobs], np.int64)
+    can_go = np.array([job.is_migratable for job in seen.jobs], np.bool_)
+    expected = [
+        twin.compaction(*nodes, on, cpus, can_go, False),
+        twin.priorities(*nodes, level, level[on], cpus, can_go, False),
+    ]
+    for found, (job, taken) in zip(
+        (rebalancing.compaction(seen, set()), next(rebalancing.priorities(seen), None)), expected, strict=True
+    ):
+        at = (seen.jobs.index(found[0]), place[found[1].name]) if found else (-1, 0)
+        assert at == (job, int(taken.argmax()))

@@ -9,7 +9,6 @@ import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, no_stretches
 from gleaner.control.simulation.replay.compiler import inner
@@ -123,9 +122,6 @@ class AgentLog(NamedTuple):
     """The units that were returned at the latest instant, and when they were expected."""
     log: Seconds
     """The columns of `Stretches`, one per row, without the columns that are the same for all stretches."""
-    counts: Counts
-    """Rows of one number each, for the planner: a node's cores, the idle nodes, a job's cores, the jobs that wait."""
-    fits: NDArray[np.bool_]
 
 
 class Finite(NamedTuple):
@@ -222,8 +218,6 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog |
         leavings=np.zeros(nodes + 1, _LEAVING),
         freed=np.zeros(nodes + 1, _FREED),
         log=np.empty((5, max(1024, 2 * nodes))),
-        counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
-        fits=np.ones((1, 1), np.bool_),
     )
     return layer, _finite(agents, nodes, machine.classes[0].speed)
 
