@@ -1,6 +1,6 @@
 """How many agents start: against a readable form, and against what the simulator compiles."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,27 +35,20 @@ class Rooms:
 
 
 @dataclass(frozen=True)
-class Jobs:
-    cpus: int
-    memory_mib: int
-    count: int
-
-
-@dataclass(frozen=True)
 class Question:
     slice_s: float
     at_most: int
     pending: int
     running: int
     rooms: list[Rooms]
-    jobs: tuple[Jobs, Jobs, Jobs]
+    jobs: tuple[WaitingJobs, WaitingJobs, WaitingJobs]
 
 
 SHORTEST_S = 10.0
 SOON_S = 1000.0
 small = st.integers(0, 9)
 rooms = st.builds(Rooms, small, small, st.integers(0, 40), st.booleans(), st.tuples(*[st.booleans()] * 3))
-jobs = st.builds(Jobs, st.integers(1, 5), st.integers(1, 5), st.integers(0, 90))
+jobs = st.builds(WaitingJobs, st.integers(1, 5), st.integers(1, 5), st.integers(0, 90))
 questions = st.builds(
     Question,
     st.sampled_from([9.5, 10.0, 60.0]),
@@ -93,7 +86,6 @@ def view_of(asked: Question) -> ProvisioningView:
     places = [(f"{at}.{number:02}", room) for at, room in enumerate(asked.rooms) for number in range(room.count)]
     held = [RunningAgent(SOON_S, Resources(room.cpus, room.memory_mib), name) for name, room in places if room.is_held]
     others = [RunningAgent(0.0, Resources(9, 9))] * asked.running  # they end too soon to take a job
-    kinds = enumerate(asked.jobs)
     return ProvisioningView(
         now_s=0.0,
         rules=ProvisioningRules(asked.slice_s, 0.0, False, SHORTEST_S, SOON_S, asked.at_most + len(held)),
@@ -103,10 +95,8 @@ def view_of(asked: Question) -> ProvisioningView:
         pending=tuple(PendingAgent(f"a{at}", 0.0, SOON_S) for at in range(asked.pending)),
         running=(*held, *others),
         waiting=tuple(
-            WaitingJobs(
-                job.cpus, job.memory_mib, job.count, frozenset(name for name, room in places if not room.takes[kind])
-            )
-            for kind, job in kinds
+            replace(job, misfits=frozenset(name for name, room in places if not room.takes[kind]))
+            for kind, job in enumerate(asked.jobs)
         ),
     )
 
@@ -126,8 +116,8 @@ def test_it_is_what_placing_jobs_one_by_one_gives(asked: Question) -> None:
 def test_the_simulator_starts_as_many_where_all_are_alike(
     slice_s: float, at_most: int, running: int, nodes: int, places: int, waiting: int
 ) -> None:
-    idle, job = [Rooms(places, places, nodes, is_held=False, takes=(True,) * 3)], Jobs(1, 1, waiting)
-    asked = Question(slice_s, at_most, 0, running, idle, (job, Jobs(1, 1, 0), Jobs(1, 1, 0)))
+    idle, job = [Rooms(places, places, nodes, is_held=False, takes=(True,) * 3)], WaitingJobs(1, 1, waiting)
+    asked = Question(slice_s, at_most, 0, running, idle, (job, WaitingJobs(1, 1, 0), WaitingJobs(1, 1, 0)))
     arguments = (slice_s, SHORTEST_S, at_most, running, nodes, places, waiting)
     assert compiled_agents(*arguments) == twin.agents_to_start(*arguments) == len(plan(view_of(asked)).submit)
 

@@ -87,15 +87,6 @@ class Relocation:
     why: str
 
 
-def pays(*, cost_core_s: float, gain_core_s: float) -> bool:
-    """Return True if a migration gains more than it costs; the module's docstring defines both.
-
-    >>> pays(cost_core_s=120, gain_core_s=119), pays(cost_core_s=120, gain_core_s=121)
-    (False, True)
-    """
-    return gain_core_s > cost_core_s
-
-
 def decide(view: RebalancingView) -> Relocation | None:
     """Return the job to migrate now, or None. The answer is None while a job waits or migrates."""
     if view.waiting or view.moving:
@@ -118,7 +109,7 @@ def _compact(view: RebalancingView) -> Relocation | None:
             cost_core_s = sum(step.cpus * step.cost_s for step, _ in steps)
             left_s = node.end_s - view.now_s - view.every_s * (len(steps) - 1) - steps[-1][0].cost_s
             gain_core_s = node.cpus * max(0.0, left_s)
-            if pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
+            if gain_core_s > cost_core_s:
                 return _told(*steps[0], cost_core_s, gain_core_s, f"{node.name} can be emptied")
         stays |= {each.job for each in view.jobs if each.node == node.name}
     return None
@@ -167,7 +158,7 @@ def _prefer(view: RebalancingView) -> Relocation | None:
     for job, target in priorities(view):
         cost_core_s = job.cpus * job.cost_s
         gain_core_s = job.cpus * max(0.0, target.end_s - view.now_s - job.cost_s)
-        if pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
+        if gain_core_s > cost_core_s:
             return _told(job, target, cost_core_s, gain_core_s, f"{target.name} is preferred")
     return None
 
