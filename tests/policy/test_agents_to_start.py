@@ -1,4 +1,4 @@
-"""How many agents start: against a readable form, and against what the simulator compiles."""
+"""The number of agents that start, against a readable form and against the twin that the simulator compiles."""
 
 from dataclasses import dataclass, replace
 
@@ -116,7 +116,7 @@ def test_it_is_what_placing_jobs_one_by_one_gives(asked: Question) -> None:
 def test_the_simulator_starts_as_many_where_all_are_alike(
     slice_s: float, at_most: int, running: int, nodes: int, places: int, waiting: int
 ) -> None:
-    idle, job = [Rooms(places, places, nodes, is_held=False, takes=(True,) * 3)], WaitingJobs(1, 1, waiting)
+    idle, job = [Rooms(places, places, nodes, is_held=False, takes=(True, True, True))], WaitingJobs(1, 1, waiting)
     asked = Question(slice_s, at_most, 0, running, idle, (job, WaitingJobs(1, 1, 0), WaitingJobs(1, 1, 0)))
     arguments = (slice_s, SHORTEST_S, at_most, running, nodes, places, waiting)
     assert compiled_agents(*arguments) == twin.agents_to_start(*arguments) == len(plan(view_of(asked)).submit)

@@ -174,7 +174,7 @@ def test_moved_again_and_again_all_come_to_rest_and_each_move_keeps_its_word(see
 
 @given(views())
 def test_it_chooses_what_the_simulator_chooses(seen: RebalancingView) -> None:
-    """Where each job can be restored everywhere: the simulator knows no memory of a node."""
+    """Each job can be restored everywhere here, since the simulator knows no memory of a node."""
     seen = replace(seen, jobs=tuple(replace(job, memory_mib=0, misfits=()) for job in seen.jobs))
     rank = {name: -at for at, names in enumerate(seen.prefer) for name in names}
     place = {node.name: at for at, node in enumerate(seen.nodes)}

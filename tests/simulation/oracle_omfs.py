@@ -52,7 +52,7 @@ def answer(
 
     By the paper's words it is the answer of live control's rules, of which the simulator has a twin.
     """
-    owners = {owner: omfs.Owner(entitled) for owner, entitled in rules.entitled.items()}
+    owners = {owner: omfs.OwnerCpus(entitled) for owner, entitled in rules.entitled.items()}
     for job in (*running, *promised):
         owners[job.owner].count(job.units, job.kind)
     for job in promised:

@@ -56,7 +56,7 @@ class _State:
     """The cluster while decisions are taken. `free` and `coming` are what nobody was promised yet."""
 
     view: EntitlementView
-    owners: Mapping[str, omfs.Owner]
+    owners: Mapping[str, omfs.OwnerCpus]
     free: dict[str, Resources]
     coming: dict[str, Resources]
     candidates: list[RunningJob]
@@ -89,7 +89,7 @@ def decide(view: EntitlementView) -> tuple[Decision, ...]:
 
 
 def _state_of(view: EntitlementView) -> _State:
-    owners = defaultdict(omfs.Owner, {owner: omfs.Owner(cpus) for owner, cpus in view.entitled_cpus.items()})
+    owners = defaultdict(omfs.OwnerCpus, {owner: omfs.OwnerCpus(cpus) for owner, cpus in view.entitled_cpus.items()})
     coming = dict.fromkeys(view.free, NOTHING)
     candidates: list[RunningJob] = []
     for seen in view.running:

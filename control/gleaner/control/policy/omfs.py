@@ -56,7 +56,7 @@ from gleaner.control.policy.job_class import JobClass
 
 
 @dataclass(slots=True)
-class Owner:
+class OwnerCpus:
     """The CPUs of one owner while decisions are taken. CPUs that are being vacated are not used."""
 
     entitled: int = 0
@@ -87,7 +87,7 @@ class Owner:
 def victims(
     running: Sequence[RunningJob],
     gives: Callable[[RunningJob], int],
-    owners: Mapping[str, Owner],
+    owners: Mapping[str, OwnerCpus],
     missing: int,
     *,
     now_s: float,
