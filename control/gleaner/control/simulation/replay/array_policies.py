@@ -1,8 +1,8 @@
 """Twins of the policies for the simulator: the same rules over arrays of numbers, which it can compile.
 
-`policy.omfs`, `policy.rebalancing` and `policy.provisioning` decide for live control, over jobs and nodes. The property
-tests of `tests/simulation/test_array_policies.py` prove that both decide the same. Beyond them, the twins know what
-only a study needs: OMFS as its listing has it (`literal`), and jobs that spread over several nodes.
+`policy.omfs`, `policy.rebalancing` and `policy.provisioning` decide for live control, over jobs and nodes. Property
+tests in `tests/policy` prove that both decide the same. The twins also know what only a study needs: OMFS as its
+listing has it (`literal`), and jobs that spread over several nodes. The docstring of `policy.omfs` explains both forms.
 """
 
 from collections.abc import Callable
