@@ -1,16 +1,26 @@
-"""The planner's cores: plain as live control calls them, compiled as the simulator does, and a readable form."""
+"""The number of agents that start, against a readable form and against the twin that the simulator compiles."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.control.policy.provisioning import agent_end, agents_to_start
+from gleaner.control.policy.provisioning import (
+    IdleNode,
+    PendingAgent,
+    ProvisioningRules,
+    ProvisioningView,
+    RunningAgent,
+    WaitingJobs,
+    Why,
+    agent_end,
+    plan,
+)
+from gleaner.control.policy.resources import Resources
+from gleaner.control.simulation.replay import array_policies as twin
 from gleaner.control.simulation.replay.compiler import compiled
 
-compiled_end, compiled_agents = compiled(agent_end), compiled(agents_to_start)
+compiled_end, compiled_agents = compiled(agent_end), compiled(twin.agents_to_start)
 
 
 @dataclass(frozen=True)
@@ -25,34 +35,30 @@ class Rooms:
 
 
 @dataclass(frozen=True)
-class Jobs:
-    cpus: int
-    memory_mib: int
-    count: int
-
-
-@dataclass(frozen=True)
 class Question:
     slice_s: float
     at_most: int
     pending: int
     running: int
     rooms: list[Rooms]
-    jobs: tuple[Jobs, Jobs, Jobs]
+    jobs: tuple[WaitingJobs, WaitingJobs, WaitingJobs]
 
 
 SHORTEST_S = 10.0
+SOON_S = 1000.0
 small = st.integers(0, 9)
 rooms = st.builds(Rooms, small, small, st.integers(0, 40), st.booleans(), st.tuples(*[st.booleans()] * 3))
-jobs = st.builds(Jobs, st.integers(1, 5), st.integers(1, 5), st.integers(0, 90))
+jobs = st.builds(WaitingJobs, st.integers(1, 5), st.integers(1, 5), st.integers(0, 90))
 questions = st.builds(
     Question,
     st.sampled_from([9.5, 10.0, 60.0]),
     st.integers(0, 60),
     small,
     small,
-    st.lists(rooms, max_size=5).map(lambda made: sorted(made, key=lambda room: not room.is_held)),
-    st.tuples(jobs, jobs, jobs),
+    st.lists(rooms, max_size=5).map(
+        lambda made: sorted(made, key=lambda room: (not room.is_held, -room.cpus, -room.memory_mib))
+    ),
+    st.tuples(jobs, jobs, jobs).map(lambda made: tuple(sorted(made, key=lambda kind: (-kind.cpus, -kind.memory_mib)))),
 )
 
 
@@ -76,23 +82,44 @@ def one_by_one(asked: Question) -> tuple[int, bool]:
     return max(0, min(useful - asked.pending, below_cap)), is_left_by_running
 
 
-@settings(deadline=None)  # the first one compiles
-@given(questions)
-def test_plain_and_compiled_answer_what_placing_jobs_one_by_one_gives(asked: Question) -> None:
-    arguments: tuple[Any, ...] = (
-        asked.slice_s,
-        SHORTEST_S,
-        asked.at_most,
-        asked.pending,
-        asked.running,
-        sum(room.is_held for room in asked.rooms),
-        *(np.array([getattr(room, of) for room in asked.rooms], np.int64) for of in ("cpus", "memory_mib", "count")),
-        *(np.array([getattr(job, of) for job in asked.jobs], np.int64) for of in ("cpus", "memory_mib", "count")),
-        np.array([room.takes for room in asked.rooms], np.bool_).reshape(len(asked.rooms), 3),
+def view_of(asked: Question) -> ProvisioningView:
+    places = [(f"{at}.{number:02}", room) for at, room in enumerate(asked.rooms) for number in range(room.count)]
+    held = [RunningAgent(SOON_S, Resources(room.cpus, room.memory_mib), name) for name, room in places if room.is_held]
+    others = [RunningAgent(0.0, Resources(9, 9))] * asked.running  # they end too soon to take a job
+    return ProvisioningView(
+        now_s=0.0,
+        rules=ProvisioningRules(asked.slice_s, 0.0, False, SHORTEST_S, SOON_S, asked.at_most + len(held)),
+        known=frozenset(),
+        nodes=tuple(IdleNode(name, Resources(room.cpus, room.memory_mib)) for name, room in places if not room.is_held),
+        excluded=frozenset(),
+        pending=tuple(PendingAgent(f"a{at}", 0.0, SOON_S) for at in range(asked.pending)),
+        running=(*held, *others),
+        waiting=tuple(
+            replace(job, misfits=frozenset(name for name, room in places if not room.takes[kind]))
+            for kind, job in enumerate(asked.jobs)
+        ),
     )
-    expected = one_by_one(asked)
-    assert agents_to_start(*arguments) == expected
-    assert compiled_agents(*arguments) == expected
+
+
+@given(questions)
+def test_it_is_what_placing_jobs_one_by_one_gives(asked: Question) -> None:
+    started, is_work_left = one_by_one(asked)
+    answer = plan(view_of(asked))
+    assert len(answer.submit) == started
+    assert [each.why for each in answer.withdraw] == [Why.NO_WORK] * (0 if is_work_left else asked.pending)
+
+
+@settings(deadline=None)  # the first one compiles
+@given(
+    st.sampled_from([9.5, 10.0]), st.integers(0, 60), small, st.integers(0, 40), st.integers(1, 9), st.integers(0, 90)
+)
+def test_the_simulator_starts_as_many_where_all_are_alike(
+    slice_s: float, at_most: int, running: int, nodes: int, places: int, waiting: int
+) -> None:
+    idle, job = [Rooms(places, places, nodes, is_held=False, takes=(True, True, True))], WaitingJobs(1, 1, waiting)
+    asked = Question(slice_s, at_most, 0, running, idle, (job, WaitingJobs(1, 1, 0), WaitingJobs(1, 1, 0)))
+    arguments = (slice_s, SHORTEST_S, at_most, running, nodes, places, waiting)
+    assert compiled_agents(*arguments) == twin.agents_to_start(*arguments) == len(plan(view_of(asked)).submit)
 
 
 @settings(deadline=None)  # the first one compiles
@@ -101,10 +128,3 @@ def test_plain_and_compiled_agree_about_the_end(
     now_s: float, length_s: float, origin_s: float, synchronised: bool
 ) -> None:
     assert compiled_end(now_s, length_s, origin_s, synchronised) == agent_end(now_s, length_s, origin_s, synchronised)
-
-
-def test_a_million_alike_nodes_are_counted_in_one_step() -> None:
-    """Else this would take minutes: it is the plain form."""
-    million = np.array([1_000_000])
-    one, all_fit = np.array([1]), np.ones((1, 1), np.bool_)
-    assert agents_to_start(60, 10, 10**9, 0, 0, 0, one, one, million, one, one, 5 * million, all_fit) == (10**6, True)

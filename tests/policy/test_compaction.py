@@ -1,4 +1,4 @@
-"""Compaction and migration with priorities: by hand, against a readable form, and what must hold."""
+"""Compaction and migration with priorities in the simulator: by hand, against a readable form, and what must hold."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.policy import oracle_compaction as oracle
 from tests.policy.oracle_compaction import Job, Node
 
-from gleaner.control.policy import compaction as migration
+from gleaner.control.simulation.replay import array_policies as migration
 
 Move = tuple[int, list[int]]
 NOTHING = -1

@@ -169,10 +169,3 @@ def test_where_nothing_comes_and_nothing_ends_everything_comes_to_rest(asked: En
 @given(contended())
 def test_a_stored_decision_is_decided_the_same_again(decided: EntitlementView) -> None:
     assert entitlements.replay(as_given(decided)) == as_answer(decide(decided))
-
-
-def test_a_view_that_was_stored_before_jobs_said_how_much_they_are_in_all_is_read() -> None:
-    asked = view([wants("p", "physics", 3)])
-    stored = as_given(asked)
-    del stored["waiting"][0]["wish"]["all_cpus"]
-    assert entitlements.replay(stored) == as_answer(decide(asked))

@@ -1,4 +1,8 @@
-"""OMFS: what becomes of one waiting job, by the paper's words and by its listing, line by line."""
+"""OMFS: what becomes of one waiting job, by the paper's words and by its listing, line by line.
+
+The questions are put to the rules over arrays, as the simulator compiles them. A property test proves that live
+control decides the same.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle_omfs import FIXED, KILLED, REFUSE, SAVED, START, WAIT, Answer, Held, Rules, Wish, answer
 
-from gleaner.control.policy import omfs
 from gleaner.control.policy.job_class import JobClass
+from gleaner.control.simulation.replay import array_policies as twin
 from gleaner.control.simulation.replay.compiler import compiled
 
-COMPILED = compiled(omfs.decide)
+COMPILED = compiled(twin.decide)
 NOW_S = 10_000.0
 
-both_forms = pytest.mark.parametrize("decide", [omfs.decide, COMPILED], ids=["plain", "compiled"])
+both_forms = pytest.mark.parametrize("decide", [twin.decide, COMPILED], ids=["plain", "compiled"])
 
 
 def decided(
@@ -27,9 +31,9 @@ def decided(
     idle: int,
     coming: int = 0,
     rules: Rules,
-    decide: Callable[..., tuple[int, int]] = omfs.decide,
+    decide: Callable[..., tuple[int, int]] = twin.decide,
 ) -> Answer:
-    """The core's answer, in the oracle's words."""
+    """The answer of the twin, in the oracle's words."""
     owners = list(rules.entitled)
 
     def held(one: str, kinds: Sequence[int] = (FIXED, KILLED, SAVED)) -> int:
@@ -38,8 +42,8 @@ def decided(
     units = np.array([job.units for job in running], np.int64)
     victims = np.empty(len(running), np.int64)
     found, many = decide(
-        omfs.Asked(wish.units, owners.index(wish.owner), int(wish.kind)),
-        omfs.Running(
+        twin.Asked(wish.units, owners.index(wish.owner), int(wish.kind)),
+        twin.Running(
             units=units,
             gives=units,
             owner=np.array([owners.index(job.owner) for job in running], np.int64),
@@ -48,7 +52,7 @@ def decided(
             since_s=np.array([NOW_S - job.ran_s for job in running], float),
             cost_s=np.array([job.cost_s for job in running], float),
         ),
-        omfs.Owners(
+        twin.Owners(
             used=np.array([held(owner) for owner in owners], np.int64),
             used_fixed=np.array([held(owner, [FIXED]) for owner in owners], np.int64),
             promised=np.array([sum(job.units for job in promised if job.owner == owner) for owner in owners], np.int64),
@@ -57,11 +61,11 @@ def decided(
         idle,
         coming,
         NOW_S,
-        omfs.Rules(float(rules.quantum_s), rules.protects, rules.literal),
+        twin.Rules(float(rules.quantum_s), rules.protects, rules.literal),
         victims,
     )
-    words: dict[int, Answer] = {omfs.REFUSE: REFUSE, omfs.START: START, omfs.WAIT: WAIT}
-    assert found == omfs.VACATE or many == 0
+    words: dict[int, Answer] = {twin.REFUSE: REFUSE, twin.START: START, twin.WAIT: WAIT}
+    assert found == twin.VACATE or many == 0
     chosen: list[int] = victims[:many].tolist()
     return words.get(found, chosen)
 
@@ -237,7 +241,7 @@ situations = st.fixed_dictionaries(
 @both_forms
 @settings(deadline=None)
 @given(situation=situations)
-def test_the_core_answers_as_its_readable_form(
+def test_the_simulator_decides_as_live_control_does_and_by_the_listing_as_its_readable_form(
     decide: Callable[..., tuple[int, int]], situation: dict[str, Any]
 ) -> None:
     parts = dict(situation)

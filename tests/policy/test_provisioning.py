@@ -244,17 +244,6 @@ views = st.builds(
 )
 
 
-def usable(a_view: ProvisioningView) -> list[IdleNode]:
-    return [node for node in a_view.nodes if node.name not in a_view.excluded]
-
-
-@given(views)
-def test_there_are_never_more_agents_than_usable_idle_nodes_or_the_cap_allows(a_view: ProvisioningView) -> None:
-    new = len(plan(a_view).submit)
-    assert new <= max(0, len(usable(a_view)) - len(a_view.pending))
-    assert new <= max(0, a_view.rules.agents_at_most - len(a_view.pending) - len(a_view.running))
-
-
 @given(views)
 def test_all_ends_equal_the_boundary_and_leave_a_useful_slice(a_view: ProvisioningView) -> None:
     answer = plan(a_view)
@@ -284,24 +273,6 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
 def test_the_same_view_gives_the_same_plan(a_view: ProvisioningView) -> None:
     again = replace(a_view, nodes=tuple(reversed(a_view.nodes)), waiting=tuple(reversed(a_view.waiting)))
     assert plan(a_view) == plan(again)
-
-
-@given(views)
-def test_each_new_agent_has_a_waiting_job_of_its_own_that_fits_some_node(a_view: ProvisioningView) -> None:
-    new = len(plan(a_view).submit)
-    fitting = [
-        kind
-        for kind in a_view.waiting
-        if any(kind.cpus <= n.room.cpus and kind.memory_mib <= n.room.memory_mib for n in usable(a_view))
-    ]
-    assert new == 0 or new + len(a_view.pending) <= sum(kind.count for kind in fitting)
-
-
-@given(views, st.integers(1, 30))
-def test_work_that_fits_into_one_node_never_brings_a_second_agent(a_view: ProvisioningView, count: int) -> None:
-    waiting = (WaitingJobs(1, 1, count),)
-    roomy = tuple(replace(node, room=Resources(64, 4000)) for node in a_view.nodes)
-    assert len(plan(replace(a_view, nodes=roomy, waiting=waiting)).submit) <= 1
 
 
 @given(views)

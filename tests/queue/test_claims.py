@@ -12,10 +12,10 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Checkpoint, ClaimRequest, ReturnReason, Saved, Slice, Stream
 from gleaner.control.models.jobs import Submission
+from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.queries import Waiting
 
 
 def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harness: QueueHarness) -> None:
@@ -107,8 +107,8 @@ def test_waiting_work_is_counted_by_size_without_what_is_held_or_running(harness
     harness.submit(indices=tuple(range(3)), cpus=2, hold=True)
     harness.job(cpus=4)
     harness.claim_one(harness.agent("a"))
-    assert set(harness.look(queries.waiting)) == {Waiting(1, 512, 3), Waiting(4, 512, 1)}
-    assert harness.look(queries.waiting, at_most=2)[0] == Waiting(1, 512, 2)
+    assert set(harness.look(queries.waiting)) == {WaitingJobs(1, 512, 3), WaitingJobs(4, 512, 1)}
+    assert harness.look(queries.waiting, at_most=2)[0] == WaitingJobs(1, 512, 2)
 
 
 def _statements(harness: QueueHarness, agent: str) -> int:

@@ -12,10 +12,11 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Assignment, ClaimRequest, ReturnReason
 from gleaner.control.policy.fair_share import ShareRules, Shares
+from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import claims, decisions, queries
 from gleaner.control.queue.database import connect
-from gleaner.control.queue.queries import GroupUsage, Waiting, group_usage
+from gleaner.control.queue.queries import GroupUsage, group_usage
 from gleaner.control.states import State
 
 
@@ -125,7 +126,7 @@ def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness)
 def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(harness: QueueHarness) -> None:
     harness.submit(indices=(0, 1), group="physics")
     harness.job(group="chemistry")
-    assert harness.look(queries.waiting) == (Waiting(1, 512, 3),)
+    assert harness.look(queries.waiting) == (WaitingJobs(1, 512, 3),)
 
 
 groups = st.sampled_from(("biology", "chemistry", "physics"))

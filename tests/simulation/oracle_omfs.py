@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gleaner.control.policy import omfs
+from gleaner.control.policy.entitlements_view import EntitlementRules, RunningJob
 from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.resources import Resources
 from gleaner.control.simulation.model import Workload
 from gleaner.control.simulation.settings import EntitlementSettings
 
@@ -42,33 +45,41 @@ Answer = str | list[int]
 """A word, or who is vacated."""
 
 
-def used(held: Sequence[Wish], owner: str) -> int:
-    return sum(one.units for one in held if one.owner == owner)
-
-
 def answer(
     wish: Wish, running: Sequence[Held], promised: Sequence[Wish], *, idle: int, coming: int, rules: Rules
 ) -> Answer:
-    """Return the decision on one waiting job. `promised` jobs count as their owners', but cannot be vacated."""
-    held = [*running, *promised]
-    entitled = rules.entitled[wish.owner]
-    fixed = used([one for one in held if one.kind is FIXED], wish.owner)
+    """Return the decision on one waiting job. `promised` jobs count as their owners', but cannot be vacated.
+
+    By the paper's words it is the answer of live control's rules, of which the simulator has a twin.
+    """
+    owners = {owner: omfs.OwnerCpus(entitled) for owner, entitled in rules.entitled.items()}
+    for job in (*running, *promised):
+        owners[job.owner].count(job.units, job.kind)
+    for job in promised:
+        owners[job.owner].promised += job.units
+    own, missing = owners[wish.owner], wish.units - idle - coming
     if rules.literal:
-        if wish.kind is FIXED and fixed + wish.units >= entitled:
-            return REFUSE
-        fits_idle = idle + coming > wish.units
+        exceeds = wish.kind is FIXED and own.used_fixed + wish.units >= own.entitled
+        fits_idle = missing < 0
     else:
-        if wish.kind is FIXED and fixed + wish.units > entitled:
-            return REFUSE
-        is_claim = wish.units <= entitled - used(held, wish.owner)
-        fits_idle = idle >= wish.units and (is_claim or not used(promised, wish.owner))
-    if not fits_idle and wish.units > entitled - used(held, wish.owner):
+        exceeds = own.would_exceed(wish.units, wish.kind)
+        fits_idle = idle >= wish.units and own.may_use_idle(wish.units)
+    if exceeds or not (fits_idle or own.is_claim(wish.units)):
         return REFUSE
     if idle >= wish.units:
         return START  # by the listing too: line 31 has nothing to do
-    missing = wish.units - idle - coming
-    chosen = least_prioritised(running, missing, rules) if rules.literal else owed(running, held, missing, rules)
-    return chosen if chosen is not None else REFUSE if rules.literal else WAIT
+    if rules.literal:
+        chosen = least_prioritised(running, missing, rules)
+        return REFUSE if chosen is None else chosen
+    if missing <= 0:
+        return []
+    jobs = [
+        RunningJob(str(at), job.owner, job.kind, -job.ran_s, {"": Resources(job.units, 0)}, job.priority, job.cost_s)
+        for at, job in enumerate(running)
+    ]
+    live_rules = EntitlementRules(rules.quantum_s, rules.protects, saves_left=100)
+    found = omfs.victims(jobs, lambda job: job.cpus, owners, missing, now_s=0.0, rules=live_rules)
+    return [int(job.job) for job in found] or WAIT
 
 
 def least_prioritised(running: Sequence[Held], missing: int, rules: Rules) -> list[int] | None:
@@ -78,35 +89,6 @@ def least_prioritised(running: Sequence[Held], missing: int, rules: Rules) -> li
         if len(chosen) == len(order):
             return None
         chosen.append(order[len(chosen)])
-    return chosen
-
-
-def owed(running: Sequence[Held], held: Sequence[Wish], missing: int, rules: Rules) -> list[int] | None:
-    chosen: list[int] = []
-
-    def has(owner: str) -> int:
-        return used(held, owner) - used([running[at] for at in chosen], owner)
-
-    def eligible(at: int) -> bool:
-        one = running[at]
-        is_above = has(one.owner) > rules.entitled[one.owner]
-        is_spared = rules.protects and one.ran_s < rules.quantum_s
-        return at not in chosen and one.kind is not FIXED and is_above and not is_spared
-
-    def worth(at: int) -> tuple[bool, int, int, float, int]:
-        one = running[at]
-        below = max(0, rules.entitled[one.owner] - has(one.owner) + one.units)
-        cost_s = one.cost_s if one.kind is SAVED else one.ran_s
-        return one.ran_s < rules.quantum_s, below, one.priority, cost_s, at
-
-    while sum(running[at].units for at in chosen) < missing:
-        candidates = [at for at in range(len(running)) if eligible(at)]
-        if not candidates:
-            return None
-        chosen.append(min(candidates, key=worth))
-    for at in reversed(chosen.copy()):
-        if sum(running[other].units for other in chosen if other != at) >= missing:
-            chosen.remove(at)
     return chosen
 
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, workload_of
 from tests.simulation.oracle_agents import Slice, simulated
 
-from gleaner.control.policy import provisioning
 from gleaner.control.simulation.model import Machine, NodeClass, Schedule, Workload, of_nodes
-from gleaner.control.simulation.replay import agent_starts
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
@@ -151,11 +149,6 @@ def test_saves_and_restores_share_the_storage_with_those_of_the_same_instant() -
     assert parts.units.tolist() == [9, 9, 9]
     assert parts.save_s == pytest.approx(per_save_s + 1)
     assert parts.restore_s == pytest.approx([0, per_save_s, per_save_s])
-
-
-def test_how_many_start_is_decided_by_the_very_functions_that_live_control_calls() -> None:
-    compiled: list[Any] = [agent_starts.agents_to_start, agent_starts.agent_end]
-    assert [function.py_func for function in compiled] == [provisioning.agents_to_start, provisioning.agent_end]
 
 
 @st.composite

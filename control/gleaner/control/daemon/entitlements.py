@@ -76,8 +76,9 @@ class Entitlements:
             self._announce()
             self._check(now_s)
             seen = self._look(now_s)
-            known = self._known(seen)
-            view = self._policy_input(seen, known)
+            known, preempted = self._known(seen)
+            partition = self._state.settings.cluster.partition
+            view = policy_input(seen, known, self._settings, agents_partition=partition, told_this_hour=preempted)
             decided = decide(view)
             if not self._state.is_leader:  # the look may have taken longer than the term
                 return
@@ -147,10 +148,14 @@ class Entitlements:
         partition = self._state.settings.cluster.partition
         return owners_view(self._snapshots.fresh(now_s), self._settings.partitions, agents=partition)
 
-    def _known(self, seen: Snapshot) -> dict[str, JobActions]:
-        """Return the queue's records of the jobs, corrected by what the jobs themselves show. Forget other records."""
+    def _known(self, seen: Snapshot) -> tuple[dict[str, JobActions], int]:
+        """Return the queue's records of the jobs, and the number of jobs that were preempted within an hour.
+
+        The records are corrected by what the jobs themselves show. Records of other jobs are forgotten.
+        """
         with snapshot(self._state.engine) as db:
             known = entitlement_actions.actions(db)
+            preempted = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
         gone = _done_with(known, seen)
         known = {job: record for job, record in known.items() if job not in gone}
         fresh = corrections(known, seen) if self._acts else []
@@ -159,13 +164,7 @@ class Entitlements:
                 entitlement_actions.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
                 for record in fresh:
                     entitlement_actions.record_action(db, record)
-        return known | {record.job: record for record in fresh}
-
-    def _policy_input(self, seen: Snapshot, known: Mapping[str, JobActions]) -> EntitlementView:
-        with snapshot(self._state.engine) as db:
-            told = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
-        partition = self._state.settings.cluster.partition
-        return policy_input(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
+        return known | {record.job: record for record in fresh}, preempted
 
     # ── what was decided ──
 

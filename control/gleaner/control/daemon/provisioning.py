@@ -285,9 +285,8 @@ class Provisioning:
             excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
             distrusted = {name for name, node in node_health.distrusted(db).items() if node.excluded_until_s}
             delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)
-        needed = [WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting]
         if delivers and not seen.running:
-            needed.append(TO_DELIVER)
+            waiting = (*waiting, TO_DELIVER)
         return plan(
             ProvisioningView(
                 now_s=now_s,
@@ -300,7 +299,7 @@ class Provisioning:
                 running=tuple(
                     replace(agent, free=NOTHING) if agent.node in distrusted else agent for agent in seen.running
                 ),
-                waiting=() if is_stopped else tuple(needed),
+                waiting=() if is_stopped else waiting,
             )
         )
 

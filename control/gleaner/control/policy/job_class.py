@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class JobClass(IntEnum):
-    """The class of a job. The numbers are those of `policy.omfs`."""
+    """The class of a job. The numbers are those of traces and of the simulator."""
 
     NON_PREEMPTIBLE = 0
     """The job runs to its end."""

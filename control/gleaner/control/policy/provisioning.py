@@ -1,8 +1,6 @@
 """Provisioning: the agents to submit and to withdraw.
 
-Pure: `plan` gets a `ProvisioningView` and returns a `Plan`. Its cores are `agent_end` and `agents_to_start`, two plain
-functions over numbers and arrays: `plan` calls them as they are, and the simulator compiles the same functions. The
-rules of a plan:
+Pure: `plan` gets a `ProvisioningView` and returns a `Plan`. The rules of a plan:
 
 - All agents of a round end at one boundary, a multiple of the round length since a fixed origin, so a
   restarted control program plans the same ends. Then all of a round's nodes are free at one instant, and a
@@ -18,14 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gleaner.control.policy.resources import Resources
-
-_Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,72 +130,6 @@ def agent_end(now_s: float, length_s: float, origin_s: float, synchronised: bool
     return now_s + length_s
 
 
-def agents_to_start(  # noqa: PLR0913, PLR0917 - numba takes no keywords
-    slice_s: float,
-    shortest_slice_s: float,
-    at_most: int,
-    pending: int,
-    running: int,
-    held: int,
-    room_cpus: NDArray[np.int64],
-    room_memory_mib: NDArray[np.int64],
-    room_count: NDArray[np.int64],
-    job_cpus: NDArray[np.int64],
-    job_memory_mib: NDArray[np.int64],
-    job_count: NDArray[np.int64],
-    fits: NDArray[np.bool_],
-) -> tuple[int, bool]:
-    """Return the number of agents to submit now, and True if running agents leave a waiting job without a place.
-
-    An agent submitted now would have `slice_s` seconds. `pending` and `running` agents count against `at_most`.
-    Pending agents also count against the idle nodes, which they may take.
-
-    `room_*` are kinds of places in the order in which they are filled: the free resources, and the number of places
-    that are alike. The first `held` kinds are on the nodes of running agents, the others are idle nodes. `job_*` are
-    kinds of waiting jobs in the order in which they are placed. `fits[room, job]` is True if such a job can continue
-    in such a place at all, whatever its size.
-
-    The time of a call grows with the number of kinds and hardly with the number of places: places that are filled in
-    the same way are filled in one step.
-    """
-    kinds = len(job_count)
-    left = np.empty(kinds, np.int64)
-    here = np.empty(kinds, np.int64)  # in one place
-    unplaced = 0
-    for job in range(kinds):  # by loops: compiled, they take a tenth of what whole arrays take to compile
-        left[job] = job_count[job]
-        unplaced += left[job]
-    useful = 0
-    for room in range(len(room_count)):
-        if room >= held and slice_s < shortest_slice_s:
-            break
-        places = room_count[room]
-        while places > 0:
-            cpus = room_cpus[room]
-            memory_mib = room_memory_mib[room]
-            alike = places  # so many in a row are filled with what this one is filled with
-            is_used = False
-            for job in range(kinds):
-                here[job] = 0
-                if left[job] > 0 and fits[room, job]:
-                    here[job] = min(left[job], cpus // job_cpus[job], memory_mib // job_memory_mib[job])
-                if here[job] > 0:
-                    cpus -= here[job] * job_cpus[job]
-                    memory_mib -= here[job] * job_memory_mib[job]
-                    alike = min(alike, left[job] // here[job])
-                    is_used = True
-            if not is_used:
-                break
-            for job in range(kinds):
-                left[job] -= alike * here[job]
-                if room < held:
-                    unplaced -= alike * here[job]
-            places -= alike
-            if room >= held:
-                useful += alike
-    return max(0, min(useful - pending, at_most - running - pending)), unplaced > 0
-
-
 def boundary(now_s: float, *, length_s: float, origin_s: float) -> float:
     """Return the first instant after `now_s` that is a whole number of lengths from the origin.
 
@@ -222,58 +148,43 @@ def plan(view: ProvisioningView) -> Plan:
     """Return the agents to submit and to withdraw, given this view."""
     rules = view.rules
     end_s = round_end(view.now_s, rules)
-    usable = (node for node in view.nodes if node.name not in view.excluded)
-    idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
-    lasting = [agent for agent in view.running if agent.end_s - view.now_s >= rules.shortest_slice_s]
-    held = _alike([(agent.free, agent.node) for agent in lasting], view.waiting)
-    wanted, is_work_left = agents_to_start(
-        end_s - view.now_s,
-        rules.shortest_slice_s,
-        rules.agents_at_most,
-        len(view.pending),
-        len(view.running),
-        len(held),
-        *_arrays(held + _alike([(node.room, node.name) for node in idle], view.waiting), view.waiting),
-    )
+    wanted, is_work_left = _agents_to_start(view, is_too_late=end_s - view.now_s < rules.shortest_slice_s)
     exclude = (view.excluded | _of_no_use(view.waiting)) & view.known
     new = NewAgent(end_s, end_s - rules.shortest_slice_s, tuple(sorted(exclude)))
     return Plan(end_s, (new,) * wanted, _withdrawals(view, is_work_left=is_work_left))
 
 
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Places in a row that are alike, and their number. `takes` has one entry a kind of waiting jobs, largest first."""
+def _agents_to_start(view: ProvisioningView, *, is_too_late: bool) -> tuple[int, bool]:
+    """Return the number of agents to submit now, and True if running agents leave a waiting job without a place.
 
-    count: int
-    free: Resources
-    takes: tuple[bool, ...]
-
-
-def _alike(places: Sequence[tuple[Resources, str]], waiting: tuple[WaitingJobs, ...]) -> list[_Alike]:
-    """Return these places (free resources and node) in their order, with those that are alike together."""
-    misfits = [kind.misfits for kind in _largest_first(waiting)]
-    kinds = groupby((free, tuple(node not in names for names in misfits)) for free, node in places)
-    return [_Alike(len(list(all_of_it)), free, takes) for (free, takes), all_of_it in kinds]
-
-
-def _arrays(
-    rooms: Sequence[_Alike], waiting: tuple[WaitingJobs, ...]
-) -> tuple[_Counts, _Counts, _Counts, _Counts, _Counts, _Counts, NDArray[np.bool_]]:
-    """Return the places and the waiting jobs as `agents_to_start` takes them."""
-    kinds = _largest_first(waiting)
-    return (
-        np.array([room.free.cpus for room in rooms], np.int64),
-        np.array([room.free.memory_mib for room in rooms], np.int64),
-        np.array([room.count for room in rooms], np.int64),
-        np.array([kind.cpus for kind in kinds], np.int64),
-        np.array([kind.memory_mib for kind in kinds], np.int64),
-        np.array([kind.count for kind in kinds], np.int64),
-        np.array([room.takes for room in rooms], np.bool_).reshape(len(rooms), len(kinds)),
-    )
+    The waiting jobs are placed beside the jobs of running agents, then on idle nodes, the largest jobs and nodes first.
+    Pending agents count against the idle nodes, which they may take.
+    """
+    usable = [node for node in view.nodes if node.name not in view.excluded]
+    idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
+    kinds = sorted(view.waiting, key=lambda kind: (-kind.cpus, -kind.memory_mib))
+    left = [kind.count for kind in kinds]
+    for agent in view.running:
+        if agent.end_s - view.now_s >= view.rules.shortest_slice_s:
+            _fill(agent.free, agent.node, kinds, left)
+    is_work_left = any(left)
+    useful = 0 if is_too_late else sum(any(left) and _fill(node.room, node.name, kinds, left) for node in idle)
+    below_cap = view.rules.agents_at_most - len(view.running) - len(view.pending)
+    return max(0, min(useful - len(view.pending), below_cap)), is_work_left
 
 
-def _largest_first(waiting: tuple[WaitingJobs, ...]) -> list[WaitingJobs]:
-    return sorted((kind for kind in waiting if kind.count > 0), key=lambda kind: (-kind.cpus, -kind.memory_mib))
+def _fill(free: Resources, node: str, kinds: Sequence[WaitingJobs], left: list[int]) -> bool:
+    """Take from the jobs that are `left` of each kind those that fit in a place. Return True if any do."""
+    cpus, memory_mib = free.cpus, free.memory_mib
+    is_used = False
+    for at, kind in enumerate(kinds):
+        if left[at] and kind.cpus <= cpus and kind.memory_mib <= memory_mib and node not in kind.misfits:
+            here = min(left[at], cpus // kind.cpus, memory_mib // kind.memory_mib)
+            left[at] -= here
+            cpus -= here * kind.cpus
+            memory_mib -= here * kind.memory_mib
+            is_used = True
+    return is_used
 
 
 def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:

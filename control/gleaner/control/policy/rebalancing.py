@@ -1,7 +1,14 @@
-"""Rebalancing: the migration of a job to another agent where it pays, with the cores of `policy.compaction`. Pure.
+"""Rebalancing: the migration of a job to another agent where it pays, by compaction or by priorities. Pure.
 
-The cores choose a candidate; this module weighs its cost and its gain. Both are in core seconds, so that a wide job
-and a whole node compare:
+Rodríguez-Pascual et al., "Job migration in HPC clusters by means of checkpoint/restart", The Journal of Supercomputing,
+2019, sections 3.3.4 and 4.4 to 4.5, and the released plug-in, where the two differ in detail. Both algorithms migrate
+one job at a time, and the caller asks only while no job waits and none migrates: a waiting job makes better use of idle
+cores than a migration, and a second migration at once would be decided from cores that are no longer idle.
+
+A node is partly used where some of its cores are used and some are not.
+
+The algorithm chooses a candidate, and then its cost and its gain are weighed. Both are in core seconds, so that a wide
+job and a whole node compare:
 
 - The cost of a migration: while a job is saved and restored its cores compute nothing, so the cost is its cores times
   the seconds that both take. Writing to the storage delays others too; that is not counted.
@@ -15,15 +22,12 @@ So no job migrates near a boundary, or if saving it takes too long. Compaction m
 order that does not change, and priorities migrate a job to a higher priority. So no job migrates in a circle.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from gleaner.control.policy import compaction
 from gleaner.control.policy.subjects import job_subject
 
 POLICY = "moving"
@@ -83,15 +87,6 @@ class Relocation:
     why: str
 
 
-def pays(*, cost_core_s: float, gain_core_s: float) -> bool:
-    """Return True if a migration gains more than it costs; the module's docstring defines both.
-
-    >>> pays(cost_core_s=120, gain_core_s=119), pays(cost_core_s=120, gain_core_s=121)
-    (False, True)
-    """
-    return gain_core_s > cost_core_s
-
-
 def decide(view: RebalancingView) -> Relocation | None:
     """Return the job to migrate now, or None. The answer is None while a job waits or migrates."""
     if view.waiting or view.moving:
@@ -107,113 +102,110 @@ def decide(view: RebalancingView) -> Relocation | None:
 def _compact(view: RebalancingView) -> Relocation | None:
     """Return the first job of the first node that can be emptied, if emptying that node pays."""
     stays: set[int] = set()
-    while True:
-        first = _one_move(view, stays)
-        if first is None:
-            return None
-        job, _ = first
-        steps = _emptying(view, job.node, stays)
+    while first := compaction(view, stays):
+        node = next(node for node in view.nodes if node.name == first[0].node)
+        steps = _emptying(view, node, stays)
         if steps:
             cost_core_s = sum(step.cpus * step.cost_s for step, _ in steps)
-            node = next(node for node in view.nodes if node.name == job.node)
             left_s = node.end_s - view.now_s - view.every_s * (len(steps) - 1) - steps[-1][0].cost_s
             gain_core_s = node.cpus * max(0.0, left_s)
-            if pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
-                return _told(*steps[0], cost_core_s, gain_core_s, f"{job.node} can be emptied")
-        stays |= {each.job for each in view.jobs if each.node == job.node}
+            if gain_core_s > cost_core_s:
+                return _told(*steps[0], cost_core_s, gain_core_s, f"{node.name} can be emptied")
+        stays |= {each.job for each in view.jobs if each.node == node.name}
+    return None
 
 
-def _emptying(view: RebalancingView, node: str, stays: set[int]) -> list[tuple[AgentJob, str]]:
+def _emptying(view: RebalancingView, node: AgentNode, stays: set[int]) -> list[tuple[AgentJob, AgentNode]]:
     """Return the migrations that empty the node, in order; empty if the node cannot be emptied."""
-    steps: list[tuple[AgentJob, str]] = []
-    while any(job.node == node for job in view.jobs):
-        step = _one_move(view, stays)
-        if step is None or step[0].node != node:
+    steps: list[tuple[AgentJob, AgentNode]] = []
+    while any(job.node == node.name for job in view.jobs):
+        step = compaction(view, stays)
+        if step is None or step[0].node != node.name:
             return []
         steps.append(step)
         job, target = step
-        view = replace(view, jobs=tuple(replace(j, node=target) if j.job == job.job else j for j in view.jobs))
+        view = replace(view, jobs=tuple(replace(j, node=target.name) if j.job == job.job else j for j in view.jobs))
     return steps
 
 
-def _one_move(view: RebalancingView, stays: set[int]) -> tuple[AgentJob, str] | None:
-    """Return the job that the core chooses and its target. The target has the memory and can restore the job."""
-    place = {node.name: at for at, node in enumerate(view.nodes)}
-    of_job = _counts([place.get(job.node, -1) for job in view.jobs])
-    cpus = _counts([job.cpus for job in view.jobs])
-    offers = _offers(
-        view,
-        stays,
-        lambda migratable: compaction.compaction(_used(view), _total(view), of_job, cpus, migratable, False),
-    )
-    return next(((job, target.name) for job, target in offers), None)
+def compaction(view: RebalancingView, stays: set[int]) -> tuple[AgentJob, AgentNode] | None:
+    """Return the job to migrate so that partly used nodes become full or empty, and its target.
+
+    Nodes are in the order in which they are filled. One node is emptied: the first partly used node whose used cores
+    fit in the idle cores of the partly used nodes before it. Its youngest job migrates first. Its jobs go to the nodes
+    before it, first fit, so the number of partly used nodes never grows.
+    """
+    free = _free(view)
+    before: list[AgentNode] = []
+    for node in view.nodes:
+        if not 0 < free[node.name] < node.cpus:
+            continue
+        if node.cpus - free[node.name] <= sum(free[other.name] for other in before):
+            for job in reversed(view.jobs):
+                if job.node == node.name and job.is_migratable and job.job not in stays:
+                    target = next((other for other in before if free[other.name] >= job.cpus), None)
+                    if target is not None and _takes(view, target, job):
+                        return job, target
+        before.append(node)
+    return None
 
 
 # ── priorities ──
 
 
 def _prefer(view: RebalancingView) -> Relocation | None:
-    """Return the job that gains most of the highest class, as the core chooses it, if the migration pays."""
-    rank = {name: len(view.prefer) - at for at, names in enumerate(view.prefer) for name in names}
-    of_node = {node.name: rank.get(node.name, 0) for node in view.nodes}
-    classes = _counts([of_node[node.name] for node in view.nodes])
-    of_job = _counts([of_node.get(job.node, 0) for job in view.jobs])
-    cpus = _counts([job.cpus for job in view.jobs])
-    offers = _offers(
-        view,
-        set(),
-        lambda migratable: compaction.priorities(_used(view), _total(view), classes, of_job, cpus, migratable, False),
-    )
-    for job, target in offers:
+    """Return the job that gains most of the highest class, if its migration pays."""
+    for job, target in priorities(view):
         cost_core_s = job.cpus * job.cost_s
         gain_core_s = job.cpus * max(0.0, target.end_s - view.now_s - job.cost_s)
-        if pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
-            return _told(job, target.name, cost_core_s, gain_core_s, f"{target.name} is preferred")
+        if gain_core_s > cost_core_s:
+            return _told(job, target, cost_core_s, gain_core_s, f"{target.name} is preferred")
     return None
+
+
+def priorities(view: RebalancingView) -> Iterator[tuple[AgentJob, AgentNode]]:
+    """Yield the jobs that could migrate to nodes of a higher class, in the order in which they are tried.
+
+    Targets are tried from the highest class down, and for each class of targets the jobs from the lowest class up. Of
+    the jobs of one class, the largest that fits on a node of the target class migrates; of equal jobs the first. The
+    job is placed first fit. A job is tried once: if its node lacks memory, no node of a lower class is tried.
+    """
+    rank = {name: len(view.prefer) - at for at, names in enumerate(view.prefer) for name in names}
+    here = {node.name: rank.get(node.name, 0) for node in view.nodes}
+    free = _free(view)
+    candidates = [job for job in view.jobs if job.is_migratable]
+    for high in sorted(set(here.values()), reverse=True):
+        lower = [job for job in candidates if here.get(job.node, 0) < high]
+        for job in sorted(lower, key=lambda job: (here.get(job.node, 0), -job.cpus)):
+            fitting = (node for node in view.nodes if here[node.name] == high and free[node.name] >= job.cpus)
+            target = next(fitting, None)
+            if target is None:
+                continue
+            candidates.remove(job)
+            if _takes(view, target, job):
+                yield job, target
 
 
 # ── what both need ──
 
 
-def _offers(
-    view: RebalancingView, stays: set[int], chosen: Callable[[NDArray[np.bool_]], tuple[int, NDArray[np.int64]]]
-) -> Iterator[tuple[AgentJob, AgentNode]]:
-    """Yield the migratable jobs in the order in which a core chooses them, each with a target that can take the job."""
-    stays = set(stays)
-    while True:
-        at, taken = chosen(np.array([job.is_migratable and job.job not in stays for job in view.jobs], np.bool_))
-        if at < 0:
-            return
-        job, target = view.jobs[int(at)], view.nodes[int(taken.argmax())]
-        stays.add(job.job)
-        if _takes(view, target, job):
-            yield job, target
-
-
-def _told(job: AgentJob, target: str, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:
+def _told(job: AgentJob, target: AgentNode, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:
     why = f"{reason}: that costs {cost_core_s:.0f} core seconds and gains {gain_core_s:.0f}"
-    return Relocation(job.job, job.node, target, cost_core_s, gain_core_s, why)
+    return Relocation(job.job, job.node, target.name, cost_core_s, gain_core_s, why)
 
 
-def _total(view: RebalancingView) -> NDArray[np.int64]:
-    return _counts([node.cpus for node in view.nodes])
-
-
-def _used(view: RebalancingView) -> NDArray[np.int64]:
-    cpus = dict.fromkeys((node.name for node in view.nodes), 0)
+def _free(view: RebalancingView) -> dict[str, int]:
+    """Return the idle cores of each node."""
+    free = {node.name: node.cpus for node in view.nodes}
     for job in view.jobs:
-        if job.node in cpus:
-            cpus[job.node] += job.cpus
-    return _counts(list(cpus.values()))
+        if job.node in free:
+            free[job.node] -= job.cpus
+    return free
 
 
 def _takes(view: RebalancingView, target: AgentNode, job: AgentJob) -> bool:
     used_mib = sum(each.memory_mib for each in view.jobs if each.node == target.name)
     return target.name not in job.misfits and used_mib + job.memory_mib <= target.memory_mib
-
-
-def _counts(numbers: Sequence[int]) -> NDArray[np.int64]:
-    return np.array(numbers, np.int64)
 
 
 # ── stored and replayed ──

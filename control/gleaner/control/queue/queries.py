@@ -24,6 +24,7 @@ from gleaner.control.models.jobs import (
     JobList,
     JobRow,
 )
+from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility, deliveries
 from gleaner.control.queue.claims import OCCUPIED, no_limits
@@ -46,17 +47,6 @@ from gleaner.control.states import Outcome, State, Transition
 
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
 """The events of a job that are shown and kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The number of waiting jobs of one size."""
-
-    cpus: int
-    memory_mib: int
-    count: int
-    misfits: frozenset[str] = frozenset()
-    """The nodes on which they cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +372,7 @@ def waiting(
     limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
     within_s: float = math.inf,
     since_s: float | None = None,
-) -> tuple[Waiting, ...]:
+) -> tuple[WaitingJobs, ...]:
     """Return how many jobs of each size an agent could claim that has so much time left. Each count stops at `at_most`,
     to bound the time it takes.
 
@@ -405,7 +395,7 @@ def waiting(
         count = int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
         mine.take(whose, count * lane.cpus)
         found[lane.cpus, lane.memory_mib, misfits[lane.id]] += count
-    return tuple(Waiting(cpus, memory_mib, count, nodes) for (cpus, memory_mib, nodes), count in found.items() if count)
+    return tuple(WaitingJobs(*key[:2], count, key[2]) for key, count in found.items() if count)
 
 
 GONE_S = 600.0

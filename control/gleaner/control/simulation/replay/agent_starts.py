@@ -1,6 +1,6 @@
 """Agents on idle nodes: when agents start, end and are vacated. Compiled; every discipline calls this.
 
-The live planner (`policy.provisioning`), compiled, answers how many agents start. A loop has to do the following:
+`array_policies.agents_to_start` answers how many agents start. A loop has to do the following:
 
 - The loop's next instant is at most `next_s`. At that instant `release` frees nodes, and a decision is due.
 - To a regular scheduler, an agent is work that runs with a known end. With preemption, the scheduler sees no agents:
@@ -23,8 +23,9 @@ that has nothing to save. Its time up to the end counts as saving, since nothing
 import math
 
 from gleaner.control.policy import provisioning
-from gleaner.control.simulation.replay import agent_slots
+from gleaner.control.simulation.replay import agent_slots, array_policies
 from gleaner.control.simulation.replay.agents import (
+    ENDLESS,
     AgentLog,
     Finite,
     freed,
@@ -32,10 +33,10 @@ from gleaner.control.simulation.replay.agents import (
     restore_seconds,
     save_seconds,
 )
-from gleaner.control.simulation.replay.compiler import inner, making
+from gleaner.control.simulation.replay.compiler import inner
 
 agent_end = inner(provisioning.agent_end)
-agents_to_start = making(provisioning.agents_to_start)
+agents_to_start = inner(array_policies.agents_to_start)
 # Imported by name: a compiled function cannot look into a Python module.
 next_of_places, advance_places, close_places = agent_slots.next_s, agent_slots.advance, agent_slots.close
 start_places, vacate_places, past_of_places, waiting_jobs = (
@@ -126,24 +127,17 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
         free = min(free, extra)
     if free < units:
         return 0, end_s
-    counts = layer.counts
-    counts[1, 0] = free // units
+    waiting = ENDLESS
     if finite is not None:
-        counts[3, 0] = waiting_jobs(layer, finite)
-    nodes, _is_work_left = agents_to_start(
+        waiting = waiting_jobs(layer, finite)
+    nodes = agents_to_start(
         end_s - now_s,
         float(rules.shortest_slice_s),
         int(rules.at_most),
-        0,
         int(state.running + state.leaving),
-        0,
-        counts[0],
-        counts[0],
-        counts[1],
-        counts[2],
-        counts[2],
-        counts[3],
-        layer.fits,
+        free // units,
+        int(rules.places),
+        waiting,
     )
     if nodes == 0:
         if end_s - now_s < rules.shortest_slice_s:

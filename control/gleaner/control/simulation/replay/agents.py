@@ -9,7 +9,6 @@ import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, no_stretches
 from gleaner.control.simulation.replay.compiler import inner
@@ -127,9 +126,6 @@ class AgentLog(NamedTuple):
     """The units that were returned at the latest instant, and when they were expected."""
     log: Seconds
     """The columns of `Stretches`, one per row, without the columns that are the same for all stretches."""
-    counts: Counts
-    """Rows of one number each, for the planner: a node's cores, the idle nodes, a job's cores, the jobs that wait."""
-    fits: NDArray[np.bool_]
 
 
 class Finite(NamedTuple):
@@ -231,8 +227,6 @@ def layer_of(
         leavings=np.zeros(nodes + 1, _LEAVING),
         freed=np.zeros(nodes + 1, _FREED),
         log=np.empty((5, max(1024, 2 * nodes))),
-        counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
-        fits=np.ones((1, 1), np.bool_),
     )
     if agents.queue.jobs is None and not on_nodes:
         return layer, None

@@ -1,7 +1,6 @@
 """The compilation of plain functions over NumPy arrays to machine code. Only this module knows the compiler (numba).
 
-A policy's core is plain Python in `policy`: live control calls the function as it is, and the simulator compiles the
-same function. Only functions that Python calls are cached. Each contains all functions that it calls.
+Only functions that Python calls are cached. Each contains all functions that it calls.
 
 All options of numba here are public but `_nrt`, which stops the counting of references to arrays; the README says what
 it saves.

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from gleaner.control.policy import compaction as policy
+from gleaner.control.simulation.replay import array_policies
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.ledger import BY_JOB, Ledger, extend, settle
 
-compaction = making(policy.compaction)
-priorities = making(policy.priorities)
+compaction = making(array_policies.compaction)
+priorities = making(array_policies.priorities)
 
 NONE, COMPACTION, PRIORITIES = range(3)
 

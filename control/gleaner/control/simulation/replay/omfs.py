@@ -1,7 +1,7 @@
 """OMFS: entitlements that are taken back by saving others' jobs, on machines whose units need only be counted.
 
-`policy.omfs` decides. Here its answers take time (see `omfs_state`). The queue is in order of submission, and so is
-priority: the job that was submitted last is the first to be preempted.
+`array_policies` decides, as `policy.omfs` does. Here its answers take time (see `omfs_state`). The queue is in order of
+submission, and so is priority: the job that was submitted last is the first to be preempted.
 
 A decision tries every waiting job, as in the listing's endless loop (lines 14 to 17). A decision is taken when a job
 came or ended, when units were freed, or when a job has run for a quantum while a claim waits. Between such instants no
@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gleaner.control.policy import omfs
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Counts, Machine, Schedule, Seconds, Workload, refuse_strangers
 from gleaner.control.simulation.replay import agent_starts as low
-from gleaner.control.simulation.replay import loop
+from gleaner.control.simulation.replay import array_policies, loop
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import inner, making, part
 from gleaner.control.simulation.replay.compiler import loop as looped
@@ -48,15 +47,15 @@ from gleaner.control.simulation.replay.omfs_state import (
 )
 from gleaner.control.simulation.settings import AgentSettings, EntitlementSettings, SchedulerSettings
 
-decide = making(omfs.decide)
-is_claim, would_exceed = inner(omfs.is_claim), inner(omfs.would_exceed)
+decide = making(array_policies.decide)
+is_claim, would_exceed = inner(array_policies.is_claim), inner(array_policies.would_exceed)
 # Imported by name: a compiled function cannot look into a Python module.
 release_agents, decide_agents, held_by_agents = low.release, low.decide, low.held
 
-Asked, Running = omfs.Asked, omfs.Running
-_START = omfs.START
-_VACATE = omfs.VACATE
-_WAIT = omfs.WAIT
+Asked, Running = array_policies.Asked, array_policies.Running
+_START = array_policies.START
+_VACATE = array_policies.VACATE
+_WAIT = array_policies.WAIT
 _STRETCHES = 1000
 """The most stretches per job, on average: beyond that a replay is stopped, where nothing else ends it."""
 _NOBODY = 2**62
@@ -121,7 +120,7 @@ def entitled_units(workload: Workload, machine: Machine, settings: EntitlementSe
 def _check(workload: Workload, state: State, settings: EntitlementSettings) -> None:
     entitled = state.owners.entitled[state.jobs["owner"]]
     classes, units = state.jobs["job_class"], state.jobs["units"]
-    if all(map(omfs.would_exceed, units, classes, repeat(0), entitled, repeat(settings.literal))):
+    if all(map(array_policies.would_exceed, units, classes, repeat(0), entitled, repeat(settings.literal))):
         raise BadScenario(
             f"scheduler.omfs: no job of {workload.name} may ever start: all are non-preemptible and too large for "
             f"their group's entitlement (job {workload.job[0]} asks for {units[0]} units, its group has "
@@ -261,7 +260,7 @@ def _take_claim(decision: _Decision, place: int) -> int:
     n, job, owners = state.counts[0], state.jobs[state.queue[place]], state.owners
     units, used, entitled = job.units, int(owners.used[job.owner]), int(owners.entitled[job.owner])
     if units >= n.least_claim or not is_claim(units, used, entitled):
-        return omfs.REFUSE
+        return array_policies.REFUSE
     answer = _try(decision, place, decision.layer)
     if answer == _WAIT:
         n.least_claim = units
@@ -330,7 +329,7 @@ def _try(decision: _Decision, place: int, layer: Any) -> int:
     return answer
 
 
-_walk = inner(omfs.walk_of(_places, _take_claim, _take_others))
+_walk = inner(array_policies.walk_of(_places, _take_claim, _take_others))
 
 
 @inner

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gleaner.control.policy import omfs
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, Workload
+from gleaner.control.simulation.replay import array_policies
 from gleaner.control.simulation.replay.agents import RecordArray
 from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.settings import EntitlementSettings
@@ -82,7 +82,7 @@ class State(NamedTuple):
     """The waiting jobs, in order of submission."""
     again: Counts
     """Jobs that wait again once this walk over the queue is over."""
-    owners: omfs.Owners
+    owners: array_policies.Owners
     running: RunningJobs
     saving: RecordArray
     claims: RecordArray
@@ -91,7 +91,7 @@ class State(NamedTuple):
     """Room for the running entries that a decision preempts."""
     stretches: RecordArray
     """The stretches, in the order of their ends."""
-    rules: omfs.Rules
+    rules: array_policies.Rules
 
 
 def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings, entitled: Counts) -> State:
@@ -118,13 +118,15 @@ def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings
         jobs,
         queue=np.empty(count, np.int64),
         again=np.empty(count, np.int64),
-        owners=omfs.Owners(np.zeros_like(entitled), np.zeros_like(entitled), np.zeros_like(entitled), entitled),
+        owners=array_policies.Owners(
+            np.zeros_like(entitled), np.zeros_like(entitled), np.zeros_like(entitled), entitled
+        ),
         running=RunningJobs(job, units, owner, job_class, priority, since_s, cost_s, restoring_s, until_s),
         saving=np.empty(room, _SAVING),
         claims=np.empty(room, _CLAIM),
         victims=np.empty(room, np.int64),
         stretches=np.empty(count + 2 * room, _STRETCH),
-        rules=omfs.Rules(float(settings.quantum_s), settings.quantum_protects, settings.literal),
+        rules=array_policies.Rules(float(settings.quantum_s), settings.quantum_protects, settings.literal),
     )
 
 

@@ -1,0 +1,328 @@
+"""Twins of the policies for the simulator: the same rules over arrays of numbers, which it can compile.
+
+`policy.omfs`, `policy.rebalancing` and `policy.provisioning` decide for live control, over jobs and nodes. Property
+tests in `tests/policy` prove that both decide the same. The twins also know what only a study needs: OMFS as its
+listing has it (`literal`), and jobs that spread over several nodes. The docstring of `policy.omfs` explains both forms.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Queue = TypeVar("Queue")
+
+_ABOVE_ALL = 2**62
+"""Higher than any priority."""
+
+REFUSE = 0
+"""The job is not entitled to a start, and there is not enough idle."""
+START = 1
+"""The job starts now, on idle units."""
+VACATE = 2
+"""The job is to have what is idle, what is coming and what its victims free (there may be none). It starts then."""
+WAIT = 3
+"""The job is entitled to a start, but its possible victims are within their quantum, or there are none."""
+
+
+class Asked(NamedTuple):
+    """The demand of a waiting job."""
+
+    units: int
+    """Nodes, or processors."""
+    owner: int
+    job_class: int
+    """0 non-preemptible, 1 preemptible (it is killed), 2 checkpointable (it is saved)."""
+
+
+class Running(NamedTuple):
+    """The running jobs, one entry a job."""
+
+    units: NDArray[np.int64]
+    gives: NDArray[np.int64]
+    """The units that the waiting job could use: all of them, where units need only be counted."""
+    owner: NDArray[np.int64]
+    job_class: NDArray[np.int64]
+    priority: NDArray[np.int64]
+    """More is better."""
+    since_s: NDArray[np.float64]
+    """The time since which the job runs without a break."""
+    cost_s: NDArray[np.float64]
+    """The time that a save would take."""
+
+
+class Owners(NamedTuple):
+    """The owners, one entry an owner. Units that are being vacated are not used."""
+
+    used: NDArray[np.int64]
+    used_fixed: NDArray[np.int64]
+    """Of the used units those of non-preemptible jobs."""
+    promised: NDArray[np.int64]
+    """Of the used units those of claims that have not started."""
+    entitled: NDArray[np.int64]
+
+
+class Rules(NamedTuple):
+    """The quantum, and how it is read; see above."""
+
+    quantum_s: float
+    protects: bool
+    literal: bool
+
+
+def is_claim(asked: int, used: int, entitled: int) -> bool:
+    """Return True if a job that asks for so many units fits what is left of its owner's entitlement."""
+    return asked <= entitled - used
+
+
+def would_exceed(asked: int, job_class: int, used_fixed: int, entitled: int, literal: bool) -> bool:
+    """Return True if the non-preemptible jobs of an owner would be more than its entitlement with this job."""
+    return job_class == 0 and used_fixed + asked > entitled - int(literal)
+
+
+def walk_of(
+    places: Callable[[Queue], int], claim: Callable[[Queue, int], int], others: Callable[[Queue], None]
+) -> Callable[[Queue, bool], bool]:
+    """Return the walk that asks with these functions. The compiler needs to know them when it compiles the walk.
+
+    `places` begins a walk over the queue and returns its length. `claim` asks for the job at a place, takes the answer
+    and returns it; `REFUSE` for a job that is no claim. `others` asks for every other job.
+    """
+
+    def walk(queue: Queue, literal: bool) -> bool:
+        """Ask for the claims until they preempt no more jobs, then for the others; with `literal` only for the others.
+
+        Return True if the others were not asked, since idle units are kept for a claim that was told to `WAIT`.
+        """
+        is_vacated, is_waiting = not literal, False
+        while is_vacated:
+            is_vacated, is_waiting = False, False
+            for place in range(places(queue)):
+                answer = claim(queue, place)
+                is_vacated = is_vacated or answer == VACATE
+                is_waiting = is_waiting or answer == WAIT
+        if not is_waiting:
+            others(queue)
+        return is_waiting
+
+    return walk
+
+
+def decide(  # noqa: PLR0917 - numba takes no keywords
+    job: Asked,
+    running: Running,
+    owners: Owners,
+    idle: int,
+    coming: int,
+    now_s: float,
+    rules: Rules,
+    victims: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Return the answer for one waiting job, and how many running jobs are to be preempted.
+
+    `idle` units can be had now, `coming` units soon. The positions of the running jobs to preempt are written to
+    `victims`, in the order chosen. There must be room for all running jobs.
+    """
+    asked, owner, job_class = job
+    entitled, is_enough = owners.entitled[owner], idle >= asked
+    if would_exceed(asked, job_class, owners.used_fixed[owner], entitled, rules.literal):
+        return REFUSE, 0
+    owed = is_claim(asked, owners.used[owner], entitled)
+    is_room = idle + coming > asked if rules.literal else is_enough and (owed or owners.promised[owner] == 0)
+    if is_room or (owed and idle + coming >= asked):
+        return (START if is_enough else VACATE), 0
+    if not owed:
+        return REFUSE, 0
+    found = _choose(running, owners, asked - idle - coming, now_s, rules, victims)
+    if found == 0:
+        return (REFUSE if rules.literal else WAIT), 0
+    return VACATE, found
+
+
+def _choose(  # noqa: PLR0917 - numba takes no keywords
+    running: Running, owners: Owners, missing: int, now_s: float, rules: Rules, victims: NDArray[np.int64]
+) -> int:
+    """Write to `victims` the running jobs that free the missing units; return how many. 0 if there are too few."""
+    left = owners.used.copy()
+    is_chosen = np.zeros(len(running.units), np.bool_)
+    found = 0
+    surplus = -missing
+    while surplus < 0:
+        best = _next_victim(running, owners.entitled, left, is_chosen, now_s, rules)
+        if best < 0:
+            return 0
+        is_chosen[best] = True
+        left[running.owner[best]] -= running.units[best]
+        victims[found] = best
+        found += 1
+        surplus += running.gives[best]
+    if rules.literal:
+        return found
+    # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
+    for turn in range(found - 1, -1, -1):
+        at = victims[turn]
+        if running.gives[at] <= surplus:
+            surplus -= running.gives[at]
+            is_chosen[at] = False
+    kept = 0
+    for turn in range(found):
+        if is_chosen[victims[turn]]:
+            victims[kept] = victims[turn]
+            kept += 1
+    return kept
+
+
+def _next_victim(  # noqa: PLR0917 - numba takes no keywords
+    running: Running,
+    entitled: NDArray[np.int64],
+    left: NDArray[np.int64],
+    is_chosen: NDArray[np.bool_],
+    now_s: float,
+    rules: Rules,
+) -> int:
+    """Return the running job that is preempted next, where the owners have so many units left; -1 if there is none."""
+    best = -1
+    best_is_young = False
+    best_below = 0
+    best_cost_s = 0.0
+    for at in range(len(running.units)):
+        owner = running.owner[at]
+        is_young = now_s < running.since_s[at] + rules.quantum_s
+        below = 0
+        lost_s = 0.0
+        if is_chosen[at] or running.gives[at] == 0:
+            continue
+        if not rules.literal:
+            if running.job_class[at] == 0 or left[owner] <= entitled[owner] or (rules.protects and is_young):
+                continue
+            below = max(0, entitled[owner] - (left[owner] - running.units[at]))
+            lost_s = running.cost_s[at] if running.job_class[at] == 2 else now_s - running.since_s[at]
+        if best >= 0:
+            if is_young != best_is_young:
+                is_better = best_is_young
+            elif below != best_below:
+                is_better = below < best_below
+            elif running.priority[at] != running.priority[best]:
+                is_better = running.priority[at] < running.priority[best]
+            else:
+                is_better = lost_s < best_cost_s
+            if not is_better:
+                continue
+        best = at
+        best_is_young = is_young
+        best_below = below
+        best_cost_s = lost_s
+    return best
+
+
+def agents_to_start(  # noqa: PLR0917 - numba takes no keywords
+    slice_s: float, shortest_slice_s: float, at_most: int, running: int, nodes: int, places: int, waiting: int
+) -> int:
+    """Return the number of agents to start on idle nodes, where all agents and all waiting jobs are alike.
+
+    An agent that starts now would have `slice_s` seconds and `places` for jobs. `running` agents count against
+    `at_most`.
+    """
+    if slice_s < shortest_slice_s:
+        return 0
+    return max(0, min(nodes, -(-waiting // places), at_most - running))
+
+
+def compaction(  # noqa: PLR0917 - numba takes no keywords
+    used: NDArray[np.int64],
+    total: NDArray[np.int64],
+    job_node: NDArray[np.int64],
+    job_cores: NDArray[np.int64],
+    job_migratable: NDArray[np.bool_],
+    spreads: bool,
+) -> tuple[int, NDArray[np.int64]]:
+    """Return the job to migrate so that partly used nodes become full or empty, and the cores it takes of each node.
+
+    The job is -1 if none is to migrate.
+
+    Nodes are in the order in which they are filled. One node is emptied: the first partly used node whose used cores
+    fit in the idle cores of the partly used nodes before it. Its youngest job migrates first. Its jobs go to the nodes
+    before it, first fit, so the number of partly used nodes never grows.
+
+    Jobs are in the order of their age, the oldest first. `job_node` is -1 where a job has several nodes; such a job
+    stays. With `spreads` a job may migrate to several nodes. Without it, the job needs one node that takes the whole
+    job.
+    """
+    taken = np.zeros(len(total), np.int64)
+    idle = 0
+    for node in range(len(total)):
+        if used[node] == 0 or used[node] >= total[node]:
+            continue
+        if used[node] <= idle:
+            for job in range(len(job_node) - 1, -1, -1):
+                if job_node[job] != node or not job_migratable[job]:
+                    continue
+                left = job_cores[job]
+                for target in range(node):
+                    room = total[target] - used[target]
+                    if used[target] == 0 or room <= 0 or (room < left and not spreads):
+                        continue
+                    taken[target] = min(left, room)
+                    left -= taken[target]
+                    if left == 0:
+                        return job, taken
+        idle += total[node] - used[node]
+    return -1, taken
+
+
+def priorities(  # noqa: PLR0912, PLR0917 - one search for a job and its nodes; numba takes no keywords
+    used: NDArray[np.int64],
+    total: NDArray[np.int64],
+    priority: NDArray[np.int64],
+    job_priority: NDArray[np.int64],
+    job_cores: NDArray[np.int64],
+    job_migratable: NDArray[np.bool_],
+    spreads: bool,
+) -> tuple[int, NDArray[np.int64]]:
+    """Return the job to migrate to nodes of a higher priority, and the cores it takes of each node.
+
+    The job is -1 if none is to migrate.
+
+    Targets are tried from the highest priority down, and for each target priority the jobs from the lowest priority up.
+    Of the jobs of one priority, the largest that fits in the idle cores of the target priority migrates; of equal jobs
+    the first. The job is placed first fit.
+
+    `priority` has the priority of each node, and `job_priority` the highest priority among the nodes of each job. See
+    `compaction` for `spreads`.
+    """
+    taken = np.zeros(len(total), np.int64)
+    high = _ABOVE_ALL
+    while True:
+        above, high = high, -_ABOVE_ALL
+        for node in range(len(total)):
+            if high < priority[node] < above:
+                high = priority[node]
+        if high == -_ABOVE_ALL:
+            return -1, taken
+        idle = 0
+        for node in range(len(total)):
+            if priority[node] == high:
+                room = total[node] - used[node]
+                idle = idle + room if spreads else max(idle, room)
+        best = -1
+        for job in range(len(job_cores)):
+            if not job_migratable[job] or job_cores[job] > idle or job_priority[job] >= high:
+                continue
+            if (
+                best < 0
+                or job_priority[job] < job_priority[best]
+                or (job_priority[job] == job_priority[best] and job_cores[job] > job_cores[best])
+            ):
+                best = job
+        if best < 0:
+            continue
+        left = job_cores[best]
+        for node in range(len(total)):
+            room = total[node] - used[node]
+            if priority[node] != high or room <= 0 or (room < left and not spreads):
+                continue
+            taken[node] = min(left, room)
+            left -= taken[node]
+            if left == 0:
+                return best, taken
