@@ -60,7 +60,7 @@ def cluster(caller: User) -> ClusterStatus:
     with caller.reading() as db:
         failures = node_health.distrusted(db)
         drained = drains.nodes_drained(db)
-        counts = state.node_losses.counts(db, now_s=now_s)
+        counts = state.node_losses.counts(db)
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
     regular = regular_nodes(view) if view else frozenset[str]()
     rows: list[NodeRow] = []
