@@ -327,19 +327,9 @@ def let_control_go_on() -> None:
     run("head", "pkill", "-CONT", "-u", SERVICE_USER, "-f", "glean control run")
 
 
-def kill_web() -> None:
-    """Kill the people's door with SIGKILL."""
-    run("head", "pkill", "-KILL", "-u", SERVICE_USER, "-f", "control web")
-
-
-def hold_web() -> None:
-    """Freeze the people's door: it answers nobody, and its process does not end."""
-    run("head", "pkill", "-STOP", "-u", SERVICE_USER, "-f", "control web")
-
-
-def let_web_go_on() -> None:
-    """Undo `hold_web`."""
-    run("head", "pkill", "-CONT", "-u", SERVICE_USER, "-f", "control web")
+def signal_web(name: str) -> None:
+    """Send a signal to the people's door: KILL ends it, and STOP freezes it until CONT."""
+    run("head", "pkill", f"-{name}", "-u", SERVICE_USER, "-f", "control web")
 
 
 def restart_control() -> None:

@@ -51,21 +51,21 @@ def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
 @router.post("/v1/campaigns/{campaign}/hold", responses=documented(404, 409, 422))
 def hold_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Hold every job of the campaign that has not ended."""
-    reason = f"by {caller.identity.name}"
+    reason = f"by {caller.name}"
     return _to_each(caller, campaign, lambda db: jobs.hold_campaign(db, campaign, reason=reason, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/release", responses=documented(404, 409, 422))
 def release_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Release every held job of the campaign."""
-    by = caller.identity.name
+    by = caller.name
     return _to_each(caller, campaign, lambda db: jobs.release_campaign(db, campaign, by=by, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/cancel", responses=documented(404, 409, 422))
 def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Cancel every job of the campaign that has not ended."""
-    by = caller.identity.name
+    by = caller.name
     return _to_each(caller, campaign, lambda db: jobs.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))
 
 
@@ -74,8 +74,7 @@ def change_campaign(
     caller: User, campaign: CampaignPath, change: Annotated[Change, examples.A_CHANGE]
 ) -> CampaignStatus:
     """Change the priority of every job of the campaign that has not ended."""
-
-    def act(db: Connection) -> None:
-        jobs.set_campaign_priority(db, campaign, change.priority, by=caller.identity.name, now_s=caller.now_s)
-
-    return _to_each(caller, campaign, act)
+    by, now_s = caller.name, caller.now_s
+    return _to_each(
+        caller, campaign, lambda db: jobs.set_campaign_priority(db, campaign, change.priority, by=by, now_s=now_s)
+    )

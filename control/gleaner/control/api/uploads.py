@@ -36,16 +36,6 @@ Content = Annotated[
 ]
 
 
-def group_of(caller: Caller, named: str | None) -> str:
-    """Return the group whose images or inputs are meant."""
-    group = named or caller.identity.group
-    if group is None:
-        raise HTTPException(422, "group: an admin's token has no group, so name the one whose it is")
-    if caller.group is not None and group != caller.group:
-        raise HTTPException(403, f"this token is for group {caller.group} only, not for {group}")
-    return group
-
-
 @router.put("/{kind}/{content}", responses=documented(409, 413, 422, 502))
 @READS_STORAGE
 def put_part(
@@ -72,7 +62,7 @@ class Upload:
         if kind == "inputs" and not settings.inputs.group_gib:
             raise HTTPException(403, "this site stores no inputs ([inputs] group_gib in control's settings)")
         caller.state.check_leads()
-        self.group = group_of(caller, group)
+        self.group = caller.acts_for(group)
         self._caller = caller
         self._kind: Kind = kind
         self._limits = settings.images if kind == "images" else settings.inputs
@@ -131,23 +121,18 @@ class Upload:
             uploads.release(db, self._kind, self.group, self._content)
 
 
-def is_whole(storage: FolderStorage, key: str, part: str, digest: str) -> bool:
-    """Return True if this part of an archive is in the storage as it was written. All of it is read."""
+def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
+    """Return the digest of an archive whose part is in the storage as it was written. Otherwise, return None.
+
+    All of the part is read.
+    """
     try:
+        digest = storage.stored_digest(key)
         for _ in storage.open(key, digest).read(part):
             pass
     except ArchiveBroken:
-        return False
-    return True
-
-
-def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
-    """Return the digest of an archive whose part is in the storage as it was written; None if there is none."""
-    try:
-        digest = storage.stored_digest(key)
-    except ArchiveBroken:
         return None
-    return digest if is_whole(storage, key, part, digest) else None
+    return digest
 
 
 def store(storage: FolderStorage, key: str, part: str, chunks: Iterator[BytesLike], *, whole: str | None = None) -> str:

@@ -137,15 +137,7 @@ def _issue_locally(request: TokenRequest) -> str:
     engine = open_queue(url)
     check_schema(engine)
     with transaction(engine) as db:
-        return make(
-            db,
-            role=request.role,
-            name=request.name,
-            group=request.group,
-            manager=request.manager,
-            days=request.days,
-            now_s=time.time(),
-        ).token
+        return make(db, **request.model_dump(), now_s=time.time()).token
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:

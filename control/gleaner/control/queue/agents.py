@@ -46,7 +46,7 @@ def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: f
     }
     db.execute(insert(AGENT), row)
     until_s = end_s + tokens.AGENT_OVERTIME_S
-    tokens.register(db, role=Role.AGENT, name=name, group=None, token_hash=token_hash, now_s=now_s, expires_s=until_s)
+    tokens.register(db, tokens.Identity(Role.AGENT, name, None, expires_s=until_s), token_hash=token_hash, now_s=now_s)
 
 
 def record_submission(db: Connection, name: str, scheduler_id: str) -> None:

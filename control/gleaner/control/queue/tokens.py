@@ -75,38 +75,20 @@ def make(
     if role not in {member.value for member in Role}:
         raise Invalid(f"{role!r} is no role; there are {', '.join(Role)}")
     if role == Role.USER and group is None:
-        raise Invalid("a user's token needs a group")
+        raise Invalid("group: a user's token needs the group whose jobs it may see")
     if manager and role != Role.USER:
-        raise Invalid(f"a manager is a user of the group: no token of role {role} can be one")
+        raise Invalid("manager: only a user's token can be that of a group's manager")
     secret = new_secret()
     expires_s = None if days is None else now_s + days * DAY_S
-    register(
-        db,
-        role=Role(role),
-        name=name,
-        group=group,
-        token_hash=digest(secret),
-        now_s=now_s,
-        manager=manager,
-        expires_s=expires_s,
-    )
+    register(db, Identity(role, name, group, manager, expires_s=expires_s), token_hash=digest(secret), now_s=now_s)
     return TokenIssued(token=secret, id=digest(secret)[:ID_LENGTH], expires_s=expires_s)
 
 
-def register(
-    db: Connection,
-    *,
-    role: Role,
-    name: str,
-    group: str | None,
-    token_hash: str,
-    now_s: float,
-    manager: bool = False,
-    expires_s: float | None = None,
-) -> None:
+def register(db: Connection, who: Identity, *, token_hash: str, now_s: float) -> None:
     """Store the hash of a secret that was made elsewhere."""
-    row = {"hash": token_hash, "id": token_hash[:ID_LENGTH], "role": role, "name": name, "group": group}
-    db.execute(insert(TOKEN), row | {"issued_s": now_s, "manager": manager, "expires_s": expires_s})
+    row: dict[str, object] = {"hash": token_hash, "id": token_hash[:ID_LENGTH], "role": Role(who.role)}
+    row |= {"name": who.name, "group": who.group, "issued_s": now_s, "manager": who.manager, "expires_s": who.expires_s}
+    db.execute(insert(TOKEN), row)
 
 
 _BY_HASH = select(TOKEN).where(TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revoked_s.is_(None))

@@ -16,7 +16,7 @@ from gleaner.agent.job_spec import JobSpec
 from gleaner.control.api import campaigns, drains, jobs, nodes
 from gleaner.control.api.access import Admin, User
 from gleaner.control.api.campaigns import CampaignPath
-from gleaner.control.api.jobs import JobPath
+from gleaner.control.api.examples import JobPath
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.input_errors import InputError
