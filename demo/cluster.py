@@ -327,11 +327,16 @@ def let_control_go_on() -> None:
     run("head", "pkill", "-CONT", "-u", SERVICE_USER, "-f", "glean control run")
 
 
+def signal_web(name: str) -> None:
+    """Send a signal to the people's door: KILL ends it, and STOP freezes it until CONT."""
+    run("head", "pkill", f"-{name}", "-u", SERVICE_USER, "-f", "control web")
+
+
 def restart_control() -> None:
     """Restart control and wait until it leads."""
-    before = _pid()
+    before = control_pid()
     kill_control()
-    until("control to start anew", lambda: _pid() not in {"", before}, timeout_s=30, every_s=0.5)
+    until("control to start anew", lambda: control_pid() not in {"", before}, timeout_s=30, every_s=0.5)
     until("control to lead", is_leading, timeout_s=60, every_s=0.5)
 
 
@@ -348,8 +353,23 @@ def health() -> dict[str, Any]:
     return dict(_client().get("/health", extensions={"sni_hostname": "head"}).json())
 
 
-def _pid() -> str:
-    return run("head", "sh", "-c", f"pgrep -u {SERVICE_USER} -o -f 'glean control run' || true").strip()
+def page_status() -> int:
+    """Return the status with which the page of the people's door answers a browser that is not signed in."""
+    return _client().get("/web/sign-in", extensions={"sni_hostname": "head"}).status_code
+
+
+def control_pid() -> str:
+    """Return the number of the control program's process; "" while there is none."""
+    return _pid("glean control run")
+
+
+def web_pid() -> str:
+    """Return the number of the process of the people's door; "" while there is none."""
+    return _pid("control web")
+
+
+def _pid(program: str) -> str:
+    return run("head", "sh", "-c", f"pgrep -u {SERVICE_USER} -o -f '[{program[0]}]{program[1:]}' || true").strip()
 
 
 @cache

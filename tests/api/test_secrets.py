@@ -74,8 +74,6 @@ def test_a_secret_is_changed_by_its_setter_a_manager_or_an_admin_only_and_seen_b
         assert "only alice, a manager of group atlas or an admin" in detail(refused, 403)
     assert len(bob.get("/v1/secrets").json()) == 1
     assert stranger.get("/v1/secrets").json() == []
-    assert "group cms only" in detail(remove(stranger, query="?group=atlas"), 403)
-    assert "name the one" in detail(put(harness.admin), 422)
     assert "agent's token" in detail(harness.agent().get("/v1/secrets"), 403)
     assert remove(harness.admin, query="?group=atlas").status_code == 200
     put(stranger)

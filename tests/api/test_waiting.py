@@ -39,11 +39,6 @@ def test_a_held_job_says_so_even_when_the_cluster_is_away() -> None:
     assert waits_because(held, replace(CALM, nodes=None, problem="slurmctld")).startswith("held: by ada")
 
 
-def test_a_job_larger_than_any_node_names_both_sizes() -> None:
-    line = waits_because(JobNeeds(cpus=5, memory_mib=512), CALM)
-    assert line == ("larger than any node: it needs 5 cores and 512 MiB, the largest node has 4 cores and 2048 MiB")
-
-
 def test_nodes_without_their_memory_in_slurm_conf_are_named_with_what_to_do() -> None:
     unset, small = NodeOutlook(cpus=4, memory_mib=1, name="n1"), NodeOutlook(cpus=2, memory_mib=4096, name="n2")
     line = waits_because(JobNeeds(cpus=4, memory_mib=512), replace(CALM, nodes=(unset, small)))

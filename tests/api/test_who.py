@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import func, select
@@ -59,15 +59,6 @@ def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_o
     assert "only alice" in detail(bob.patch("/v1/campaigns/1", {"priority": 5}), 403)
     assert bob.get("/v1/campaigns/1").json()["new"] == 2
     assert manager.post("/v1/campaigns/1/cancel").json()["cancelled"] == 2
-
-
-@pytest.mark.slow
-def test_jobs_of_before_submitters_were_kept_are_still_their_groups(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    with transaction(harness.state.engine) as db:
-        db.exec_driver_sql("UPDATE job SET submitter = ''")
-    assert harness.caller("user", "bob", "atlas").post(f"/v1/jobs/{job}/hold").status_code == 200
-    detail(harness.caller("user", "carol", "cms").post(f"/v1/jobs/{job}/release"), 403)
 
 
 @pytest.mark.slow
@@ -338,16 +329,9 @@ def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
 ) -> None:
     (tmp_path / "audit.jsonl").unlink()
     (tmp_path / "audit.jsonl").mkdir()
-    app = audited.client.app
-    assert app is not None
-    for handler in _handlers(app):
-        handler.close()
+    cast(Any, audited.client.app).state.audit.file.close()
     assert audited.user.submit() == 1
     assert "the audit log cannot be written" in capfd.readouterr().err
-
-
-def _handlers(app: Any) -> list[Any]:
-    return [each.kwargs["file"] for each in app.user_middleware if "file" in each.kwargs]
 
 
 def test_quotas_are_named_to_who_asks_why_a_job_waits_and_to_who_submits_what_can_never_start(

@@ -15,7 +15,7 @@ from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
 from gleaner.control.queue.database import connect, transaction
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 
 
 def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harness: QueueHarness) -> None:
@@ -185,7 +185,7 @@ def test_two_reports_at_once_end_an_attempt_in_one_way(queue_engine: Engine) -> 
                 else:
                     harness.record_completion(job, 1)
                 counted["accepted"] += 1
-            except Refused:
+            except Conflict:
                 counted["refused"] += 1
         return counted
 

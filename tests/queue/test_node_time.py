@@ -6,7 +6,7 @@ from tests.queue.queue_harness import SPENT, QueueHarness
 from gleaner.agent.messages import ReturnReason, Slice
 from gleaner.control.policy.node_time import DAY_S, NodeTime
 from gleaner.control.queue import agents, jobs, node_time
-from gleaner.control.queue.node_time import NodeUses
+from gleaner.control.queue.node_time import HOUR_S, NodeUses
 
 
 def _ended(harness: QueueHarness) -> None:
@@ -29,19 +29,25 @@ def test_each_slice_counts_as_harvested_or_lost_for_who_submitted_it(harness: Qu
     rows = harness.look(node_time.spent, begin_s=0, end_s=9e9, group=None)
     atlas, cms = rows
     assert (atlas.group, atlas.slices, cms.group, cms.slices) == ("atlas", 2, "cms", 1)
-    assert (atlas.harvested_core_s, atlas.lost_core_s) == (4 * 30, 4 * 40)
-    assert (atlas.restore_core_s, atlas.save_core_s) == (4 * (2 + 5), 4 * 3)
-    assert (cms.harvested_core_s, cms.lost_core_s) == (4 * 30, 4 * (1100 - 30 - 2 - 3))  # lost after its checkpoint
+    assert (atlas.harvested_core_h, atlas.lost_core_h) == (4 * 30 / HOUR_S, 4 * 40 / HOUR_S)
+    assert (atlas.restoring_core_h, atlas.saving_core_h) == (4 * (2 + 5) / HOUR_S, 4 * 3 / HOUR_S)
+    lost_s = 1100 - 30 - 2 - 3  # after its checkpoint
+    assert (cms.harvested_core_h, cms.lost_core_h) == (4 * 30 / HOUR_S, 4 * lost_s / HOUR_S)
     assert [row.group for row in harness.look(node_time.spent, begin_s=0, end_s=9e9, group="cms")] == ["cms"]
-    assert harness.look(node_time.spent, begin_s=0, end_s=1100, group=None) == []  # all ended at that instant or later
+    assert harness.look(node_time.spent, begin_s=0, end_s=1100, group=None) == ()  # all ended at that instant or later
 
 
 def test_the_loop_and_the_report_count_the_same(harness: QueueHarness) -> None:
     _ended(harness)
     found = harness.look(node_time.ended_attempts, after_s=0, until_s=9e9)
     rows = harness.look(node_time.spent, begin_s=0, end_s=9e9, group=None)
-    for name, kind in (("harvested_s", "harvested"), ("lost_s", "lost"), ("restore_s", "restore"), ("save_s", "save")):
-        by_sql = sum(getattr(row, f"{kind}_core_s") for row in rows)
+    for name, kind in (
+        ("harvested_s", "harvested"),
+        ("lost_s", "lost"),
+        ("restore_s", "restoring"),
+        ("save_s", "saving"),
+    ):
+        by_sql = sum(getattr(row, f"{kind}_core_h") for row in rows) * HOUR_S
         assert sum(each.cores * getattr(each, name) for each in found) == pytest.approx(by_sql)
     assert harness.look(node_time.ended_attempts, after_s=harness.now_s, until_s=9e9) == []
 
@@ -52,7 +58,7 @@ def test_a_cancelled_slice_is_lost(harness: QueueHarness) -> None:
     harness.now_s += 50
     harness.do(jobs.cancel, job, now_s=harness.now_s)
     (row,) = harness.look(node_time.spent, begin_s=0, end_s=9e9, group=None)
-    assert (row.harvested_core_s, row.lost_core_s) == (0, 50)
+    assert (row.harvested_core_h, row.lost_core_h) == (0, 50 / HOUR_S)
 
 
 def test_slices_are_read_only_if_they_are_not_too_many(harness: QueueHarness) -> None:

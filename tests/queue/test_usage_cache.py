@@ -1,10 +1,8 @@
 """The usage cache: read seldom, and kept up with what is handed out and ends meanwhile."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import Connection, event
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.control.policy.fair_share import ShareRules, Shares
@@ -19,34 +17,17 @@ def harness(sqlite_url: str) -> QueueHarness:
 
 @dataclass
 class Kept:
-    """A usage cache with a clock that the test sets, or that advances whenever it is looked at."""
+    """A usage cache with a clock that the test sets."""
 
     harness: QueueHarness
     now_s: float = 5.0
-    tick_s: float = 0.0
     usage_cache: UsageCache = field(init=False)
 
     def __post_init__(self) -> None:
-        self.usage_cache = UsageCache(self.clock)
-
-    def clock(self) -> float:
-        self.now_s += self.tick_s
-        return self.now_s
+        self.usage_cache = UsageCache(lambda: self.now_s)
 
     def shares(self) -> Shares:
-        def read(db: Connection) -> Shares:
-            return self.usage_cache.shares(db, ShareRules())
-
-        return self.harness.look(read)
-
-    def reads(self) -> int:
-        """Return how many statements one question takes."""
-        seen: Counter[str] = Counter()
-        listen = (self.harness.engine, "before_cursor_execute", lambda *args: seen.update([args[2]]))
-        event.listen(*listen)
-        self.shares()
-        event.remove(*listen)
-        return seen.total()
+        return self.harness.look(lambda db: self.usage_cache.shares(db, ShareRules()))
 
 
 @pytest.fixture
@@ -65,24 +46,6 @@ def test_what_is_handed_out_and_ends_counts_at_once(kept: Kept) -> None:
     kept.usage_cache.record_end(jobs[0].job)  # said twice
     kept.usage_cache.record_end(4711)  # not of this program's
     assert kept.shares().holds_cpus == {"physics": 2}
-
-
-def test_the_database_is_asked_once_a_second_at_most(kept: Kept) -> None:
-    assert kept.reads() > 0
-    kept.now_s += FRESH_S * 0.9
-    assert kept.reads() == 0
-    kept.now_s += FRESH_S * 0.2
-    assert kept.reads() > 0
-
-
-def test_the_longer_a_reading_takes_the_longer_it_is_good_for(kept: Kept) -> None:
-    kept.tick_s = 0.5
-    kept.shares()
-    kept.tick_s = 0
-    kept.now_s += 20
-    assert kept.reads() == 0
-    kept.now_s += 10
-    assert kept.reads() > 0
 
 
 def test_what_others_have_changed_is_seen_at_the_next_reading(kept: Kept) -> None:

@@ -12,6 +12,7 @@ from tests.real_cluster import slurm_admin_harness as s
 SERVICES_GO_ON = f"""
 pkill -CONT -x slurmctld
 pkill -CONT -u {cluster.SERVICE_USER} -f 'glean control run'
+pkill -CONT -u {cluster.SERVICE_USER} -f 'control web'
 pkill -CONT -u gleaner-slurm-admin -f bin/gleaner-slurm-admin
 true
 """

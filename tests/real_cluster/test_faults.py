@@ -10,6 +10,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 SAMPLES = "10000000"
 """Half a minute, with the rests."""
+LEASE_S = 20
+"""Of the demo's settings."""
 
 
 @pytest.mark.extended
@@ -41,6 +43,25 @@ def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: N
     assert all(cluster_harness.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
     endings = [[attempt["ending"] for attempt in cluster_harness.job(job)["attempts"]] for job in jobs]
     assert endings == [["succeeded"]] * 3, "a live attempt was taken for dead"
+
+
+def test_agents_claim_and_keep_jobs_while_the_peoples_door_hangs_and_is_killed_and_the_page_comes_back(
+    one_round: None,
+) -> None:
+    jobs = cluster_harness.submit_pi(2 * len(cluster.NODES), samples=SAMPLES)
+    (node, *_) = cluster_harness.wait_running(jobs[:1]).values()
+    first, began_s = set(cluster.containers(node)), time.time()
+    control, web = cluster.control_pid(), cluster.web_pid()
+    cluster.signal_web("STOP")
+    cluster.until("the node's next job", lambda: set(cluster.containers(node)) - first, timeout_s=200)
+    cluster_harness.sleep_until(began_s + 2 * LEASE_S)
+    cluster.signal_web("KILL")
+    cluster.until("a new people's door", lambda: cluster.web_pid() not in {"", web}, timeout_s=30)
+    cluster.until("the page to answer", lambda: cluster.page_status() == 200, timeout_s=60)
+    cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
+    endings = [[attempt["ending"] for attempt in cluster_harness.job(job)["attempts"]] for job in jobs]
+    assert endings == [["succeeded"]] * len(jobs), "an agent was not heard, and lost its job"
+    assert cluster.control_pid() == control, "control went with the people's door"
 
 
 @pytest.mark.extended

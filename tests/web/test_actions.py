@@ -201,7 +201,7 @@ def test_a_button_that_is_clicked_twice_submits_once(harness: ApiHarness) -> Non
         ("[" * 1000, 422, "not valid YAML"),
         ("# " + "x" * 70_000, 422, "use glean submit"),
         ("", 422, "must hold keys"),
-        ("image: gleaner/pi\ngroup: cms\n", 403, "this token submits for group atlas only"),
+        ("image: gleaner/pi\ngroup: cms\n", 403, "this token is for group atlas only"),
     ],
 )
 def test_a_wrong_campaign_is_refused_with_its_line_and_nothing_is_lost(

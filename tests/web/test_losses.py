@@ -77,18 +77,6 @@ def test_what_its_user_cancelled_is_not_the_nodes_loss(harness: ApiHarness) -> N
     assert _counts(harness) == {"n1": (1, 0)}
 
 
-def test_the_counts_of_a_day_are_read_once_a_minute(harness: ApiHarness) -> None:
-    harness.user.submit()
-    with transaction(harness.state.engine) as db:
-        losses = node_losses.NodeLosses()
-        assert losses.counts(db, now_s=harness.now_s) == {}
-    _lose_one(harness, "n1")
-    with transaction(harness.state.engine) as db:
-        read_s = harness.now_s - 300  # at the first look
-        assert losses.counts(db, now_s=read_s + FRESH_S - 1) == {}
-        assert losses.counts(db, now_s=read_s - 1) == {"n1": SliceCounts(1, 1)}  # the clock was set back
-
-
 def test_only_a_node_that_is_worse_than_the_others_is_conspicuous() -> None:
     well = {f"n{number}": SliceCounts(40, 1) for number in range(5)}
     assert conspicuous(well) == ()

@@ -122,7 +122,7 @@ class ControlState:
     faults: LoopFaults = field(default_factory=LoopFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
     """A cache that the threads that answer agents change in place, unlike the other fields."""
-    node_losses: NodeLosses = field(default_factory=NodeLosses)
+    node_losses: NodeLosses = field(init=False)
     """A cache that the threads that answer people change in place."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """By node, the seconds by which its clock is ahead of control's, where that is too much. The threads that answer
@@ -156,6 +156,7 @@ class ControlState:
     """The SQL expression that asks the database for its time; tests put their own here too."""
 
     def __post_init__(self) -> None:
+        self.node_losses = NodeLosses(lambda: self.clock())  # noqa: PLW0108  # tests put in their own clock later
         self.quotas = self.settings.quotas.rules
         self.started_s = self.clock()
         self.began_s = self.steady_clock()

@@ -8,8 +8,8 @@ the time of a look-up says nothing about them. No token is ever logged.
 """
 
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated
@@ -56,38 +56,44 @@ class Caller:
         return self.state.clock()
 
     @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
     def group(self) -> str | None:
         """The only group that the caller may see; None for all groups."""
         return None if self.identity.role == "admin" else self.identity.group
 
     def may_change(self, what: str, *, group: str, submitter: str) -> None:
-        """Raise 403 unless the caller may change what that user of that group has submitted.
-
-        Jobs from before submitters were stored have no known submitter: any user of the group may change them.
-        """
+        """Raise 403 unless the caller may change what that user of that group has submitted."""
         me = self.identity
         if me.role == "admin":
             return
         if me.group != group:
             raise HTTPException(403, f"{what} belongs to another group")
-        if not (me.manager or submitter in {"", me.name}):
+        if not me.manager and submitter != me.name:
             raise HTTPException(
                 403,
                 f"{what} was submitted by {submitter}: only {submitter}, a manager of group {group} or an admin"
                 " may change it",
             )
 
-    @contextmanager
-    def reading(self) -> Generator[Connection]:
-        """Yield a connection for one consistent look at the queue."""
-        with snapshot(self.state.engine) as db:
-            yield db
+    def acts_for(self, named: str | None) -> str:
+        """Return the group that is meant: the named one, or the caller's. Raises 422 if neither is there, and 403."""
+        group = named or self.identity.group
+        if group is None:
+            raise HTTPException(422, "group: an admin's token has no group, so name the one that is meant")
+        if self.group not in {None, group}:
+            raise HTTPException(403, f"this token is for group {self.group} only, not for {group}")
+        return group
 
-    @contextmanager
-    def writing(self) -> Generator[Connection]:
-        """Yield one transaction. Only the leader writes; another control program says who leads (503)."""
-        with self.state.writing() as db:
-            yield db
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Return a connection for one consistent look at the queue."""
+        return snapshot(self.state.engine)
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Return one transaction. Only the leader writes; another control program says who leads (503)."""
+        return self.state.writing()
 
 
 class Gate:
@@ -169,54 +175,34 @@ def _bounded(receive: Receive, declared: str, path: str) -> Receive:
     return receiving
 
 
-# These are coroutines because FastAPI would send plain functions through the thread pool, once per request.
+def _one_of(*roles: str, why: str = "") -> Callable[[Request], Awaitable[Caller]]:
+    """Return the dependency that lets these roles pass, and raises 403 for others."""
+
+    # A coroutine, because FastAPI would send a plain function through the thread pool, once per request.
+    async def checked(request: Request) -> Caller:
+        caller: Caller = request.state.caller
+        role = caller.identity.role
+        if role not in roles:
+            is_reader = role == "metrics"
+            raise HTTPException(403, "a token of role metrics reads /metrics and nothing else" if is_reader else why)
+        return caller
+
+    return checked
 
 
-async def _anyone(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    if caller.identity.role == "metrics":
-        raise HTTPException(403, "a token of role metrics reads /metrics and nothing else")
-    return caller
+Anyone = Annotated[Caller, Depends(_one_of("user", "admin", "agent"))]
+User = Annotated[Caller, Depends(_one_of("user", "admin", why="an agent's token allows only its own agent's calls"))]
+Admin = Annotated[Caller, Depends(_one_of("admin", why="this needs an admin's token"))]
+Metrics = Annotated[
+    Caller, Depends(_one_of("metrics", "admin", why="this needs a token of role metrics, or an admin's"))
+]
+SomeAgent = Annotated[Caller, Depends(_one_of("agent", why="this needs an agent's token"))]
 
 
-async def _user(request: Request) -> Caller:
-    caller = await _anyone(request)
-    if caller.identity.role not in {"user", "admin"}:
-        raise HTTPException(403, "an agent's token allows only its own agent's calls")
-    return caller
-
-
-async def _metrics(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    if caller.identity.role not in {"metrics", "admin"}:
-        raise HTTPException(403, "this needs a token of role metrics, or an admin's")
-    return caller
-
-
-async def _admin(request: Request) -> Caller:
-    caller = await _anyone(request)
-    if caller.identity.role != "admin":
-        raise HTTPException(403, "this needs an admin's token")
-    return caller
-
-
-async def _some_agent(request: Request) -> Caller:
-    caller = await _anyone(request)
-    if caller.identity.role != "agent":
-        raise HTTPException(403, "this needs an agent's token")
-    return caller
-
-
-async def _own_agent(request: Request, name: Annotated[Name, Path(description="The agent's own name")]) -> Caller:
-    caller = await _some_agent(request)
+async def _own_agent(caller: SomeAgent, name: Annotated[Name, Path(description="The agent's own name")]) -> Caller:
     if caller.identity.name != name:
         raise HTTPException(403, f"this token belongs to another agent than {name}")
     return caller
 
 
-Anyone = Annotated[Caller, Depends(_anyone)]
-User = Annotated[Caller, Depends(_user)]
-Admin = Annotated[Caller, Depends(_admin)]
-Metrics = Annotated[Caller, Depends(_metrics)]
-SomeAgent = Annotated[Caller, Depends(_some_agent)]
 OwnAgent = Annotated[Caller, Depends(_own_agent)]

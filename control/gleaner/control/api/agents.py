@@ -1,7 +1,5 @@
 """The requests of agents: register, claim, heartbeat, deregister. An agent may use only its own name."""
 
-from typing import Annotated
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 from sqlalchemy import Connection
@@ -21,7 +19,6 @@ from gleaner.agent.messages import (
     UrlInput,
     Welcome,
 )
-from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, OwnAgent
 from gleaner.control.api.problems import documented
 from gleaner.control.models.outputs import for_group
@@ -60,11 +57,11 @@ def _secret(caller: Caller, db: Connection, group: str, url: str) -> CredentialG
 
 
 @router.post("/{name}/register", responses=documented(404, 409, 413, 422))
-def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_REGISTRATION]) -> Welcome:
+def register(caller: OwnAgent, registration: Registration) -> Welcome:
     """Register the agent with the facts of its node and its end. Registering again is no error."""
     queue = caller.state.settings.queue
     with caller.writing() as db:
-        agents.register(db, caller.identity.name, registration, lease_s=queue.lease_s, now_s=caller.now_s)
+        agents.register(db, caller.name, registration, lease_s=queue.lease_s, now_s=caller.now_s)
         return Welcome(
             heartbeat_s=queue.heartbeat_s,
             lease_s=queue.lease_s,
@@ -74,13 +71,13 @@ def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_
 
 
 @router.post("/{name}/claim", response_model=Assignments, responses=documented(404, 409, 413, 422))
-def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUEST]) -> Response:
+def claim(caller: OwnAgent, ask: ClaimRequest) -> Response:
     """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
     state = caller.state
     with caller.writing() as db:
         assignments = claims.claim(
             db,
-            caller.identity.name,
+            caller.name,
             ask,
             now_s=caller.now_s,
             shares=lambda db: state.usage_cache.shares(db, state.share_rules),
@@ -95,16 +92,16 @@ def claim(caller: OwnAgent, ask: Annotated[ClaimRequest, examples.A_CLAIM_REQUES
 
 
 @router.post("/{name}/beat", response_model=Orders, responses=documented(404, 409, 413, 422))
-def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.A_HEARTBEAT]) -> Response:
+def record_heartbeat(caller: OwnAgent, heartbeat: Heartbeat) -> Response:
     """Renew the lease of the agent and of the attempts named. Return what to do with each attempt."""
     state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
-        orders = agents.record_heartbeat(db, caller.identity.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
+        orders = agents.record_heartbeat(db, caller.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
         if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s):
             orders = orders.model_copy(update={"deliveries": True})
         ahead_s = heartbeat.clock_ahead_s
         if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
-            node = agents.node_of(db, caller.identity.name)
+            node = agents.node_of(db, caller.name)
             state.wrong_clocks = wrong_clocks(state.wrong_clocks, node, ahead_s)
     return _answer(orders)
 
@@ -112,7 +109,7 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Annotated[Heartbeat, examples.
 @router.post("/{name}/deliver", response_model=DeliveryOffer, responses=documented(404, 409, 413, 422))
 def take_delivery(caller: OwnAgent) -> Response:
     """Take a result that waits to be delivered, with the group's secret for its target. Null: none waits."""
-    outputs, name = caller.state.settings.outputs, caller.identity.name
+    outputs, name = caller.state.settings.outputs, caller.name
     lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:
         row = deliveries.take(db, name, lease_s=lease_s, most_failures=tries, now_s=caller.now_s)
@@ -138,21 +135,21 @@ def take_delivery(caller: OwnAgent) -> Response:
 
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))
-def end_delivery(caller: OwnAgent, report: Annotated[DeliveryReport, examples.A_DELIVERY]) -> None:
+def end_delivery(caller: OwnAgent, report: DeliveryReport) -> None:
     """Record how a try to deliver a result has ended. The report of an older try is refused (409)."""
     tries = caller.state.settings.outputs.tries
     with caller.writing() as db:
-        deliveries.record_end(db, report, agent=caller.identity.name, most_failures=tries, now_s=caller.now_s)
+        deliveries.record_end(db, report, agent=caller.name, most_failures=tries, now_s=caller.now_s)
 
 
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
-def deregister(caller: OwnAgent, deregistration: Annotated[Deregistration, examples.A_DEREGISTRATION]) -> None:
+def deregister(caller: OwnAgent, deregistration: Deregistration) -> None:
     """Record that the agent ends, with its last message."""
     rounds = caller.state.settings.rounds
     with caller.writing() as db:
         end_s = agents.record_deregistration(
             db,
-            caller.identity.name,
+            caller.name,
             deregistration,
             now_s=caller.now_s,
             faults_until_excluded=rounds.failures_until_excluded,

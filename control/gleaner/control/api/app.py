@@ -25,12 +25,11 @@ from gleaner.control.api import (
     secrets,
     tokens,
     uploads,
-    web_codes,
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
-from gleaner.control.api.instruments import Instruments, Stopwatch
-from gleaner.control.api.request_ids import RequestIds
+from gleaner.control.api.instruments import Instruments
+from gleaner.control.api.request_record import RequestRecord
 from gleaner.control.control_state import ControlState
 
 
@@ -41,23 +40,9 @@ class Door(StrEnum):
     AGENTS = "agents"
 
 
-_PEOPLES = (
-    jobs,
-    campaigns,
-    decisions,
-    drains,
-    nodes,
-    owners,
-    images,
-    inputs,
-    report,
-    tokens,
-    uploads,
-    secrets,
-    web_codes,
-)
+_PEOPLES = (jobs, campaigns, decisions, drains, nodes, owners, images, inputs, report, tokens, uploads, secrets)
 _ROUTERS = {
-    Door.PEOPLE: (*(noun.router for noun in _PEOPLES), images.site, metrics.router),
+    Door.PEOPLE: (*(noun.router for noun in _PEOPLES), tokens.web_codes, images.site, metrics.router),
     Door.AGENTS: (agents.router, attempts.router, metrics.agents_router),
 }
 """To include the routers would cost each app a tenth of a second at its first request: it takes their routes."""
@@ -82,10 +67,8 @@ def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> Fa
     app.state.pulse = health.Pulse(state)
     # The middleware that is added last is the outermost.
     app.add_middleware(Gate, state=state, meters=meters, takes_munge=Door.PEOPLE in doors)
-    app.state.audit_file = AuditFile(state.settings.audit)
-    app.add_middleware(Audit, state=state, file=app.state.audit_file)
-    app.add_middleware(Stopwatch, meters=meters)
-    app.add_middleware(RequestIds)
+    app.state.audit = Audit(state, AuditFile(state.settings.audit))
+    app.add_middleware(RequestRecord, audit=app.state.audit, meters=meters)
     problems.install(app)
 
     @app.get("/openapi.json", include_in_schema=False)

@@ -9,7 +9,6 @@ from fastapi import APIRouter
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.job.inputs import input_key
-from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import (
     Checkpointed,
     Completed,
@@ -19,18 +18,17 @@ from gleaner.agent.messages import (
     Returned,
     Saved,
 )
-from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
+from gleaner.control.api.examples import JobPath, an_id
 from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE
 from gleaner.control.queue import attempt_reports, attempts, inputs, queries
 from gleaner.control.queue.attempt_reports import AttemptReport
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 
 router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
 
-JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
-AttemptPath = Annotated[int, examples.an_id("The attempt's number", most=2**31 - 1)]
+AttemptPath = Annotated[int, an_id("The attempt's number", most=2**31 - 1)]
 
 _ANSWERS = documented(404, 409, 413, 422)
 
@@ -40,9 +38,9 @@ def _take(caller: Caller, job: int, attempt: int, report: AttemptReport, *, verb
     try:
         with caller.writing() as db:
             is_news = attempt_reports.record_report(
-                db, job, attempt, report, agent=caller.identity.name, most_log_bytes=most_bytes, now_s=caller.now_s
+                db, job, attempt, report, agent=caller.name, most_log_bytes=most_bytes, now_s=caller.now_s
             )
-    except Refused:
+    except Conflict:
         caller.meters.refused.labels(verb).inc()
         raise
     if isinstance(report, LogLines):
@@ -54,40 +52,32 @@ def _take(caller: Caller, job: int, attempt: int, report: AttemptReport, *, verb
 
 
 @router.post("/saved", status_code=204, responses=_ANSWERS)
-def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Saved, examples.A_SAVE]) -> None:
+def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Saved) -> None:
     """Record that the attempt ended with a whole, published checkpoint."""
     _take(caller, job, attempt, report, verb="saved")
 
 
 @router.post("/checkpointed", status_code=204, responses=_ANSWERS)
-def checkpointed(
-    caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Checkpointed, examples.A_CHECKPOINT]
-) -> None:
+def checkpointed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Checkpointed) -> None:
     """Record that the attempt published a whole checkpoint and goes on computing."""
     _take(caller, job, attempt, report, verb="checkpointed")
 
 
 @router.post("/completed", status_code=204, responses=_ANSWERS)
-def completed(
-    caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Completed, examples.A_COMPLETION]
-) -> None:
+def completed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Completed) -> None:
     """Record that the workload exited by itself."""
     _take(caller, job, attempt, report, verb="completed")
 
 
 @router.post("/return", status_code=204, responses=_ANSWERS)
-def returned(
-    caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Returned, examples.A_RETURN]
-) -> None:
+def returned(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Returned) -> None:
     """Record that the attempt ended without a new checkpoint and without an exit of the workload."""
     _take(caller, job, attempt, report, verb="return")
 
 
 @router.post("/input", responses=documented(404, 409, 413, 422, 502))
 @READS_STORAGE
-def fix_input(
-    caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: Annotated[InputFetched, examples.A_FETCHED_INPUT]
-) -> InputFixed:
+def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: InputFetched) -> InputFixed:
     """Note which bytes an input from a URL has. Return those that were noted first; null: store yours, and ask again.
 
     All later slices read these bytes, and so do all jobs of the same submission.
@@ -101,13 +91,13 @@ def fix_input(
         except ArchiveBroken:  # perhaps it is not to be seen yet
             fetched = fetched.model_copy(update={"digest": None})
     with caller.writing() as db:
-        row = attempts.running_job(db, job, attempt, caller.identity.name)
+        row = attempts.running_job(db, job, attempt, caller.name)
         group_bytes = state.settings.inputs.group_bytes
         fixed = inputs.record_fetched(db, row, fetched, group_bytes=group_bytes, now_s=caller.now_s)
     return InputFixed(input=fixed)
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)
-def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: Annotated[LogLines, examples.SOME_LINES]) -> None:
+def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: LogLines) -> None:
     """Store lines of the job's output. Lines that are there already change nothing."""
     _take(caller, job, attempt, lines, verb="log")

@@ -9,8 +9,8 @@ the number of the others: such callers could fill the log at will.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from typing import Any
@@ -18,9 +18,9 @@ from typing import Any
 import structlog
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from gleaner.control.api import request_ids
+from gleaner.control.api import request_id
 from gleaner.control.api.access import Caller
 from gleaner.control.control_state import ControlState
 from gleaner.control.settings import AuditSettings
@@ -36,15 +36,6 @@ UNAUTHORIZED = 401
 MIB = 2**20
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Minute:
-    """The number of unknown callers that were refused in one minute."""
-
-    number: int = 0
-    written: int = 0
-    unwritten: int = 0
 
 
 class AuditFile:
@@ -84,39 +75,21 @@ class _Loud(RotatingFileHandler):
 
 
 class Audit:
-    """The middleware that writes a line for each request that is not a read."""
+    """The lines of one app: one for each request that is not a read."""
 
-    def __init__(self, app: ASGIApp, *, state: ControlState, file: AuditFile) -> None:
-        self._app = app
+    def __init__(self, state: ControlState, file: AuditFile) -> None:
         self._state = state
-        self._file = file
+        self.file = file
         self._agents = state.settings.audit.agents
         self._one_by_one = CapacityLimiter(1)
-        self._minute = _Minute()
+        self._written_in: Counter[int] = Counter()
+        """By minute, the unknown callers with a line; one minute is kept."""
+        self._unwritten = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. Its line is written when the status of the answer is known."""
-        if scope["type"] != "http" or scope["method"] in READS:
-            await self._app(scope, receive, send)
+    async def note(self, scope: Scope, status: int) -> None:
+        """Write the line of a request, when the status of its answer is known."""
+        if scope["method"] in READS:
             return
-
-        is_noted = False
-
-        async def sending(message: Message) -> None:
-            nonlocal is_noted
-            if message["type"] == "http.response.start":
-                is_noted = True
-                await self._note(scope, int(message["status"]))
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        except Exception:  # a bug of ours: a middleware further out gives the answer
-            if not is_noted:
-                await self._note(scope, BUG)
-            raise
-
-    async def _note(self, scope: Scope, status: int) -> None:
         caller: Caller | None = scope.get("state", {}).get("caller")
         is_agent = caller is not None and caller.identity.role == "agent"
         if is_agent and status < ERROR and not self._agents:
@@ -128,18 +101,17 @@ class Audit:
             if unwritten < 0:
                 return
         line = line_of(scope, status, now_s=now_s, caller=caller) | ({"unwritten": unwritten} if unwritten else {})
-        await run_sync(self._file.write, line, limiter=self._one_by_one)
+        await run_sync(self.file.write, line, limiter=self._one_by_one)
 
     def _counted(self, now_s: float) -> int:
         """Return the number of unknown callers that were not written before; below 0 if this one is not written."""
-        number = int(now_s // 60)
-        if number != self._minute.number:
-            self._minute = _Minute(number, 0, self._minute.unwritten)
-        if self._minute.written >= UNKNOWN_A_MINUTE:
-            self._minute.unwritten += 1
+        minute = int(now_s // 60)
+        self._written_in = Counter({minute: self._written_in[minute]})
+        if self._written_in[minute] >= UNKNOWN_A_MINUTE:
+            self._unwritten += 1
             return -1
-        self._minute.written += 1
-        before, self._minute.unwritten = self._minute.unwritten, 0
+        self._written_in[minute] += 1
+        before, self._unwritten = self._unwritten, 0
         return before
 
 
@@ -156,7 +128,7 @@ def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -
         "group": None if who is None else who.group,
         "by": None if who is None else f"token {who.token}" if who.token else "munge",
         "from": f"{host}:{port}",
-        "request": request_ids.current(),
+        "request": request_id.current(),
         "what": getattr(scope.get("endpoint"), "__name__", "none"),
         "call": f"{scope['method']} {scope['path'][:LONGEST_PATH]}",
         "about": about + (list(caller.about) if caller is not None else []),

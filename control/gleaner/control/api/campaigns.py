@@ -11,7 +11,7 @@ from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
 from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
-from gleaner.control.models.jobs import Change
+from gleaner.control.models.jobs import Priority
 from gleaner.control.queue import jobs, queries
 
 router = APIRouter(tags=["campaigns"])
@@ -51,31 +51,30 @@ def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
 @router.post("/v1/campaigns/{campaign}/hold", responses=documented(404, 409, 422))
 def hold_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Hold every job of the campaign that has not ended."""
-    reason = f"by {caller.identity.name}"
+    reason = f"by {caller.name}"
     return _to_each(caller, campaign, lambda db: jobs.hold_campaign(db, campaign, reason=reason, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/release", responses=documented(404, 409, 422))
 def release_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Release every held job of the campaign."""
-    by = caller.identity.name
+    by = caller.name
     return _to_each(caller, campaign, lambda db: jobs.release_campaign(db, campaign, by=by, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/cancel", responses=documented(404, 409, 422))
 def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Cancel every job of the campaign that has not ended."""
-    by = caller.identity.name
+    by = caller.name
     return _to_each(caller, campaign, lambda db: jobs.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))
 
 
 @router.patch("/v1/campaigns/{campaign}", responses=documented(404, 409, 413, 422))
 def change_campaign(
-    caller: User, campaign: CampaignPath, change: Annotated[Change, examples.A_CHANGE]
+    caller: User, campaign: CampaignPath, change: Annotated[Priority, examples.A_CHANGE]
 ) -> CampaignStatus:
     """Change the priority of every job of the campaign that has not ended."""
-
-    def act(db: Connection) -> None:
-        jobs.set_campaign_priority(db, campaign, change.priority, by=caller.identity.name, now_s=caller.now_s)
-
-    return _to_each(caller, campaign, act)
+    by, now_s = caller.name, caller.now_s
+    return _to_each(
+        caller, campaign, lambda db: jobs.set_campaign_priority(db, campaign, change.priority, by=by, now_s=now_s)
+    )

@@ -15,7 +15,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.hostlist import chosen
 from gleaner.control.models.drains import DrainRequest, DrainRow, DrainTask, ResumeRequest
 from gleaner.control.queue import drains
-from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.errors import Conflict, Invalid
 from gleaner.control.slurm_admin.request import MOST_NODES
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
@@ -27,19 +27,8 @@ def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> Dr
 
     If a job there cannot be saved, the nodes are set back.
     """
-    nodes = _nodes(caller, asked.nodes)
     task = DrainTask.DRY_RUN if asked.dry_run else DrainTask.DRAIN
-    with caller.writing() as db:
-        number = drains.ask(
-            db,
-            task=task,
-            nodes=nodes,
-            by=caller.identity.name,
-            now_s=caller.now_s,
-            spanning=asked.spanning,
-            leaves_others=asked.leave_others,
-        )
-        return drains.one(db, number)
+    return _ask(caller, task, asked)
 
 
 @router.post("/nodes/resume", status_code=202, responses=documented(409, 413, 422))
@@ -48,11 +37,7 @@ def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) ->
 
     A drain that has not marked its nodes yet is withdrawn.
     """
-    nodes = _nodes(caller, asked.nodes)
-    with caller.writing() as db:
-        by = caller.identity.name
-        number = drains.ask(db, task=DrainTask.RESUME, nodes=nodes, by=by, now_s=caller.now_s)
-        return drains.one(db, number)
+    return _ask(caller, DrainTask.RESUME, DrainRequest(nodes=asked.nodes))
 
 
 @router.get("/drains", responses=documented(422))
@@ -69,10 +54,21 @@ def show(caller: Admin, drain: Annotated[int, examples.an_id("Its number", most=
         return drains.one(db, drain)
 
 
-def _nodes(caller: Caller, words: tuple[str, ...]) -> tuple[str, ...]:
+def _ask(caller: Caller, task: DrainTask, asked: DrainRequest) -> DrainRow:
     if caller.state.settings.cluster.backend == "local":
-        raise Refused("[cluster] backend is local: only a Slurm cluster's nodes can be drained")
+        raise Conflict("[cluster] backend is local: only a Slurm cluster's nodes can be drained")
     try:
-        return chosen(words, at_most=MOST_NODES)
+        nodes = chosen(asked.nodes, at_most=MOST_NODES)
     except ValueError as error:
         raise Invalid(f"nodes: {error}") from error
+    with caller.writing() as db:
+        number = drains.ask(
+            db,
+            task=task,
+            nodes=nodes,
+            by=caller.name,
+            now_s=caller.now_s,
+            spanning=asked.spanning,
+            leaves_others=asked.leave_others,
+        )
+        return drains.one(db, number)

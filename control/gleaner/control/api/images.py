@@ -15,7 +15,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import STORES
-from gleaner.control.api.uploads import Group, Upload, group_of, store, whole_digest
+from gleaner.control.api.uploads import Group, Upload, store, whole_digest
 from gleaner.control.models.base import replaced
 from gleaner.control.models.images import (
     EVERYBODY,
@@ -39,7 +39,7 @@ ImagePath = Annotated[ImageName, Path(description="The group's name for the imag
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
     """Return the images of the caller's group and the published ones; for an admin, those of all groups or of one."""
-    only = group_of(caller, group) if group is not None or caller.group is not None else None
+    only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))
 
@@ -54,7 +54,7 @@ def list_site_images(caller: User) -> SiteImages:
 @router.get("/{image}", responses=documented(404, 422))
 def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Return one image: the group's own, or else the published one."""
-    whose = group_of(caller, group)
+    whose = caller.acts_for(group)
     with caller.reading() as db:
         published = () if images.rows(db, whose, image) else images.rows(db, EVERYBODY, image)
         return published[0] if published else images.row(db, whose, image)
@@ -63,7 +63,7 @@ def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 @router.delete("/{image}", responses=documented(404, 409, 422))
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Remove an image. Refused while a job that has not ended needs it."""
-    whose = group_of(caller, group)
+    whose = caller.acts_for(group)
     with caller.writing() as db:
         found = images.row(db, whose, image)
         caller.may_change(f"image {found.name}", group=whose, submitter=found.pusher)
@@ -75,9 +75,9 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 @router.post("/{image}/publish", responses=documented(404, 422))
 def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
     """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
-    whose = group_of(caller, group)
+    whose = caller.acts_for(group)
     with caller.writing() as db:
-        found = images.publish(db, whose, image, by=caller.identity.name, now_s=caller.now_s)
+        found = images.publish(db, whose, image, by=caller.name, now_s=caller.now_s)
     caller.about.append(f"group {whose}, image {found.name}, {found.image_id}")
     return found
 
@@ -109,7 +109,7 @@ def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> 
             architecture=image.architecture,
             size_bytes=pushed.size_bytes,
             pushed_s=caller.now_s,
-            pusher=caller.identity.name,
+            pusher=caller.name,
             jobs=0,
         )
         with caller.reading() as db:

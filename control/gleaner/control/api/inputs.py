@@ -15,7 +15,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE, STORES
-from gleaner.control.api.uploads import Upload, chunks_of, group_of, store, whole_digest
+from gleaner.control.api.uploads import Upload, chunks_of, store, whole_digest
 from gleaner.control.models.base import replaced
 from gleaner.control.models.inputs import InputList, InputMissing, InputPut, InputRow
 from gleaner.control.queue import inputs
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1/inputs", tags=["inputs"])
 @READS_STORAGE
 def missing(caller: User, wanted: Annotated[InputList, examples.AN_INPUT_LIST]) -> InputMissing:
     """Return the inputs that the group has not stored. Those that it has count as used now."""
-    group = group_of(caller, wanted.group)
+    group = caller.acts_for(wanted.group)
     with caller.writing() as db:
         stored = inputs.use(db, group, wanted.contents, now_s=caller.now_s)
     there = {one for one, row in stored.items() if _is_there(caller, input_key(group, one), row.digest)}

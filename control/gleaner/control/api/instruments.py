@@ -3,13 +3,10 @@
 Each app has an `Instruments` of its own; nothing is global.
 """
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved, Slice
 from gleaner.control.queue.attempts import SAVE_FAILURES
@@ -27,61 +24,46 @@ class Instruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Histogram(
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self.requests = histogram(
             "gleaner_request_seconds",
             "Time to answer a request, by what was asked and the status",
             ["call", "status"],
             buckets=_LATENCIES,
-            registry=self.registry,
         )
-        self.claimed = Counter("gleaner_jobs_claimed", "Jobs handed to agents", registry=self.registry)
+        self.claimed = counter("gleaner_jobs_claimed", "Jobs handed to agents")
         self.unrecorded = Gauge(
             "gleaner_decisions_unrecorded",
             "Claims between groups since control started of which no decision was recorded, to bound what is kept",
             registry=self.registry,
         )
-        self.refused = Counter(
-            "gleaner_reports_refused",
-            "Reports of attempts that were not current (409), by kind",
-            ["report"],
-            registry=self.registry,
+        self.refused = counter(
+            "gleaner_reports_refused", "Reports of attempts that were not current (409), by kind", ["report"]
         )
-        self.saves = Histogram(
-            "gleaner_save_seconds",
-            "From the order to save until the checkpoint was published",
-            buckets=_SECONDS,
-            registry=self.registry,
+        self.saves = histogram(
+            "gleaner_save_seconds", "From the order to save until the checkpoint was published", buckets=_SECONDS
         )
-        self.restores = Histogram(
-            "gleaner_restore_seconds",
-            "From the beginning of a restore until the process ran",
-            buckets=_SECONDS,
-            registry=self.registry,
+        self.restores = histogram(
+            "gleaner_restore_seconds", "From the beginning of a restore until the process ran", buckets=_SECONDS
         )
-        self.save_errors = Histogram(
+        self.save_errors = histogram(
             "gleaner_save_error_ratio",
             "How long a save took against what its agent had expected; above 1 it took longer",
             buckets=_RATIOS,
-            registry=self.registry,
         )
-        self.too_late = Counter(
+        self.too_late = counter(
             "gleaner_saves_too_late",
             "Slices lost because their save, or storing their result, was not done at the agent's end",
-            registry=self.registry,
         )
-        self.failed_saves = Counter("gleaner_saves_failed", "Tries to save that failed", registry=self.registry)
-        self.saved_bytes = Counter(
-            "gleaner_saved_bytes",
-            "What was saved: memory in use, and what was stored of it",
-            ["of"],
-            registry=self.registry,
+        self.failed_saves = counter("gleaner_saves_failed", "Tries to save that failed")
+        self.saved_bytes = counter(
+            "gleaner_saved_bytes", "What was saved: memory in use, and what was stored of it", ["of"]
         )
-        self.restored_bytes = Counter("gleaner_restored_bytes", "Sizes of restored checkpoints", registry=self.registry)
-        self.lateness = Histogram(
+        self.restored_bytes = counter("gleaner_restored_bytes", "Sizes of restored checkpoints")
+        self.lateness = histogram(
             "gleaner_agent_lateness_seconds",
             "When an agent was done against the end it was submitted for; above 0 it was late",
             buckets=_LATENESS,
-            registry=self.registry,
         )
 
     def reported(self, report: Checkpointed | Saved | Completed | Returned) -> None:
@@ -114,46 +96,14 @@ class Instruments:
             self.restored_bytes.inc(spent.restored.stored_bytes)
 
 
-class Gauges(Collector):
-    """Values that are read at the time of the scrape."""
-
-    def __init__(self, families: Mapping[str, Family]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield one metric family for each entry."""
-        for name, (meaning, label, values) in self._families.items():
-            family = GaugeMetricFamily(name, meaning, labels=[label] if label else [])
-            for key, value in values.items():
-                family.add_metric([key] if label else [], value)
-            yield family
-
-
-class Stopwatch:
-    """The middleware that measures each request's time until its answer begins.
-
-    The label is the route's name, and never a path.
-    """
-
-    def __init__(self, app: ASGIApp, *, meters: Instruments) -> None:
-        self._app = app
-        self._meters = meters
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began_s = time.perf_counter()
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                call = getattr(scope.get("endpoint"), "__name__", "none")
-                took_s = time.perf_counter() - began_s
-                self._meters.requests.labels(call, str(message["status"])).observe(took_s)
-            await send(message)
-
-        await self._app(scope, receive, sending)
+def gauges(families: Mapping[str, Family]) -> CollectorRegistry:
+    """Return a registry of values that are read now."""
+    registry = CollectorRegistry()
+    for name, (meaning, label, values) in families.items():
+        gauge = Gauge(name, meaning, [label] if label else [], registry=registry)
+        for key, value in values.items():
+            (gauge.labels(key) if label else gauge).set(value)
+    return registry
 
 
 def _is_failed_save(report: Returned) -> bool:

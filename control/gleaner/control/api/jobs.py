@@ -5,7 +5,7 @@ may change all jobs of the group. An admin may change all jobs.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, HTTPException, Query
@@ -18,17 +18,18 @@ from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
+from gleaner.control.api.examples import JobPath
 from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE, read_on
 from gleaner.control.api.waiting_context import places, surroundings
 from gleaner.control.models.jobs import (
-    Change,
     JobDetail,
     JobFilter,
     JobList,
     JobRow,
     LogPage,
     MigrateRequest,
+    Priority,
     Submission,
     Submitted,
 )
@@ -53,11 +54,11 @@ from gleaner.control.queue import (
     submission_keys,
     tokens,
 )
+from gleaner.control.queue.errors import Invalid
 from gleaner.control.states import WAITING
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
 KEY = '^"?[A-Za-z0-9._-]{16,128}"?$'
 _ABOUT_KEY = "For a day, the same submission of the same user with the same key gets the same answer"
 SubmissionKey = Annotated[str, Header(alias="Idempotency-Key", pattern=KEY, description=_ABOUT_KEY)]
@@ -65,7 +66,7 @@ OUTPUT_PART = "folder.tar"
 
 
 def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
-    """Return the job, if the caller may see it. Raise 403 for another group's job, and `Unknown` if there is none."""
+    """Return the job, if the caller may see it. Raise 403 for another group's job, and `NotFound` if there is none."""
     row = queries.job_row(db, job)
     if caller.group is not None and row.group != caller.group:
         raise HTTPException(403, f"job {job} belongs to another group")
@@ -82,11 +83,13 @@ def _named_groups(caller: Caller) -> frozenset[str]:
     return frozenset((*rules.entitled, *rules.multiplier, *vouched))
 
 
-def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
-    """Return the job, if the caller may change it: its submitter, a manager of its group, or an admin (else 403)."""
-    row = user_job(caller, db, job)
-    caller.may_change(f"job {job}", group=row.group, submitter=row.submitter)
-    return row
+def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> JobRow:
+    """Act on a job, if the caller is its submitter, a manager of its group, or an admin (else 403). Return the job."""
+    with caller.writing() as db:
+        row = user_job(caller, db, job)
+        caller.may_change(f"job {job}", group=row.group, submitter=row.submitter)
+        act(db)
+        return queries.job_row(db, job)
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
@@ -113,13 +116,9 @@ def submit(
     caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = ""
 ) -> Submitted:
     """Put one job into the queue, or a campaign of one job for each index. With a key it can safely be sent again."""
-    group = submission.group or caller.identity.group
-    if group is None:
-        raise HTTPException(422, "group: an admin's token has no group, so name the one that the job is for")
-    if caller.group is not None and group != caller.group:
-        raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
+    group = caller.acts_for(submission.group)
     submission = submission.model_copy(update={"group": group})
-    user = f"{caller.identity.role} {caller.identity.name}"
+    user = f"{caller.identity.role} {caller.name}"
     with caller.writing() as db:
         answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
         if answer is None:
@@ -137,21 +136,20 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
     wish = JobNeeds(submission.job.cpus, submission.job.most_memory_mib or submission.job.memory_mib)
     known = places(state)
     if known and not fits_somewhere(wish, known):
-        raise HTTPException(422, too_large(wish, known))
+        raise Invalid(too_large(wish, known))
     longest_s = state.settings.rounds.longest_s
     needs_s = submission.job.needs_at_least_s or 0
     if needs_s > longest_s:
-        raise HTTPException(
-            422,
-            f"job.needs_at_least_s: no agent here has {in_words(needs_s)} for a job, the most is {in_words(longest_s)}",
+        raise Invalid(
+            f"job.needs_at_least_s: no agent here has {in_words(needs_s)} for a job, the most is {in_words(longest_s)}"
         )
     if why := mounts_refused(submission.job.mounts, state.settings.inputs.mounts):
-        raise HTTPException(422, f"job.mounts: {why}")
+        raise Invalid(f"job.mounts: {why}")
     warning = images.check_exists(db, group, submission.job.image)
     disk_mib = submission.job.disk_mib
     if disk_mib is not None and disk_mib > (most_mib := queries.disk_offered(db) or disk_mib):
         most = f"{memory_in_words(most_mib)} at most (disk_mib_per_job)"
-        raise HTTPException(422, f"disk: a job may write {most} on the nodes here, found {memory_in_words(disk_mib)}")
+        raise Invalid(f"disk: a job may write {most} on the nodes here, found {memory_in_words(disk_mib)}")
     if caller.group is None:  # a user's group comes from a token or a rule, so it exists
         tokens.check_group(db, group, named=_named_groups(caller))
     made = jobs.submit(
@@ -170,7 +168,7 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
             stored_bytes=state.stored.bytes_by_owner,
         ),
         now_s=caller.now_s,
-        submitter=caller.identity.name,
+        submitter=caller.name,
     )
     return made.model_copy(update={"warning": warning})
 
@@ -226,55 +224,39 @@ def show(caller: User, job: JobPath) -> JobDetail:
 @router.post("/{job}/hold", responses=documented(404, 409, 422))
 def hold(caller: User, job: JobPath) -> JobRow:
     """Hold the job: no agent may claim it until it is released. A running job is saved at once."""
-    with caller.writing() as db:
-        job_to_change(caller, db, job)
-        jobs.hold(db, job, reason=f"by {caller.identity.name}", now_s=caller.now_s)
-        return queries.job_row(db, job)
+    return _changed(caller, job, lambda db: jobs.hold(db, job, reason=f"by {caller.name}", now_s=caller.now_s))
 
 
 @router.post("/{job}/release", responses=documented(404, 409, 422))
 def release(caller: User, job: JobPath) -> JobRow:
     """Let agents claim the job again."""
-    with caller.writing() as db:
-        job_to_change(caller, db, job)
-        jobs.release(db, job, by=caller.identity.name, now_s=caller.now_s)
-        return queries.job_row(db, job)
+    return _changed(caller, job, lambda db: jobs.release(db, job, by=caller.name, now_s=caller.now_s))
 
 
 @router.post("/{job}/cancel", responses=documented(404, 409, 422))
 def cancel(caller: User, job: JobPath) -> JobRow:
     """End the job for good. A running job is killed at its agent's next heartbeat."""
-    with caller.writing() as db:
-        job_to_change(caller, db, job)
-        jobs.cancel(db, job, by=caller.identity.name, now_s=caller.now_s)
-        return queries.job_row(db, job)
+    return _changed(caller, job, lambda db: jobs.cancel(db, job, by=caller.name, now_s=caller.now_s))
 
 
 @router.post("/{job}/deliver", responses=documented(404, 409, 422))
 def deliver(caller: User, job: JobPath) -> JobRow:
     """Deliver the job's result to its target once more, also one that is delivered."""
-    with caller.writing() as db:
-        job_to_change(caller, db, job)
-        deliveries.try_again(db, job, now_s=caller.now_s)
-        return queries.job_row(db, job)
+    return _changed(caller, job, lambda db: deliveries.try_again(db, job, now_s=caller.now_s))
 
 
 @router.post("/{job}/migrate", responses=documented(404, 409, 413, 422))
 def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, examples.A_MIGRATION]) -> JobRow:
     """Save the job now, and let it go on at another node: at `to`, or anywhere except where it runs."""
-    with caller.writing() as db:
-        job_to_change(caller, db, job)
-        relocation.ask(db, job, to=wanted.to, by=caller.identity.name, now_s=caller.now_s)
-        return queries.job_row(db, job)
+    return _changed(caller, job, lambda db: relocation.ask(db, job, to=wanted.to, by=caller.name, now_s=caller.now_s))
 
 
 @router.patch("/{job}", responses=documented(404, 409, 413, 422))
-def change(caller: User, job: JobPath, change: Annotated[Change, examples.A_CHANGE]) -> JobRow:
+def change(caller: User, job: JobPath, change: Annotated[Priority, examples.A_CHANGE]) -> JobRow:
     """Change the job's priority. A job with a higher priority is claimed sooner."""
-    with caller.writing() as db:
-        job_to_change(caller, db, job)
-        jobs.set_priority(db, job, change.priority, by=caller.identity.name, now_s=caller.now_s)
-        return queries.job_row(db, job)
+    return _changed(
+        caller, job, lambda db: jobs.set_priority(db, job, change.priority, by=caller.name, now_s=caller.now_s)
+    )
 
 
 @router.get("/{job}/log", responses=documented(404, 422))

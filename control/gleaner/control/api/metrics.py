@@ -4,12 +4,11 @@ from dataclasses import asdict
 from datetime import datetime
 
 from fastapi import APIRouter, Response
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from sqlalchemy import Connection
 
 from gleaner.control.api.access import Caller, Metrics
-from gleaner.control.api.instruments import Family, Gauges
+from gleaner.control.api.instruments import Family, gauges
 from gleaner.control.api.problems import documented
 from gleaner.control.api.report import month_span
 from gleaner.control.policy.harm import harm
@@ -31,9 +30,7 @@ def agents_metrics(caller: Metrics) -> Response:
 @router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def metrics(caller: Metrics) -> Response:
     """Return what is counted at the people's door, and the state of all, in Prometheus' text format."""
-    now = CollectorRegistry()
-    now.register(_gauges(caller))
-    text = generate_latest(caller.meters.registry) + generate_latest(now)
+    text = generate_latest(caller.meters.registry) + generate_latest(gauges(_families(caller)))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -44,7 +41,7 @@ def _node_seconds(db: Connection, begin_s: float, end_s: float) -> dict[str, flo
     return others | shares_of_agents(nodes)
 
 
-def _gauges(caller: Caller) -> Gauges:
+def _families(caller: Caller) -> dict[str, Family]:
     state, now_s = caller.state, caller.now_s
     with caller.reading() as db:
         jobs = queries.status(db)
@@ -57,14 +54,7 @@ def _gauges(caller: Caller) -> Gauges:
         stored = state.stored.bytes_by_owner(db)
         mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
         leads = leader.leader(db, now=state.database_clock()) is not None if state.follows else state.is_leader
-    states = {
-        "new": jobs.new,
-        "running": jobs.running,
-        "saved": jobs.saved,
-        "succeeded": jobs.succeeded,
-        "failed": jobs.failed,
-        "cancelled": jobs.cancelled,
-    }
+    states = jobs.model_dump(include={"new", "running", "saved", "succeeded", "failed", "cancelled"})
     families: dict[str, Family] = {
         "gleaner_jobs": ("Jobs by state, complete ones by outcome", "state", states),
         "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
@@ -96,13 +86,13 @@ def _gauges(caller: Caller) -> Gauges:
             "step",
             state.loop_ages_s,
         ),
+        "gleaner_stored_bytes": (
+            "Checkpoints and results in the storage, by group",
+            "group",
+            {group: size for (group, user), size in stored.items() if not user},
+        ),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
     }
-    families["gleaner_stored_bytes"] = (
-        "Checkpoints and results in the storage, by group",
-        "group",
-        {group: size for (group, user), size in stored.items() if not user},
-    )
     for span in spans:
         of_span = "in the last 24 hours" if span == "day" else "in this month"
         families[f"gleaner_node_seconds_{span}"] = (f"Node seconds by use {of_span}", "use", used[span])
@@ -114,4 +104,4 @@ def _gauges(caller: Caller) -> Gauges:
     if state.cluster is not None:
         age_s = now_s - state.cluster.read_s
         families["gleaner_last_poll_age_seconds"] = ("Since the last successful look at the cluster", "", {"": age_s})
-    return Gauges(families)
+    return families

@@ -20,6 +20,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import HTTPException
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
 from gleaner.control.queue.tokens import Identity
@@ -107,17 +108,18 @@ class MungeLogin:
     async def with_its_body(self, headers: Headers, receive: Receive) -> Receive:
         """Return the whole body, if the credential was made for it. Raises 401 otherwise."""
         proof = _PROOF.fullmatch(headers.get(PROOF, ""))
-        content = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return _again(message, receive)  # the client has hung up
-            content += message.get("body", b"")
-            more = message.get("more_body", False)
-        if proof is None or hashlib.sha256(content).hexdigest() != proof.group(2):
+        try:
+            body = await Request({"type": "http"}, receive).body()
+        except ClientDisconnect:
+            return receive  # it tells the route so
+        if proof is None or hashlib.sha256(body).hexdigest() != proof.group(2):
             raise _unauthorized("this munge credential was made for another body")
-        return _again({"type": "http.request", "body": bytes(content), "more_body": False}, receive)
+        first = iter([{"type": "http.request", "body": body}])
+
+        async def again() -> Message:
+            return next(first, None) or await receive()
+
+        return again
 
 
 def identity_of(user: str, unix_groups: Collection[str], rules: Sequence[MungeRule]) -> Identity | None:
@@ -159,19 +161,6 @@ def _unix_names(uid: int) -> tuple[str, frozenset[str]]:
         except KeyError:
             continue  # no rule can name a group without a name
     return user.pw_name, frozenset(names)
-
-
-def _again(first: Message, receive: Receive) -> Receive:
-    told = False
-
-    async def receiving() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return first
-
-    return receiving
 
 
 def _unauthorized(why: str) -> HTTPException:

@@ -9,39 +9,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import structlog
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.exceptions import HTTPException
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
-from gleaner.control.api import request_ids
+from gleaner.control.api import request_id
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import (
+    Conflict,
     Invalid,
     KeyFault,
+    NotFound,
     NotYours,
     QueueBusy,
     QueueError,
-    Refused,
     SchemaMismatch,
-    Unknown,
 )
 
 LONGEST_LINE = 600
-EVERY_ERROR = (
-    StarletteHTTPException,
-    HTTPException,
-    RequestValidationError,
-    QueueError,
-    SQLAlchemyError,
-    StorageError,
-    Exception,
-)
-"""The framework looks for the handler of an error's own class first."""
+EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
+"""The framework looks for the handler of an error's own class first, and then for those of its bases."""
+_STATUS: Mapping[type[Exception], int] = {NotFound: 404, NotYours: 403, Conflict: 409, Invalid: 422, StorageError: 502}
+"""Of errors whose message is for the caller; a class stands before its base."""
+_LATER = {"Retry-After": "5"}
 
 Documented = dict[int | str, dict[str, Any]]
 
@@ -76,36 +71,29 @@ def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None
 
 def answer_to(error: Exception) -> JSONResponse:
     """Return the answer to any error that reaches the edge of the API."""
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            return answer(status, str(error))
     match error:
-        case StarletteHTTPException():
+        case HTTPException():
             # FastAPI says 400 for some rare bodies that are no JSON at all; for us that is bad input as well.
             status = 422 if error.status_code == 400 else error.status_code
             return answer(status, str(error.detail), headers=error.headers)
         case RequestValidationError():
             return answer(422, describe(error.errors()))
-        case Unknown():
-            return answer(404, str(error))
-        case NotYours():
-            return answer(403, str(error))
-        case Refused():
-            return answer(409, str(error))
-        case Invalid():
-            return answer(422, str(error))
         case QueueBusy() | SchemaMismatch() | KeyFault():
-            return answer(503, str(error), headers={"Retry-After": "5"})
-        case StorageError():
-            return answer(502, str(error))
+            return answer(503, str(error), headers=_LATER)
         case PoolTimeoutError():
-            return answer(503, "all connections to the database are in use: try again", headers={"Retry-After": "5"})
+            return answer(503, "all connections to the database are in use: try again", headers=_LATER)
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
-            return answer(503, "the queue's database failed; control's log says how", headers={"Retry-After": "5"})
+            return answer(503, "the queue's database failed; control's log says how", headers=_LATER)
         case RuntimeError() if isinstance(error.__cause__, StorageError):  # in the middle of a stream; it breaks off
             _log.error("an answer broke off", why=str(error.__cause__))
             return answer(502, str(error.__cause__))
         case _:
             _log.error("unexpected", trace=_trace(error))
-            where = f" (request {request_id})" if (request_id := request_ids.current()) else ""
+            where = f" (request {number})" if (number := request_id.current()) else ""
             return answer(500, f"something is wrong in control itself; its log says what{where}")
 
 

@@ -10,16 +10,17 @@ from fastapi import APIRouter, HTTPException, Query
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.report import MonthReport, RegularHarm, RegularWaits, ReportFilter, ReportRow
+from gleaner.control.models.report import MonthReport, RegularHarm, RegularWaits, ReportFilter
 from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
 from gleaner.control.queue import node_time, regular_delays
+from gleaner.control.queue.node_time import HOUR_S
 from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.interface import ClusterError
 
 router = APIRouter(prefix="/v1/report", tags=["report"])
 
-HOUR_S = 3600.0
+
 ACCOUNTING_S = 120.0
 """The time that Slurm's accounting has to answer. `glean report` waits for longer."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
@@ -40,24 +41,11 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     end_s = max(begin_s, min(month_end_s, now_s))
     with caller.reading() as db:
         seen = node_time.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
-        spent = node_time.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
+        rows = node_time.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
         harm_day = harm(regular_delays.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
         harm_month = harm(regular_delays.delays_s(db, begin_s=begin_s, end_s=month_end_s))
         stored = caller.state.stored.bytes_by_owner(db)
     accounted = _accounted(caller, begin_s, month_end_s) if wanted.accounting else None
-    rows = tuple(
-        ReportRow(
-            group=row.group,
-            user=row.submitter,
-            slices=row.slices,
-            harvested_core_h=row.harvested_core_s / HOUR_S,
-            saving_core_h=row.save_core_s / HOUR_S,
-            restoring_core_h=row.restore_core_s / HOUR_S,
-            starting_core_h=row.start_core_s / HOUR_S,
-            lost_core_h=row.lost_core_s / HOUR_S,
-        )
-        for row in spent
-    )
     nodes = sum(seen.values(), NodeTime())
     sums = {f"{kind}_core_h": sum(getattr(row, f"{kind}_core_h") for row in rows) for kind in KINDS}
     measured_kwh = None if accounted is None else accounted.agents_kwh
@@ -77,7 +65,7 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
         unusable_node_h=nodes.unusable_node_s / HOUR_S,
         energy_kwh=measured_kwh or (None if watts is None else sum(sums.values()) * watts / 1000),
         energy_is_measured=measured_kwh is not None,
-        regular=None if accounted is None else _waits(accounted),
+        regular=None if accounted is None else RegularWaits.model_validate(accounted, from_attributes=True),
         group=caller.group,
         rows=rows,
         harm_day=RegularHarm(**asdict(harm_day)),
@@ -121,21 +109,7 @@ def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
         raise HTTPException(503, str(error)) from error
 
 
-def _waits(accounted: AccountedMonth) -> RegularWaits:
-    return RegularWaits(
-        jobs=accounted.jobs,
-        mean_wait_s=accounted.mean_wait_s,
-        median_wait_s=accounted.median_wait_s,
-        late_wait_s=accounted.late_wait_s,
-    )
-
-
 def month_span(month: str) -> tuple[float, float]:
-    """Return the first instant of a month and that of the next one, in the zone of control's machine. Raises 422."""
+    """Return the first instant of a month and that of the next one, in the zone of control's machine."""
     year, number = int(month[:4]), int(month[5:])
-    try:
-        first = datetime(year, number, 1)
-        after = datetime(year + number // 12, number % 12 + 1, 1)
-        return first.timestamp(), after.timestamp()
-    except (ValueError, OverflowError, OSError) as error:
-        raise HTTPException(422, f"month: no calendar has {month}") from error
+    return datetime(year, number, 1).timestamp(), datetime(year + number // 12, number % 12 + 1, 1).timestamp()

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Path
 
 from gleaner.agent.job_spec import Name
 from gleaner.control.api import examples
-from gleaner.control.api.access import Caller, User
+from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.api.uploads import Group, group_of
+from gleaner.control.api.uploads import Group
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.queue import secret_key, secrets
 
@@ -24,7 +24,7 @@ SecretPath = Annotated[Name, Path(description="The group's name for the secret",
 @router.get("", responses=documented(422))
 def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
     """Return the secrets of the caller's group; for an admin, those of all groups or of one."""
-    only = group_of(caller, group) if group is not None or caller.group is not None else None
+    only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return secrets.rows(db, only)
 
@@ -32,13 +32,13 @@ def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def set_secret(caller: User, given: Annotated[SecretPut, examples.A_SECRET]) -> SecretRow:
     """Keep a secret for the group, in place of what had its name."""
-    group = group_of(caller, given.group)
+    group = caller.acts_for(given.group)
     keys = secret_key.read(caller.state.settings.queue.secret_key_file)
     with caller.writing() as db:
         for there in secrets.rows(db, group):
             if there.name == given.name:
-                _check_may_change(caller, there)
-        made = secrets.put(db, given, group=group, setter=caller.identity.name, keys=keys, now_s=caller.now_s)
+                caller.may_change(f"secret {there.name}", group=there.group, submitter=there.setter)
+        made = secrets.put(db, given, group=group, setter=caller.name, keys=keys, now_s=caller.now_s)
     caller.about.append(f"group {group}, secret {made.name} for {made.url}")
     return made
 
@@ -46,15 +46,10 @@ def set_secret(caller: User, given: Annotated[SecretPut, examples.A_SECRET]) -> 
 @router.delete("/{secret}", responses=documented(404, 422))
 def remove_secret(caller: User, secret: SecretPath, group: Group = None) -> SecretRow:
     """Forget a secret. Jobs that need it wait then, or are held."""
-    whose = group_of(caller, group)
+    whose = caller.acts_for(group)
     with caller.writing() as db:
         found = secrets.row(db, whose, secret)
-        _check_may_change(caller, found)
+        caller.may_change(f"secret {found.name}", group=found.group, submitter=found.setter)
         secrets.remove(db, whose, secret)
     caller.about.append(f"group {whose}")
     return found
-
-
-def _check_may_change(caller: Caller, there: SecretRow) -> None:
-    """Raise 403 unless the caller may replace or remove this secret."""
-    caller.may_change(f"secret {there.name}", group=there.group, submitter=there.setter)

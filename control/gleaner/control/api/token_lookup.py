@@ -1,11 +1,13 @@
 """The owners of tokens, cached for a moment, and the tokens that nobody has."""
 
 import hashlib
+from contextlib import suppress
 
 from starlette.concurrency import run_in_threadpool
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tokens import Identity, identify
 
 REMEMBERED_S = 5.0
@@ -20,20 +22,16 @@ class TokenLookup:
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
-        self._found: dict[bytes, tuple[float, Identity | None]] = {}
+        clock = lambda: state.clock()  # noqa: E731, PLW0108  # tests put in their own clock later
+        self._found = SmallCache[bytes, Identity | None](clock, at_most=REMEMBERED_AT_MOST)
 
     async def identity(self, secret: str) -> Identity | None:
         """Return the owner of a token, even of an expired one; None if the token is nobody's, or was revoked."""
         key = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
-        now_s = self._state.clock()
-        found_s, identity = self._found.get(key, (float("-inf"), None))
-        if 0 <= now_s - found_s < (REMEMBERED_S if identity else UNKNOWN_S):
-            return identity
+        with suppress(KeyError):
+            return self._found.find(key)
         identity = await run_in_threadpool(self._look_up, secret)
-        self._found.pop(key, None)
-        while len(self._found) >= REMEMBERED_AT_MOST:
-            del self._found[next(iter(self._found))]  # the oldest
-        self._found[key] = (now_s, identity)
+        self._found.put(key, identity, fresh_s=REMEMBERED_S if identity else UNKNOWN_S)
         return identity
 
     def _look_up(self, secret: str) -> Identity | None:

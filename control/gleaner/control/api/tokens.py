@@ -1,4 +1,6 @@
-"""Tokens for users, admins and readers of the metrics. Control itself gives agents their tokens when it submits them.
+"""Tokens for users, admins and readers of the metrics, and codes with which browsers sign in to the web page.
+
+Control itself gives agents their tokens when it submits them.
 
 An admin sees, ends and replaces all tokens, and a user only the user's own.
 """
@@ -13,10 +15,12 @@ from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import replaced
 from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow
+from gleaner.control.models.web_codes import WebCode
 from gleaner.control.queue import tokens, web_sessions
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
+web_codes = APIRouter(prefix="/v1/web-codes", tags=["tokens"])
 
 TokenId = Annotated[
     str,
@@ -27,20 +31,8 @@ TokenId = Annotated[
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUEST]) -> TokenIssued:
     """Make a token. The secret is shown only this once; only its hash is stored."""
-    if request.role == "user" and request.group is None:
-        raise HTTPException(422, "group: a user's token needs the group whose jobs it may see")
-    if request.role != "user" and request.manager:
-        raise HTTPException(422, "manager: only a user's token can be that of a group's manager")
     with caller.writing() as db:
-        made = tokens.make(
-            db,
-            role=request.role,
-            name=request.name,
-            group=request.group,
-            manager=request.manager,
-            days=request.days,
-            now_s=caller.now_s,
-        )
+        made = tokens.make(db, **request.model_dump(), now_s=caller.now_s)
     caller.about.append(f"{request.role} {request.name}, token {made.id}")
     return made
 
@@ -79,14 +71,23 @@ def rotate(caller: User, token: TokenId) -> TokenIssued:
     return made
 
 
+@web_codes.post("", status_code=201, responses=documented())
+def issue_web_code(caller: User) -> WebCode:
+    """Make a code that signs one browser in as the caller. It is good once, and for a minute."""
+    now_s = caller.now_s
+    with caller.writing() as db:
+        code = web_sessions.issue_code(db, caller.identity, now_s=now_s)
+    return WebCode(code=code, expires_s=now_s + web_sessions.CODE_S)
+
+
 def _own(caller: Caller, db: Connection, token: str) -> str:
-    """Return the token's id, if the caller may end it. Raises `Unknown` if the token is another's or not there."""
+    """Return the token's id, if the caller may end it. Raises `NotFound` if the token is another's or not there."""
     id_ = caller.identity.token if token == "own" else token  # noqa: S105
     if not id_:
         raise HTTPException(409, "munge vouches for you: there is no token to change")
     found = tokens.one(db, id_)
     if not _may_see(caller, found):
-        raise Unknown(f"there is no token {id_} of yours")
+        raise NotFound(f"there is no token {id_} of yours")
     return id_
 
 

@@ -24,7 +24,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE
 from gleaner.control.models.uploads import MOST_BYTES, PART_BYTES, UPLOADS, Kind, Uploaded
 from gleaner.control.queue import uploads
-from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.errors import Conflict, Invalid
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 
@@ -34,16 +34,6 @@ Part = Annotated[bytes, Body(media_type="application/octet-stream", max_length=P
 Content = Annotated[
     Digest, InPath(description="An image's id, or the digest of an input", examples=["sha256:" + 64 * "0"])
 ]
-
-
-def group_of(caller: Caller, named: str | None) -> str:
-    """Return the group whose images or inputs are meant."""
-    group = named or caller.identity.group
-    if group is None:
-        raise HTTPException(422, "group: an admin's token has no group, so name the one whose it is")
-    if caller.group is not None and group != caller.group:
-        raise HTTPException(403, f"this token is for group {caller.group} only, not for {group}")
-    return group
 
 
 @router.put("/{kind}/{content}", responses=documented(409, 413, 422, 502))
@@ -72,7 +62,7 @@ class Upload:
         if kind == "inputs" and not settings.inputs.group_gib:
             raise HTTPException(403, "this site stores no inputs ([inputs] group_gib in control's settings)")
         caller.state.check_leads()
-        self.group = group_of(caller, group)
+        self.group = caller.acts_for(group)
         self._caller = caller
         self._kind: Kind = kind
         self._limits = settings.images if kind == "images" else settings.inputs
@@ -84,7 +74,7 @@ class Upload:
             raise HTTPException(413, f"the {kind[:-1]} has {said}")
 
     def put(self, part: bytes, at: int) -> int:
-        """Put a part at its place, and return the size of what is there. Raises `Refused` for lack of room."""
+        """Put a part at its place, and return the size of what is there. Raises `Conflict` for lack of room."""
         if at + len(part) > self._size_bytes:
             raise Invalid(f"at: the part ends behind the {self._size_bytes} bytes of the upload")
         size = {"size_bytes": self._size_bytes, "group_bytes": self._limits.group_bytes}
@@ -105,12 +95,12 @@ class Upload:
 
     @contextmanager
     def opened(self) -> Generator[BinaryIO]:
-        """Open what has come, for which there is room. Raises `Refused` if it is not whole.
+        """Open what has come, for which there is room. Raises `Conflict` if it is not whole.
 
         What is refused is removed, so that it counts no more. What turns out to be something else is `Invalid`.
         """
         if self.put(b"", 0) < self._size_bytes:
-            raise Refused(f"not all of {self._content} is here: send it again, which goes on from there")
+            raise Conflict(f"not all of {self._content} is here: send it again, which goes on from there")
         with _translated():
             file = self._path.open("rb")
         with file:
@@ -119,7 +109,7 @@ class Upload:
             except (Hostile, Invalid) as error:
                 self.remove()
                 raise Invalid(f"what was sent is not {self._content}: {error}; send it again") from error
-            except (HTTPException, Refused):
+            except (HTTPException, Conflict):
                 self.remove()
                 raise
 
@@ -131,23 +121,18 @@ class Upload:
             uploads.release(db, self._kind, self.group, self._content)
 
 
-def is_whole(storage: FolderStorage, key: str, part: str, digest: str) -> bool:
-    """Return True if this part of an archive is in the storage as it was written. All of it is read."""
+def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
+    """Return the digest of an archive whose part is in the storage as it was written. Otherwise, return None.
+
+    All of the part is read.
+    """
     try:
+        digest = storage.stored_digest(key)
         for _ in storage.open(key, digest).read(part):
             pass
     except ArchiveBroken:
-        return False
-    return True
-
-
-def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
-    """Return the digest of an archive whose part is in the storage as it was written; None if there is none."""
-    try:
-        digest = storage.stored_digest(key)
-    except ArchiveBroken:
         return None
-    return digest if is_whole(storage, key, part, digest) else None
+    return digest
 
 
 def store(storage: FolderStorage, key: str, part: str, chunks: Iterator[BytesLike], *, whole: str | None = None) -> str:

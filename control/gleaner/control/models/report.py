@@ -9,7 +9,7 @@ from gleaner.control.models.base import Reply
 class ReportFilter(Shape):
     """The choice of a month; empty: this month."""
 
-    month: str = Field(default="", pattern=r"^([0-9]{4}-(0[1-9]|1[0-2]))?$", examples=["2026-10"])
+    month: str = Field(default="", pattern=r"^((19|20)[0-9]{2}-(0[1-9]|1[0-2]))?$", examples=["2026-10"])
     """As in 2026-10."""
     accounting: bool = False
     """True: ask Slurm's accounting, too. For admins."""

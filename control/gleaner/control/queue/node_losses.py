@@ -4,8 +4,7 @@ The index of the attempts' ends finds the day. A day of a thousand nodes has six
 a second, so the counts are kept in memory for a minute.
 """
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, case, func, select
@@ -14,6 +13,7 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue.node_time import LOST_S
+from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tables import ATTEMPT, JOB
 
 FRESH_S = 60.0
@@ -36,17 +36,14 @@ class LostSlice:
 class NodeLosses:
     """The counts of the last day, kept for a while."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Mapping[str, SliceCounts] = {}
-        self._read_s: float | None = None
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept = SmallCache[None, Mapping[str, SliceCounts]](clock)
 
-    def counts(self, db: Connection, *, now_s: float) -> Mapping[str, SliceCounts]:
+    def counts(self, db: Connection) -> Mapping[str, SliceCounts]:
         """Return the counts of each node on which a slice has ended in the last day, at most a minute old."""
-        with self._lock:
-            if self._read_s is None or not 0 <= now_s - self._read_s < FRESH_S:
-                self._counts, self._read_s = count_slices(db, since_s=now_s - DAY_S), now_s
-            return self._counts
+        since_s = self._clock() - DAY_S
+        return self._kept.get(None, lambda: count_slices(db, since_s=since_s), fresh_s=FRESH_S)
 
 
 def count_slices(db: Connection, *, since_s: float) -> dict[str, SliceCounts]:

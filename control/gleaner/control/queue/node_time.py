@@ -4,16 +4,17 @@ Only the leader writes here, one transaction a look. What is old goes by `RESOLU
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, select, update
 
 from gleaner.control.models.jobs import Ending
+from gleaner.control.models.report import ReportRow
 from gleaner.control.policy.node_time import DAY_S, FIELDS, RESOLUTIONS, AttemptTime, NodeTime
 from gleaner.control.queue.tables import ATTEMPT, JOB, LANE, NODE_TIME, NODE_TIME_MARK, NODE_USE
 
+HOUR_S = 3600.0
 _GIVEN_UP = ATTEMPT.c.ending.in_([Ending.LOST, Ending.FORGOTTEN, Ending.CANCELLED])
 _BEGUN_S = ATTEMPT.c.start_s + ATTEMPT.c.restore_s
 _UNACCOUNTED_S = ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s - _BEGUN_S - ATTEMPT.c.save_s - ATTEMPT.c.counted_s
@@ -127,28 +128,29 @@ def ended_attempts(db: Connection, *, after_s: float, until_s: float) -> list[At
 _WITH_CORES = ATTEMPT.join(JOB, JOB.c.id == ATTEMPT.c.job).join(LANE, LANE.c.id == JOB.c.lane)
 
 
-def spent(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> Sequence[Any]:
-    """Return a row for each group and user: the attempts that ended in this time, and the core seconds they spent."""
-    by = (JOB.c.group, JOB.c.submitter)
+def spent(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> tuple[ReportRow, ...]:
+    """Return a row for each group and user: the attempts that ended in this time, and the hours of cores they spent."""
+    by = (JOB.c.group, JOB.c.submitter.label("user"))
     sums = {
         "harvested": ATTEMPT.c.counted_s,
-        "start": ATTEMPT.c.start_s,
-        "restore": ATTEMPT.c.restore_s,
-        "save": ATTEMPT.c.save_s,
+        "starting": ATTEMPT.c.start_s,
+        "restoring": ATTEMPT.c.restore_s,
+        "saving": ATTEMPT.c.save_s,
         "lost": LOST_S,
     }
     rows = (
         select(
             *by,
             func.count().label("slices"),
-            *(func.sum(LANE.c.cpus * seconds).label(f"{name}_core_s") for name, seconds in sums.items()),
+            *((func.sum(LANE.c.cpus * seconds) / HOUR_S).label(f"{name}_core_h") for name, seconds in sums.items()),
         )
         .select_from(_WITH_CORES)
         .where(ATTEMPT.c.ended_s >= begin_s, ATTEMPT.c.ended_s < end_s)
         .group_by(*by)
         .order_by(*by)
     )
-    return db.execute(rows if group is None else rows.where(JOB.c.group == group)).all()
+    found = db.execute(rows if group is None else rows.where(JOB.c.group == group))
+    return tuple(ReportRow(**row) for row in found.mappings())
 
 
 def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:

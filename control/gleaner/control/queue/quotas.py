@@ -9,7 +9,6 @@ Bytes are looked up now and then (`Stored`): a save is never refused for them, s
 either.
 """
 
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -26,7 +25,8 @@ from gleaner.control.policy.quotas import (
     over_sizes,
     over_stored,
 )
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
+from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tables import CHECKPOINT, JOB, LANE, Standing
 from gleaner.control.states import State
 
@@ -68,7 +68,7 @@ _OUTPUTS = (
 )
 
 
-class OverQuota(Refused):
+class OverQuota(Conflict):
     """Somebody has as much as allowed."""
 
 
@@ -76,22 +76,11 @@ class Stored:
     """The bytes that each group and user has stored, as they were last counted by the one program that leads."""
 
     def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = steady_clock
-        self._reading = threading.Lock()
-        self._fresh_until_s = float("-inf")
-        self._now: Mapping[Whose, int] | None = None
+        self._kept = SmallCache[None, Mapping[Whose, int]](steady_clock)
 
     def bytes_by_owner(self, db: Connection) -> Mapping[Whose, int]:
         """Return the bytes by group and user, and by group alone; counted by this connection if it is time to."""
-        if self._clock() >= self._fresh_until_s and self._reading.acquire(blocking=self._now is None):
-            try:
-                if self._clock() >= self._fresh_until_s:
-                    began_s = self._clock()
-                    self._now = stored(db)
-                    self._fresh_until_s = self._clock() + STORED_FRESH_S + 50 * (self._clock() - began_s)
-            finally:
-                self._reading.release()
-        return self._now or {}
+        return self._kept.get(None, lambda: stored(db), fresh_s=STORED_FRESH_S, rest=50)
 
 
 def stored(db: Connection) -> Mapping[Whose, int]:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, inser
 
 from gleaner.agent.reporting.spooled_report import hash_of
 from gleaner.control.models.tokens import Role, TokenIssued, TokenRow
-from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import TOKEN
 
 DAY_S = 24 * 3600.0
@@ -75,38 +75,20 @@ def make(
     if role not in {member.value for member in Role}:
         raise Invalid(f"{role!r} is no role; there are {', '.join(Role)}")
     if role == Role.USER and group is None:
-        raise Invalid("a user's token needs a group")
+        raise Invalid("group: a user's token needs the group whose jobs it may see")
     if manager and role != Role.USER:
-        raise Invalid(f"a manager is a user of the group: no token of role {role} can be one")
+        raise Invalid("manager: only a user's token can be that of a group's manager")
     secret = new_secret()
     expires_s = None if days is None else now_s + days * DAY_S
-    register(
-        db,
-        role=Role(role),
-        name=name,
-        group=group,
-        token_hash=digest(secret),
-        now_s=now_s,
-        manager=manager,
-        expires_s=expires_s,
-    )
+    register(db, Identity(role, name, group, manager, expires_s=expires_s), token_hash=digest(secret), now_s=now_s)
     return TokenIssued(token=secret, id=digest(secret)[:ID_LENGTH], expires_s=expires_s)
 
 
-def register(
-    db: Connection,
-    *,
-    role: Role,
-    name: str,
-    group: str | None,
-    token_hash: str,
-    now_s: float,
-    manager: bool = False,
-    expires_s: float | None = None,
-) -> None:
+def register(db: Connection, who: Identity, *, token_hash: str, now_s: float) -> None:
     """Store the hash of a secret that was made elsewhere."""
-    row = {"hash": token_hash, "id": token_hash[:ID_LENGTH], "role": role, "name": name, "group": group}
-    db.execute(insert(TOKEN), row | {"issued_s": now_s, "manager": manager, "expires_s": expires_s})
+    row: dict[str, object] = {"hash": token_hash, "id": token_hash[:ID_LENGTH], "role": Role(who.role)}
+    row |= {"name": who.name, "group": who.group, "issued_s": now_s, "manager": who.manager, "expires_s": who.expires_s}
+    db.execute(insert(TOKEN), row)
 
 
 _BY_HASH = select(TOKEN).where(TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revoked_s.is_(None))
@@ -149,7 +131,7 @@ def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> 
 
 
 def one(db: Connection, token: str) -> TokenRow:
-    """Return the token of a person by its id. Raises `Unknown`."""
+    """Return the token of a person by its id. Raises `NotFound`."""
     return TokenRow.model_validate(_locked(db, token)._mapping)
 
 
@@ -165,7 +147,7 @@ def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
     """Replace a token by a new one for the same owner, good for as long as the old one was meant to be."""
     row = _locked(db, token)
     if row.revoked_s is not None:
-        raise Refused(f"token {token} was revoked: make a new one with `glean token create`")
+        raise Conflict(f"token {token} was revoked: make a new one with `glean token create`")
     db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
     return make(
         db,
@@ -203,7 +185,7 @@ def _remove(db: Connection, which: ColumnElement[bool], at_most: int) -> int:
 def _locked(db: Connection, token: str) -> Any:
     rows = db.execute(select(TOKEN).where(TOKEN.c.id == token, TOKEN.c.role != Role.AGENT).with_for_update()).all()
     if len(rows) != 1:  # 48 bits: that two begin alike is not to be expected, and neither is then touched
-        raise Unknown(f"there is no token {token}: `glean token list` shows their ids")
+        raise NotFound(f"there is no token {token}: `glean token list` shows their ids")
     return rows[0]
 
 

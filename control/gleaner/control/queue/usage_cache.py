@@ -16,11 +16,12 @@ from sqlalchemy import Connection
 from gleaner.agent.messages import Assignment
 from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.queue.queries import GroupUsage, group_usage
+from gleaner.control.queue.small_cache import SmallCache
 
 FRESH_S = 1.0
-"""The sum is read anew no sooner than after this long,"""
+"""The sum is read again no sooner than after this long,"""
 REST = 50
-"""and no sooner than after so many times what reading it has taken."""
+"""and so many times what reading it has taken."""
 RECORDED_PER_S = 1.0
 """So many decisions between groups are recorded in the long run; the others are counted only."""
 RECORDED_AT_ONCE = 60
@@ -35,9 +36,8 @@ class UsageCache:
         """Claims between groups, since this program began, of which no decision was recorded."""
         self._clock = steady_clock
         self._lock = threading.Lock()
-        self._reading = threading.Lock()
+        self._readings = SmallCache[None, None](steady_clock)
         self._now: GroupUsage | None = None
-        self._fresh_until_s = 0.0
         self._handed_out: dict[int, tuple[str, int]] = {}
         """Group and cores of the jobs that this program has handed out, and has not heard the end of."""
         self._tokens = float(RECORDED_AT_ONCE)
@@ -45,11 +45,7 @@ class UsageCache:
 
     def shares(self, db: Connection, rules: ShareRules) -> Shares:
         """Return what is known of all groups; read by this connection if it is time to."""
-        if self._clock() >= self._fresh_until_s and self._reading.acquire(blocking=self._now is None):
-            try:
-                self._read(db)
-            finally:
-                self._reading.release()
+        self._readings.get(None, lambda: self._read(db), fresh_s=FRESH_S, rest=REST)
         with self._lock:
             now = self._now or GroupUsage()
             return Shares(rules, now.capacity_cpus, dict(now.holds_cpus), now.waiting)
@@ -80,14 +76,9 @@ class UsageCache:
             return True
 
     def _read(self, db: Connection) -> None:
-        began_s = self._clock()
-        if began_s < self._fresh_until_s:
-            return  # another thread has just read it
         found = group_usage(db)
-        ended_s = self._clock()
         with self._lock:
             self._now = found
-            self._fresh_until_s = ended_s + max(FRESH_S, REST * (ended_s - began_s))
 
     def _add(self, group: str, cpus: int) -> None:
         if self._now is not None and cpus:

@@ -9,9 +9,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gleaner.control.api.audit import Audit
-from gleaner.control.api.instruments import Stopwatch
 from gleaner.control.api.problems import EVERY_ERROR
+from gleaner.control.api.request_record import RequestRecord
 from gleaner.control.web import actions, campaigns, entitlements, jobs, live, nodes, overview, report, sign_in, timeline
 from gleaner.control.web.gate import ROOT, STATIC, PageGate, is_page
 from gleaner.control.web.rendering import problem_page
@@ -60,8 +59,7 @@ def _pages(api: FastAPI) -> FastAPI:
     pages.state.news = live.News(state)
     # The middleware that is added last is the outermost.
     pages.add_middleware(cast(Any, PageGate), state=state, meters=meters)
-    pages.add_middleware(cast(Any, Audit), state=state, file=api.state.audit_file)
-    pages.add_middleware(cast(Any, Stopwatch), meters=meters)
+    pages.add_middleware(cast(Any, RequestRecord), audit=api.state.audit, meters=meters)
     for kind in EVERY_ERROR:
         pages.add_exception_handler(kind, _handle)
     pages.mount(STATIC.rstrip("/"), StaticFiles(directory=_STATIC_FILES))

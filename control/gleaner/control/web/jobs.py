@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import decisions, jobs
 from gleaner.control.api.access import Caller, User
-from gleaner.control.api.jobs import JobPath
+from gleaner.control.api.examples import JobPath
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail

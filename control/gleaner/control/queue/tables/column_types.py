@@ -29,7 +29,7 @@ def partial_index(name: str, *columns: str | TextClause, where: str, unique: boo
     return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
-class Text(TypeDecorator[str]):
+class StorableText(TypeDecorator[str]):
     """A text for people, which may quote anybody. What no database takes is replaced."""
 
     impl = PlainText

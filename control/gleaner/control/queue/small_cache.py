@@ -1,0 +1,55 @@
+"""The one small cache: values in memory, each good for a while."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SmallCache(Generic[K, V]):
+    """At most so many values; the oldest makes room. A clock that is set back makes them old, not good for longer."""
+
+    def __init__(self, clock: Callable[[], float], *, at_most: int = 1) -> None:
+        self._clock = clock
+        self._at_most = at_most
+        self._entries: dict[K, tuple[float, float, V]] = {}
+        """The time of each value, and the time for which it is good."""
+        self._reading = threading.Lock()
+
+    def find(self, key: K) -> V:
+        """Return the value. Raises `KeyError` if there is none, or one that is too old."""
+        at_s, fresh_s, value = self._entries[key]
+        if not 0 <= self._clock() - at_s < fresh_s:
+            raise KeyError(key)
+        return value
+
+    def put(self, key: K, value: V, *, fresh_s: float) -> None:
+        """Keep a value for this time."""
+        self._entries.pop(key, None)
+        while len(self._entries) >= self._at_most:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = (self._clock(), fresh_s, value)
+
+    def get(self, key: K, read: Callable[[], V], *, fresh_s: float, rest: float = 0.0) -> V:
+        """Return the value, which the first caller for whom it is too old reads again.
+
+        All others get the old value meanwhile; only if there is none do they wait. What takes long to read is good for
+        longer, by `rest` times what it took.
+        """
+        old = self._entries.get(key)
+        with suppress(KeyError):
+            return self.find(key)
+        if not self._reading.acquire(blocking=old is None) and old is not None:
+            return old[2]
+        try:
+            with suppress(KeyError):  # another thread has just read it
+                return self.find(key)
+            began_s = self._clock()
+            value = read()
+            self.put(key, value, fresh_s=fresh_s + rest * (self._clock() - began_s))
+            return value
+        finally:
+            self._reading.release()
