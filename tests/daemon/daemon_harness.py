@@ -109,13 +109,13 @@ class DaemonHarness:
             agents.record_deregistration(db, name, Deregistration(ended_s=self.now_s), now_s=self.now_s)
 
 
-def end_jobs(bin_folder: Path, *names: str) -> None:
+def end_jobs(bin_folder: Path, *names: str, state: str = "COMPLETED") -> None:
     """Let these agents end for the faked Slurm, in whatever state they are; without names, all."""
     path = bin_folder / "jobs.json"
     jobs = json.loads(path.read_text())
     for job in jobs:
         if not names or job["name"] in names:
-            job["state"] = "COMPLETED"
+            job["state"] = state
     path.write_text(json.dumps(jobs))
 
 

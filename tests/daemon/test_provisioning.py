@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs, start_jobs
 from tests.slurm.slurm_harness import FakedSlurm
-from tests.slurm_admin.facts import shown
 
 from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.agent.messages import Checkpoint, Completed, Output, Saved, Slice
@@ -284,7 +283,7 @@ def test_agents_that_slurm_does_not_start_are_withdrawn_but_for_one_and_the_paus
         """Look every 20 s. Return the number of agents that were submitted, and of those that were withdrawn."""
         while harness.ahead_s < s:
             harness.ahead_s += 20
-            plan = {"n1": "idle", "n2": "idle", "n3": "planned" if harness.ahead_s % 40 else "idle"}
+            plan = {"n1": "idle", "n2": "idle", "n3": "idle+planned" if harness.ahead_s % 40 else "idle"}
             faked.switch("states.json", json.dumps(plan))  # another one at each look
             faked.switch("ahead", f"{harness.ahead_s:.0f}")
             harness.round()
@@ -312,8 +311,7 @@ def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_c
     harness.submit_jobs(1)
     harness.round()
     faked.switch("closed", "down")
-    end_jobs(faked.folder)
-    faked.switch("job.json", json.dumps({"jobs": [shown(job_id=100, job_state=["CANCELLED"])]}))
+    end_jobs(faked.folder, state="CANCELLED")
     harness.round()
     harness.round()
     assert len(faked.calls("sbatch")) == 1

@@ -1,16 +1,12 @@
 """The readers of Slurm, PySlurm and munge in control, and those between control and its Slurm admin service."""
 
-import json
-from pathlib import Path
-
 from tests.readers.reader import Reader, as_json, at
-from tests.slurm_admin import facts
+from tests.slurm.records import WORD, short_table
 
 from gleaner.agent.privileged.common import request
-from gleaner.agent.system import untrusted
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control import hostlist
-from gleaner.control.slurm import accounted_month, accounting, munge, parse, parse_json, pyslurm
+from gleaner.control.slurm import accounted_month, accounting, munge, parse, pyslurm
 from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import owners_view
@@ -18,40 +14,30 @@ from gleaner.control.slurm_admin import client
 from gleaner.control.slurm_admin import request as admin_request
 from gleaner.control.slurm_admin import settings as admin_settings
 
-WORD = "x832a19f6"
-
-
-NODES = ("n1", "idle*", "0/6/0/6", "4000", "0", "amd,fast", "up", "shared")
+NODES = ("n1", "idle+not_responding", "0/6/0/6", "4000", "0", "amd,fast", "up", "shared")
 JOB = (
     "11_3", "RUNNING", "physics", "shared", "6", "2", "NO", "n[1-2]", "n9", "n1", "cpu=6,mem=1.5G,node=1", "1795232710",
     "1795232717", "1795232957", "N/A", "N/A", "7", "None", "(null)", "amd&fast", "1", "1000", "gleaner: released",
     "mine gleaner:preemptible", "my|own\njob",
 )  # fmt: skip
-ON_NODE = facts.shown(
-    job_id=12, user_name="alice", comment="gleaner:preemptible", nodes="n[1-2]", job_state=["RUNNING"],
-    end_time={"set": True, "infinite": False, "number": 9000},
-)  # fmt: skip
-SHARED = facts.shown(array_job_id={"set": True, "number": 7}, array_task_string="1,3-5%2")
-NODE = {"name": "n1", "partitions": ["shared"], "state": ["IDLE", "DRAIN"], "reason": "gleaner: drained by alice"}
 PYSLURM = {
-    "partitions": [{"name": "gleaner", "state": "UP"}],
-    "nodes": [{"name": "n1", "cpus": 6, "memory_mib": 4000, "state": "IDLE+DRAIN"}],
-    "jobs": [
+    "nodes": [
         {
-            "id": 7,
-            "name": "gleaner-a",
-            "state": "RUNNING",
-            "node": "n1",
-            "submitted_s": 1.0,
-            "start_s": 2,
-            "end_s": None,
+            "NodeList": "n1", "CPUsState": "0/0/0/6", "Memory": 4000, "StateComplete": "idle+drain", "Available": "up",
+            "PartitionName": "gleaner",
         }
     ],
-}
+    "jobs": [
+        {
+            "JobArrayID": 7, "Name": "gleaner-a", "State": "RUNNING", "Partition": "gleaner", "NodeList": "n1",
+            "SubmitTime": 1, "StartTime": 2, "EndTime": None,
+        }
+    ],
+}  # fmt: skip
 
 
 def table(*rows: tuple[str, ...]) -> bytes:
-    return "".join("".join(field + WORD for field in row) + "\n" for row in rows).encode()
+    return short_table(*rows).encode()
 
 
 def snapshot_of(nodes: bytes, jobs: bytes) -> None:
@@ -61,11 +47,6 @@ def snapshot_of(nodes: bytes, jobs: bytes) -> None:
             view()
         except ClusterError:
             continue
-
-
-def listed_jobs(content: bytes, _folder: Path) -> None:
-    for job in parse_json.parse_jobs_on(text_of(content), ["n1"])[0]:
-        assert all(text == untrusted.storable(text) for text in (job.user, job.comment, job.name, *job.nodes))
 
 
 SLURM = (
@@ -84,30 +65,10 @@ SLURM = (
         ),
     ),
     Reader(
-        "squeue --json",
-        listed_jobs,
+        "one job",
+        lambda content, _: [parse.parse_job(text_of(content), WORD, name) for name in ("11_3", "7")],
         (ClusterError,),
-        (as_json({"jobs": [ON_NODE, ON_NODE | {"comment": "caf\udce9"}]}),),
-        (json.dumps({"jobs": [ON_NODE | {"comment": "café"}]}, ensure_ascii=False).encode("latin-1"),),
-    ),
-    Reader(
-        "scontrol show job --json",
-        lambda content, _: [parse_json.parse_job(text_of(content), name) for name in ("7", "7_4", "12")],
-        (ClusterError,),
-        (as_json({"jobs": [SHARED, ON_NODE]}),),
-    ),
-    Reader(
-        "an array",
-        lambda content, _: parse_json.is_array(text_of(content)),
-        (ClusterError,),
-        (as_json({"jobs": [SHARED]}),),
-    ),
-    Reader(
-        "scontrol show nodes --json",
-        lambda content, _: parse_json.parse_nodes(text_of(content)),
-        (ClusterError,),
-        (as_json({"nodes": [NODE, NODE | {"name": "n2"}]}),),
-        (as_json({"nodes": [NODE, {"partitions": 7}]}),),
+        (table(JOB, JOB),),
     ),
     Reader("job ids", lambda content, _: parse.parse_ids(text_of(content)), (ClusterError,), (b"11\n12\n",)),
     Reader("sbatch", lambda content, _: parse.parse_submitted(text_of(content)), (ClusterError,), (b"4711;cluster\n",)),
@@ -133,7 +94,7 @@ SLURM = (
     ),
     Reader(
         "PySlurm",
-        lambda content, _: pyslurm.parse_look(text_of(content), "gleaner", read_s=1.0),
+        lambda content, _: pyslurm.parse_look(text_of(content), read_s=1.0),
         (ClusterError,),
         (as_json(PYSLURM),),
     ),

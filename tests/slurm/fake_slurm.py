@@ -4,9 +4,8 @@ What it prints was captured from Slurm 24.11. The folder beside it holds the sta
 with the arguments, environment and input of every call. A file `away` makes the programs that it names, or all, fail
 as the real ones do without slurmctld or slurmdbd, `refuse` holds an error of sbatch, with `mute` sbatch accepts the job
 and never answers, and with `stuck` no job starts. A file `nodes` holds the nodes that slurm.conf names now; sbatch
-refuses a job that is to be kept off any other one. The files `config`, `accounts`, `nodes.json` and `on-nodes.json` are
-what `scontrol show config`, `sacctmgr`, `scontrol show nodes --json` and `squeue --json` print; `strict`
-holds a node that scontrol does not know and refuses, as some versions do.
+refuses a job that is to be kept off any other one. The files `config` and `accounts` are what `scontrol show config`
+and `sacctmgr` print. `nodes.json` and `on-nodes.json` hold what sinfo and squeue show of nodes that are named.
 """
 
 import fcntl
@@ -22,7 +21,7 @@ ALIKE: dict[str, object] = {
     "Account": "gleaner", "Partition": "gleaner", "NumCPUs": 6, "NumTasks": 1, "OverSubscribe": "NO", "ReqNodes": "",
     "ExcNodes": "", "tres-alloc": "cpu=6,mem=4000M,node=1,billing=6", "EligibleTime": "N/A", "PreemptTime": "N/A",
     "PriorityLong": 1, "Reason": "None", "Dependency": "(null)", "Feature": "(null)", "restartcnt": 0,
-    "admin_comment": "(null)", "Comment": "(null)",
+    "admin_comment": "(null)", "Comment": "(null)", "Nice": 0, "Requeue": 1, "BatchFlag": 1, "UserName": "gleaner",
 }  # fmt: skip
 """Fields that are the same of all jobs."""
 AWAY = "Unable to contact slurm controller (connect failure)"
@@ -89,13 +88,7 @@ def save(jobs: list[dict[str, object]]) -> None:
 def scontrol(words: list[str]) -> int:
     if words[0] == "update":
         return 0
-    if words[1] == "config":
-        return show_file("config")
-    if words[1] == "job":
-        return show_file("job.json") if (HERE / "job.json").exists() else failed("Invalid job id specified")
-    strict = HERE / "strict"
-    unknown = strict.read_text() if strict.exists() else ","
-    return failed(f"Node {unknown} not found") if unknown in words[2].split(",") else show_file("nodes.json")
+    return show_file("config")
 
 
 def sacctmgr(words: list[str]) -> int:
@@ -106,6 +99,10 @@ def sinfo(words: list[str]) -> int:
     if option(words, "format") == "%R":
         print("\n".join({"shared", "gleaner"} & set(option(words, "partition").split(","))))
         return 0
+    if named := option(words, "nodes"):
+        for node in json.loads((HERE / "nodes.json").read_text()):
+            if node["NodeList"] in named.split(","):
+                show(words, node)
     busy = {job["node"] for job in load() if job["state"] == "RUNNING"}
     if "gleaner" in option(words, "partition").split(","):
         extra = HERE / "states.json"
@@ -115,14 +112,18 @@ def sinfo(words: list[str]) -> int:
             state = "allocated" if node in busy else states.get(node, "idle")
             told: dict[str, object] = {
                 "NodeList": node,
-                "StateLong": state,
+                "StateComplete": state,
                 "CPUsState": cpus,
                 "Memory": "4000",
                 "AllocMem": allocated,
             }
             closed = HERE / "closed"
             up = closed.read_text() if closed.exists() else "up"
-            show(words, told | {"Features": "(null)", "Available": up, "PartitionName": "gleaner"})
+            show(
+                words,
+                told
+                | {"Features": "(null)", "Available": up, "PartitionName": "gleaner", "User": "root", "Reason": "none"},
+            )
     return 0
 
 
@@ -136,12 +137,21 @@ def show(words: list[str], told: dict[str, object]) -> None:
 
 
 def squeue(words: list[str]) -> int:
-    if "--json" in words:
-        unknown = "nodeX" in option(words, "nodelist")
-        return failed("squeue: error: Invalid node name nodeX") if unknown else show_file("on-nodes.json")
-    name, states = option(words, "name"), option(words, "states")
+    if option(words, "nodelist") and (HERE / "on-nodes.json").exists():
+        if "nodeX" in option(words, "nodelist"):
+            return failed("squeue: error: Invalid node name nodeX")
+        for job in json.loads((HERE / "on-nodes.json").read_text(encoding="latin-1")):
+            show(words, job)
+        return 0
+    name, states, number = option(words, "name"), option(words, "states"), option(words, "jobs")
+    if number and number not in {str(job["id"]) for job in load()}:
+        return failed("slurm_load_jobs error: Invalid job id specified")
     for job in reversed(load()):
-        if (name and job["name"] != name) or (states != "all" and job["state"] not in {"RUNNING", "PENDING"}):
+        if (
+            (number and number != str(job["id"]))
+            or (name and job["name"] != name)
+            or (states != "all" and job["state"] not in {"RUNNING", "PENDING"})
+        ):
             continue
         if name:
             print(job["id"])

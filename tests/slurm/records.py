@@ -1,7 +1,8 @@
-"""Slurm's nodes and jobs, as tests of the loops and of the API want them."""
+"""Slurm's nodes and jobs, as tests of the loops and of the API want them, and as Slurm's programs print them."""
 
 from typing import Any
 
+from gleaner.control.slurm.parse import JOB_FIELDS, NODE_FIELDS
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 
 
@@ -28,3 +29,39 @@ def agent(name: str, *nodes: str, state: str = "RUNNING", **facts: Any) -> Slurm
 def seen(read_s: float, *nodes: SlurmNode, jobs: tuple[SlurmJob, ...] = ()) -> Snapshot:
     """A snapshot of these nodes and jobs."""
     return Snapshot(read_s, {node.name: node for node in nodes}, jobs)
+
+
+WORD = "x832a19f6"
+"""The word that ends each field in the tables below."""
+NODE: dict[str, str] = dict(
+    zip(NODE_FIELDS, ("n1", "idle", "0/6/0/6", "4000", "0", "amd,fast", "up", "shared", "root", "none"), strict=True)
+)
+"""An idle node, as Slurm 24.11 prints it."""
+JOB: dict[str, str] = dict(
+    zip(
+        JOB_FIELDS,
+        (
+            "7", "PENDING", "physics", "shared", "4", "4", "OK", "", "", "", "cpu=4,mem=2000M,node=1,billing=4", "500",
+            "N/A", "N/A", "N/A", "N/A", "0", "0", "1", "1", "JobHeldUser", "(null)", "(null)", "0", "1001", "alice",
+            "gleaner: waits for its turn", "(null)", "a name",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+"""A job that waits for its turn, as Slurm 24.11 prints it."""
+
+
+def table(*records: dict[str, str]) -> str:
+    """Return what sinfo or squeue print of these nodes or jobs."""
+    return "".join("".join(field + WORD for field in record.values()) + "\n" for record in records)
+
+
+def short_table(*rows: tuple[str, ...]) -> str:
+    """Return the same of rows without what is alike in them: who drained a node, what can be done to a job."""
+    return "".join("".join(field + WORD for field in _whole(row)) + "\n" for row in rows)
+
+
+def _whole(row: tuple[str, ...]) -> tuple[str, ...]:
+    if len(row) < 10:
+        return (*row, "root", "none")
+    return (*row[:17], "0", "1", "1", *row[17:22], "alice", *row[22:])

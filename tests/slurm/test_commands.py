@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.slurm.records import WORD, short_table
 
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm import commands
+from gleaner.control.slurm import commands, parse
 from gleaner.control.slurm.agents_view import agent_phase, agents_view, regular_nodes
 from gleaner.control.slurm.interface import AgentRequest, ClusterError
 from gleaner.control.slurm.parse import parse_submitted, parse_tables
@@ -18,9 +19,9 @@ SETTINGS = ClusterSettings(backend="slurm")
 END_S = 1_795_233_600.0
 REQUEST = AgentRequest("gleaner-x", END_S, END_S - 600, Path("/srv/agents/gleaner-x/token"))
 
-WORD = "x832a19f6"
 NODES = {
-    "n1": "idle", "n2": "allocated", "n3": "planned", "n4": "mixed", "n5": "idle*", "n6": "drained", "n7": "idle~",
+    "n1": "idle", "n2": "allocated", "n3": "idle+planned", "n4": "mixed", "n5": "idle+not_responding",
+    "n6": "idle+drain", "n7": "idle+powered_down",
     "n8": "completing", "n9": "something-new",
 }  # fmt: skip
 AGENTS = (
@@ -35,7 +36,7 @@ AGENTS = (
 def nodes_text(partition: str = "gleaner", **states: str) -> str:
     """Return what sinfo prints of nodes in these states."""
     rows = [(name, state, "0/6/0/6", "4000", "0", "(null)", "up", partition) for name, state in states.items()]
-    return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
+    return short_table(*rows)
 
 
 def jobs_text(*agents: tuple[str, ...], user: str = "1000") -> str:
@@ -47,7 +48,7 @@ def jobs_text(*agents: tuple[str, ...], user: str = "1000") -> str:
         )
         for id_, state, node, submitted, start, end, name in agents
     ]  # fmt: skip
-    return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
+    return short_table(*rows)
 
 
 def view(nodes: str, jobs: str, *, own: int | None = None) -> Snapshot:
@@ -146,6 +147,11 @@ def test_a_lone_job_that_cannot_be_read_costs_no_node_anything() -> None:
     found = parse_tables(nodes_text(n1="idle"), jobs, WORD, own=1000, read_s=1.0)
     assert (list(found.nodes), found.jobs) == (["n1"], ())
     assert found.gaps == "Slurm said of job 7 what cannot be read: 'n[1-' names no nodes"
+
+
+def test_each_task_of_an_array_is_a_row_since_slurm_cuts_a_list_of_tasks_after_64_letters() -> None:
+    for question in (parse.ask_job(WORD, "7_97"), parse.ask_jobs(WORD, "--me")):
+        assert "--array" in question
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 5", "abc"])

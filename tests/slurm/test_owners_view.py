@@ -1,6 +1,8 @@
 """Slurm 24.11's word on the owners' jobs and nodes, as it was captured, and what it means."""
 
 import pytest
+from tests.slurm.records import WORD
+from tests.slurm.records import short_table as text
 
 from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
@@ -11,14 +13,13 @@ from gleaner.control.slurm.owners_view import begins_later, holdings, is_ready, 
 from gleaner.control.slurm.parse import parse_tables
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
-WORD = "x832a19f6"
 READ_S = 1795275200.0
 NODES = (
     ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast", "up", "shared"),
     ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast", "up", "gleaner"),
     ("node2", "idle", "0/6/0/6", "4000", "0", "amd", "up", "shared"),
-    ("node3", "draining", "2/0/4/6", "4000", "500", "intel", "up", "shared"),
-    ("node4", "planned", "0/6/0/6", "4000", "0", "(null)", "up", "shared"),
+    ("node3", "mixed+drain", "2/0/4/6", "4000", "500", "intel", "up", "shared"),
+    ("node4", "idle+planned", "0/6/0/6", "4000", "0", "(null)", "up", "shared"),
     ("other", "idle", "0/6/0/6", "4000", "0", "(null)", "up", "gleaner"),
 )
 RUNNING = (
@@ -35,10 +36,6 @@ PENDING = {
     "state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldUser", "begins": "N/A",
     "admin": "gleaner: waits for its turn", "tres": "cpu=4,mem=2000M,node=1,billing=4",
 }  # fmt: skip
-
-
-def text(*rows: tuple[str, ...]) -> str:
-    return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
 
 
 def parse(nodes: str, jobs: str, *, read_s: float = 1.0) -> Snapshot:
@@ -69,7 +66,7 @@ def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
 
 
 def test_a_node_that_sleeps_to_save_energy_can_be_used() -> None:
-    asleep = ("node5", "idle~", "0/6/0/6", "4000", "0", "", "up", "shared")
+    asleep = ("node5", "idle+powered_down", "0/6/0/6", "4000", "0", "", "up", "shared")
     assert "node5" in parse(text(*NODES, asleep), "").nodes
 
 

@@ -121,15 +121,15 @@ def test_where_owners_jobs_are_read_the_programs_are_asked(faked_pyslurm: FakedS
 
 
 def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents() -> None:
-    job = {"id": 7, "name": None, "state": "RUNNING", "node": "n1", "submitted_s": 1, "start_s": 2, "end_s": None}
-    nodes = [{"name": "n1", "cpus": 6, "memory_mib": 4000, "state": "IDLE+DRAIN"}, {"name": "n2", "cpus": "six"}]
-    answer = {"partitions": [], "nodes": nodes, "jobs": [job, job | {"id": "x"}, job | {"id": 8, "state": "CANCELLED"}]}
-    found = parse_look(json.dumps(answer), "gleaner", read_s=1.0)
+    job: dict[str, object] = {
+        "JobArrayID": 7, "Name": "", "State": "RUNNING", "Partition": "gleaner", "NodeList": "n1", "SubmitTime": 1,
+        "StartTime": 2, "EndTime": None,
+    }  # fmt: skip
+    node = {"NodeList": "n1", "CPUsState": "0/0/0/6", "Memory": 4000, "StateComplete": "idle+drain", "Available": "up"}
+    nodes = [node | {"PartitionName": "gleaner"}, {"NodeList": "n2", "CPUsState": "six", "Available": "up"}]
+    answer = {"nodes": nodes, "jobs": [job, job | {"NodeList": "n["}, job | {"JobArrayID": 8, "State": "CANCELLED"}]}
+    found = parse_look(json.dumps(answer), read_s=1.0)
     assert (set(found.nodes), [job.id for job in found.jobs]) == ({"n1"}, ["7"])
     assert (found.nodes["n1"].is_drained, found.gaps.count("what cannot be read")) == (True, 2)
     with pytest.raises(ClusterError, match="what cannot be read"):
-        parse_look(
-            json.dumps({"partitions": [], "nodes": [], "jobs": [job | {"id": "x", "name": "gleaner-a"}]}),
-            "gleaner",
-            read_s=1.0,
-        )
+        parse_look(json.dumps({"nodes": [], "jobs": [job | {"NodeList": "n[", "Name": "gleaner-a"}]}), read_s=1.0)

@@ -1,95 +1,84 @@
 """The jobs and states of nodes, read from Slurm's answers."""
 
 import json
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.slurm import records
+from tests.slurm.records import NODE, WORD, table
 from tests.slurm.slurm_harness import FakedSlurm
-from tests.slurm_admin.facts import shown
 
 from gleaner.control.daemon.drains import is_ours, kind_of
 from gleaner.control.policy.draining import Kind
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.parse_json import parse_jobs_on, parse_nodes
+from gleaner.control.slurm import parse, run
+from gleaner.control.slurm.interface import ClusterRefused
 from gleaner.control.slurm.program_cluster import SlurmCluster
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
+from gleaner.control.slurm.snapshot import SlurmNode
 
-NONE = {"set": False, "infinite": False, "number": 0}
-JOB: dict[str, Any] = shown(
-    job_id=12, user_name="alice", comment="gleaner:preemptible", nodes="n[1-2]", job_state=["RUNNING"],
-    end_time={"set": True, "infinite": False, "number": 9000},
-)  # fmt: skip
-NODE: dict[str, Any] = {"name": "n1", "partitions": ["shared"], "state": ["IDLE"], "reason": ""}
+JOB = records.JOB | {
+    "JobArrayID": "12", "State": "RUNNING", "NodeList": "n[1-2]", "Comment": "gleaner:preemptible", "EndTime": "9000",
+}  # fmt: skip
 
 
-def jobs(*listed: dict[str, Any]) -> tuple[SlurmJob, ...]:
-    found, gaps = parse_jobs_on(json.dumps({"jobs": listed}), ["n1"])
-    assert gaps == ""
-    return found
+@pytest.fixture
+def slurm(faked: FakedSlurm, tmp_path: Path) -> SlurmCluster:
+    shows(faked, [NODE, NODE | {"NodeList": "n2"}], [JOB])
+    return SlurmCluster(ClusterSettings(timeout_s=5), tmp_path)
 
 
-def test_a_job_is_what_slurm_says_of_it() -> None:
-    (job,) = jobs(JOB)
+def shows(faked: FakedSlurm, nodes: list[dict[str, str]], jobs: list[dict[str, str]]) -> None:
+    faked.switch("nodes.json", json.dumps(nodes))
+    faked.switch("on-nodes.json", json.dumps(jobs))
+
+
+def test_a_job_is_what_slurm_says_of_it(slurm: SlurmCluster) -> None:
+    (job,) = slurm.read_nodes(["n1"], 1.0).jobs
     assert (job.id, job.user, job.nodes, job.end_s) == ("12", "alice", ("n1", "n2"), 9000.0)
     assert (job.partitions, job.comment, job.is_completing) == (("shared",), "gleaner:preemptible", False)
 
 
-def test_a_task_of_an_array_has_the_name_that_the_slurm_admin_knows() -> None:
-    task = {"array_job_id": {"set": True, "number": 7}, "array_task_id": {"set": True, "number": 0}}
-    assert jobs(JOB | task)[0].id == "7_0"
+def test_what_waits_is_not_there_and_a_requeued_job_is_until_its_processes_are_gone(
+    slurm: SlurmCluster, faked: FakedSlurm
+) -> None:
+    shows(faked, [NODE], [JOB | {"State": state} for state in ("PENDING", "COMPLETING")])
+    assert [job.is_completing for job in slurm.read_nodes(["n1"], 1.0).jobs] == [True]
 
 
-def test_what_waits_or_is_elsewhere_is_not_there() -> None:
-    assert jobs(JOB | {"job_state": ["PENDING"]}, JOB | {"nodes": "n2"}, JOB | {"nodes": ""}) == ()
-    for state in (["RUNNING", "COMPLETING"], ["PENDING", "COMPLETING"]):
-        assert jobs(JOB | {"job_state": state})[0].is_completing, "a requeued job is there until its processes are gone"
-
-
-@pytest.mark.parametrize("end", [{"infinite": True}, {"set": False}, {"number": 0}], ids=["endless", "unset", "zero"])
-def test_an_end_that_nobody_knows_is_none(end: dict[str, Any]) -> None:
-    assert jobs(JOB | {"end_time": JOB["end_time"] | end})[0].end_s is None
+@pytest.mark.parametrize("end", ["N/A", "NONE", "UNLIMITED"])
+def test_an_end_that_nobody_knows_is_none(slurm: SlurmCluster, faked: FakedSlurm, end: str) -> None:
+    shows(faked, [NODE], [JOB | {"EndTime": end}])
+    assert slurm.read_nodes(["n1"], 1.0).jobs[0].end_s is None
 
 
 @pytest.mark.parametrize(("batch", "requeue"), [(False, True), (True, False), (True, True)])
-def test_what_is_interactive_or_says_no_cannot_be_requeued(*, batch: bool, requeue: bool) -> None:
-    (job,) = jobs(JOB | {"batch_flag": batch, "requeue": requeue})
+def test_what_is_interactive_or_says_no_cannot_be_requeued(
+    slurm: SlurmCluster, faked: FakedSlurm, *, batch: bool, requeue: bool
+) -> None:
+    shows(faked, [NODE], [JOB | {"BatchFlag": str(int(batch)), "Requeue": str(int(requeue))}])
+    (job,) = slurm.read_nodes(["n1"], 1.0).jobs
     assert kind_of(job, owners_in={"shared"}, agents_in="gleaner") is Kind.PREEMPTIBLE
     assert job.is_requeuable is (batch and requeue)
 
 
 def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
-    def node(**facts: Any) -> SlurmNode:
-        return parse_nodes(json.dumps({"nodes": [NODE | facts]}))[0]["n1"]
+    def node(state: str, reason: str) -> SlurmNode:
+        shown = table(NODE | {"StateComplete": state, "Reason": reason})
+        return parse.parse_tables(shown, "", WORD).nodes["n1"]
 
-    found = node(state=["IDLE", "DRAIN"], reason="gleaner: drained by root")
+    found = node("idle+drain", "gleaner: drained by root")
     assert (found.is_drained, is_ours(found), found.is_used) == (True, True, False)
-    found = node(state=["MIXED", "DRAIN"], reason="new memory")
+    found = node("mixed+drain", "new memory")
     assert (found.is_drained, is_ours(found), found.is_used) == (True, False, True)
-    found = node(state=["IDLE"], reason="gleaner: drained by root")
+    found = node("idle", "gleaner: drained by root")
     assert (found.is_drained, is_ours(found)) == (False, False), "a reason outlives its drain"
 
 
-@pytest.fixture
-def slurm(faked: FakedSlurm, tmp_path: Path) -> SlurmCluster:
-    shows(faked, [NODE, NODE | {"name": "n2"}], [JOB])
-    return SlurmCluster(ClusterSettings(timeout_s=5), tmp_path)
-
-
-def shows(faked: FakedSlurm, nodes: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
-    faked.switch("nodes.json", json.dumps({"nodes": nodes}))
-    text = json.dumps({"jobs": jobs}, ensure_ascii=False)
-    (faked.folder / "on-nodes.json").write_bytes(text.encode("latin-1"))
-
-
-@pytest.mark.parametrize("is_strict", [True, False], ids=["refuses", "passes over"])
 def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others(
-    slurm: SlurmCluster, faked: FakedSlurm, *, is_strict: bool
+    slurm: SlurmCluster, faked: FakedSlurm
 ) -> None:
-    """Some versions of scontrol refuse the name; the others pass over the name, and squeue refuses it."""
-    if is_strict:
-        faked.switch("strict", "nodeX")
+    """sinfo passes over the name, and squeue refuses it."""
     found = slurm.read_nodes(["n1", "nodeX"], 1.0)
     assert (set(found.nodes), [job.id for job in found.jobs]) == ({"n1"}, ["12"])
     before = len(faked.calls("squeue"))
@@ -98,33 +87,33 @@ def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others
     assert len(faked.calls("squeue")) == before, "without a name it would answer for all nodes"
 
 
-def test_a_comment_that_is_no_utf8_and_a_record_that_cannot_be_read_cost_no_other_job_anything(
-    slurm: SlurmCluster, faked: FakedSlurm
-) -> None:
-    odd = JOB | {"job_id": 13, "comment": "caf\xe9", "user_name": "bob"}
-    wrong = JOB | {"job_id": 14, "nodes": ["n1"]}
-    shows(faked, [NODE, {"name": "n2", "partitions": 7}], [JOB, odd, wrong])
-    found = slurm.read_nodes(["n1"], 1.0)
-    assert [(job.id, job.user, job.comment) for job in found.jobs] == [
-        ("12", "alice", "gleaner:preemptible"),
-        ("13", "bob", "caf\N{REPLACEMENT CHARACTER}"),
-    ]
+def test_a_record_that_cannot_be_read_costs_no_other_job_anything(slurm: SlurmCluster, faked: FakedSlurm) -> None:
+    wrong = JOB | {"JobArrayID": "14", "NodeList": "n[1-"}
+    shows(faked, [NODE, NODE | {"NodeList": "n2", "Memory": "much"}], [JOB, wrong])
+    found = slurm.read_nodes(["n1", "n2"], 1.0)
+    assert [(job.id, job.user, job.comment) for job in found.jobs] == [("12", "alice", "gleaner:preemptible")]
     assert found.gaps == (
-        "Slurm said of node 'n2' what cannot be read: 7 is no text;"
-        " Slurm said of job 14 what cannot be read: ['n1'] is no text"
+        "Slurm said of node n2 what cannot be read: 'much', where a number was expected;"
+        " Slurm said of job 14 what cannot be read: 'n[1-' names no nodes"
     )
 
 
-@pytest.mark.parametrize("name", ["munge1", "authentication"])
-def test_a_name_that_reads_like_a_slurm_that_is_away_is_refused_all_the_same(
-    slurm: SlurmCluster, faked: FakedSlurm, name: str
+def test_only_a_job_that_slurm_has_forgotten_is_none_and_any_other_refusal_is_an_error(
+    slurm: SlurmCluster, faked: FakedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A drained job that was taken for forgotten would never be released."""
+    assert slurm.read_job("12") is None
+    denied = tmp_path / "denied"
+    denied.mkdir()
+    (denied / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Access/permission denied' >&2; exit 1\n")
+    (denied / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{denied}:{os.environ['PATH']}")
+    with pytest.raises(ClusterRefused, match="permission denied"):
+        slurm.read_job("12")
+
+
+@pytest.mark.parametrize("name", ["munge1", "authentication"])
+def test_a_name_that_reads_like_a_slurm_that_is_away_is_refused_all_the_same(name: str) -> None:
     """Else a drain of it would wait for ever for a Slurm that has answered."""
-    faked.switch("strict", name)
-    found = slurm.read_nodes([name], 1.0)
-    assert (dict(found.nodes), found.jobs) == ({}, ())
-
-
-def test_what_is_no_answer_is_an_error_in_one_line() -> None:
-    with pytest.raises(ClusterError, match="squeue said 'slurm_load_jobs"):
-        parse_jobs_on("slurm_load_jobs error", ["n1"])
+    said = f"squeue: error: Invalid node name {name}"
+    assert not run.is_no_answer(run.without(said, ["squeue", f"--nodelist=n1,{name}"]))

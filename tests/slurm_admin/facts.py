@@ -1,6 +1,5 @@
 """Jobs, nodes and settings as the tests of the Slurm admin service want them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +50,3 @@ def node(*states: str, name: str = "n1", reason: str = "", by: str = "", partiti
 def drained_by_us(name: str = "n1") -> SlurmNode:
     """A node that the Slurm admin service has drained."""
     return node("IDLE", "DRAIN", name=name, reason=DRAINED_BY + "alice", by=ACCOUNT)
-
-
-def shown(**facts: Any) -> dict[str, Any]:
-    """A job as `scontrol show job --json` of Slurm 24.11 shows it, as far as it is read."""
-    some: dict[str, Any] = {
-        "job_id": 7, "user_name": "alice", "nodes": "", "partition": "shared", "job_state": ["PENDING"],
-        "state_reason": "JobHeldUser",
-        "priority": {"set": True, "infinite": False, "number": 0}, "comment": "", "admin_comment": WAITS_FOR_ITS_TURN,
-        "nice": 0, "restart_cnt": 0, "submit_time": {"set": True, "infinite": False, "number": 500},
-        "end_time": {"set": True, "infinite": False, "number": 0},
-        "requeue": True, "batch_flag": True, "array_task_string": "",
-        "array_job_id": {"set": True, "infinite": False, "number": 0},
-        "array_task_id": {"set": False, "infinite": False, "number": 0},
-    }  # fmt: skip
-    return some | facts
-
-
-def answer(*jobs: dict[str, Any]) -> str:
-    """Return what `scontrol show job --json` prints of these jobs."""
-    return json.dumps({"jobs": jobs})

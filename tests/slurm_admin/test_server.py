@@ -1,6 +1,5 @@
 """The Slurm admin service at its socket, with the real client; Slurm's programs are faked as answers."""
 
-import json
 import os
 import re
 import socket
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.slurm.records import JOB, NODE, WORD, table
 from tests.slurm_admin import facts
 
 from gleaner.agent.privileged.common.request import Refused
@@ -24,19 +24,19 @@ ALIVE = b'{"do": "alive", "partitions": ["shared"]}'
 
 
 class Slurm:
-    """Its programs: what they were told, and what `scontrol show` answers."""
+    """Its programs: what they were told, and what `sinfo` and `squeue` answer."""
 
     def __init__(self) -> None:
         self.told: list[Command] = []
-        self.shows = facts.answer(facts.shown())
+        self.shows = table(JOB)
         self.fails: dict[str, ClusterError] = {}
 
     def run(self, command: Command) -> str:
         """See `server.Run`."""
-        if error := self.fails.get(command[1]):
+        if error := self.fails.get(command[1], self.fails.get(command[0])):
             raise error
-        if command[1] == "show":
-            return self.shows
+        if command[0] in {"sinfo", "squeue"}:
+            return self.shows.replace(WORD, command[-1].rpartition(":")[2])
         self.told.append(command)
         return ""
 
@@ -79,14 +79,14 @@ def test_a_refusal_says_why_and_does_nothing(harness: ServerHarness) -> None:
     ):
         with pytest.raises(SlurmAdminRefused, match=why):
             ask()
-    harness.slurm.shows = facts.answer(facts.shown(array_job_id={"set": True, "number": 7}))
+    harness.slurm.shows = table(JOB | {"JobArrayID": "7_1"})
     with pytest.raises(SlurmAdminRefused, match="job 7 is an array: name one task of it, as in 7_1"):
         harness.client.hold("7")
     assert harness.slurm.told == []
 
 
 def test_slurm_that_is_away_is_told_from_slurm_that_refuses(harness: ServerHarness) -> None:
-    harness.slurm.fails = {"show": ClusterUnavailable("Slurm does not answer")}
+    harness.slurm.fails = {"squeue": ClusterUnavailable("Slurm does not answer")}
     with pytest.raises(SlurmAdminSilent, match="Slurm does not answer"):
         harness.client.hold("7")
     harness.slurm.fails = {"release": ClusterError("Slurm refuses: scontrol says 'Access denied'")}
@@ -269,7 +269,7 @@ def test_a_request_that_waited_while_a_later_leader_asked_is_refused(harness: Se
     def hangs(command: Command) -> str:
         begins.set()
         assert goes_on.wait(20)
-        return harness.slurm.shows
+        return harness.slurm.run(command)
 
     slurm_admin = server.SlurmAdmin(harness.settings.heartbeat, facts.ACCOUNT, hangs, harness.read)
     answers: list[dict[str, object]] = []
@@ -292,8 +292,7 @@ def test_a_request_that_waited_while_a_later_leader_asked_is_refused(harness: Se
 
 
 def test_a_number_that_is_another_jobs_by_now_is_left_alone(harness: ServerHarness) -> None:
-    seen = facts.shown(submit_time={"set": True, "infinite": False, "number": 2000})
-    running = {"job_state": ["RUNNING"], "priority": {"set": True, "infinite": False, "number": 1}}
+    running = {"State": "RUNNING", "PriorityLong": "1"}
     for asks, comment, state in (
         (lambda at_s: harness.client.release("7", top=True, submitted_s=at_s), "", {}),
         (lambda at_s: harness.client.set_reason("7", "no room", submitted_s=at_s), "", {}),
@@ -301,7 +300,7 @@ def test_a_number_that_is_another_jobs_by_now_is_left_alone(harness: ServerHarne
         (lambda at_s: harness.client.signal("7", submitted_s=at_s), "gleaner:checkpointable", running),
     ):
         harness.slurm.told.clear()
-        harness.slurm.shows = facts.answer(seen | state | {"comment": comment})
+        harness.slurm.shows = table(JOB | {"SubmitTime": "2000", "Comment": comment} | state)
         with pytest.raises(
             SlurmAdminRefused, match="job 7 is not the one that is meant: it was submitted or requeued at 2"
         ):
@@ -313,10 +312,9 @@ def test_a_number_that_is_another_jobs_by_now_is_left_alone(harness: ServerHarne
 
 def drained(count: int, *, free: int) -> str:
     """Return Slurm's listing of `count` nodes that we have drained, and of `free` idle ones."""
-    ours = {"state": ["IDLE", "DRAIN"], "reason": "gleaner: drained by alice", "reason_set_by_user": facts.ACCOUNT}
-    shown = [{"name": f"d{number}", "partitions": ["shared"], **ours} for number in range(count)]
-    idle = [{"name": f"n{number}", "partitions": ["shared"], "state": ["IDLE"]} for number in range(free)]
-    return json.dumps({"nodes": shown + idle})
+    ours = NODE | {"StateComplete": "idle+drain", "Reason": "gleaner: drained by alice", "User": facts.ACCOUNT}
+    shown = [ours | {"NodeList": f"d{number}"} for number in range(count)]
+    return table(*shown, *(NODE | {"NodeList": f"n{number}"} for number in range(free)))
 
 
 def test_no_more_nodes_are_drained_at_once_than_the_admin_allows(harness: ServerHarness) -> None:
@@ -337,9 +335,8 @@ def test_no_more_nodes_are_drained_at_once_than_the_admin_allows(harness: Server
 def test_no_node_is_drained_while_one_cannot_be_read(harness: ServerHarness) -> None:
     """It may be one of those that are drained by us, and that count."""
     harness.slurm.shows = drained(2, free=3)
-    nodes = json.loads(harness.slurm.shows)["nodes"]
-    harness.slurm.shows = json.dumps({"nodes": [*nodes, {"name": "d9", "partitions": 7}]})
-    with pytest.raises(SlurmAdminRefused, match="Slurm said of node 'd9' what cannot be read: 7 is no text"):
+    harness.slurm.shows += table(NODE | {"NodeList": "d9", "Memory": "much"})
+    with pytest.raises(SlurmAdminRefused, match="Slurm said of node d9 what cannot be read: 'much', where a number"):
         harness.client.drain(["n0"])
     assert harness.slurm.told == []
 

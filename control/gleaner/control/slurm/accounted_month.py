@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gleaner.control.slurm import run
-from gleaner.control.slurm.commands import ASK_ENVIRONMENT
 from gleaner.control.slurm.interface import ClusterUnavailable
 
 _FIELDS = ("UID", "Submit", "Eligible", "Start", "ConsumedEnergyRaw")
@@ -70,7 +69,7 @@ def ask(begin_s: float, end_s: float) -> list[str]:
 
 def accounted(begin_s: float, end_s: float, *, own: int, timeout_s: float) -> AccountedMonth:
     """Ask Slurm. `own` is the uid of the agents. Raises `ClusterUnavailable` or `ClusterRefused`."""
-    answer = run.run(ask(begin_s, end_s), ASK_ENVIRONMENT, timeout_s=timeout_s)
+    answer = run.run(ask(begin_s, end_s), timeout_s=timeout_s)
     return parse(answer.splitlines(), begin_s=begin_s, end_s=end_s, own=own)
 
 

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 
 from gleaner.control.slurm import run
-from gleaner.control.slurm.commands import ASK_ENVIRONMENT
 from gleaner.control.slurm.interface import ClusterError
 
 _KEY = "AccountingStorageEnforce"
@@ -27,7 +26,7 @@ def check_accounting(*, timeout_s: float) -> None:
 
     It may also raise `ClusterUnavailable`.
     """
-    said = enforced(run.run(("scontrol", "show", "config"), ASK_ENVIRONMENT, timeout_s=timeout_s))
+    said = enforced(run.run(("scontrol", "show", "config"), timeout_s=timeout_s))
     if not said & {"associations", "limits", "qos", "safe", "all"}:  # each of the others includes associations
         raise ClusterError(
             f"Slurm's {_KEY} is {','.join(sorted(said)) or 'none'}: anybody could name any account, so no"
@@ -50,7 +49,7 @@ def enforced(config: str) -> frozenset[str]:
 
 def shares(*, timeout_s: float) -> dict[str, float]:
     """Return per cent by account, as `parse_shares` does. Raises `ClusterUnavailable` or `ClusterError`."""
-    return parse_shares(run.run(ASK_SHARES, ASK_ENVIRONMENT, timeout_s=timeout_s))
+    return parse_shares(run.run(ASK_SHARES, timeout_s=timeout_s))
 
 
 def parse_shares(answer: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""Slurm's command lines. Pure: no program is run here; `parse` reads the answers.
+"""Slurm's command lines. Pure: no program is run here. `parse` has the questions for nodes and jobs.
 
-They use only options that Slurm 20.11 and newer know; JSON alone needs 23.02. All instants go in and out as UTC or as
-seconds since the epoch (`ASK_ENVIRONMENT`), so that no daylight saving time can shift them.
+They use only options that Slurm 22.05 and newer know. All instants go in and out as UTC or as seconds since the epoch
+(`run.ENVIRONMENT`), so that no daylight saving time can shift them.
 """
 
 import math
@@ -12,13 +12,6 @@ from pathlib import Path
 
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import AgentRequest
-from gleaner.control.slurm.parse import JOB_FIELDS, NODE_FIELDS
-
-SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
-"""The environment of sbatch, which reads `--deadline` in its own time zone."""
-
-ASK_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
-"""The environment of squeue and sinfo. sbatch does not get it: sbatch would hand the time format on to the agent."""
 
 NODE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -31,26 +24,6 @@ NICE = 10_000
 
 LIMIT_STEP_S = 60
 """The step of Slurm's limits: they are whole minutes."""
-
-
-def ask_nodes(partitions: Sequence[str], word: str) -> list[str]:
-    """Return the question for all nodes of these partitions, see `parse.NODE_FIELDS`."""
-    return ["sinfo", "--noheader", "--Node", f"--partition={','.join(partitions)}", _format(NODE_FIELDS, word)]
-
-
-def ask_jobs(partitions: Sequence[str], word: str, *, only_own: bool) -> list[str]:
-    """Return the question for all jobs of these partitions that have not ended, or for agents' jobs among them alone.
-
-    See `parse.JOB_FIELDS`.
-    """
-    whose = ["--me"] if only_own else []
-    return ["squeue", *whose, "--noheader", "--array", f"--partition={','.join(partitions)}", _format(JOB_FIELDS, word)]
-
-
-def ask_recent(nodes: Sequence[str], word: str) -> list[str]:
-    """Return the question for all jobs on these nodes, those that ended minutes ago (MinJobAge) included."""
-    among = ["--states=all", f"--nodelist={','.join(nodes)}"]
-    return ["squeue", *among, "--noheader", "--array", _format(JOB_FIELDS, word)]
 
 
 def ask_partitions(partitions: Sequence[str]) -> list[str]:
@@ -185,7 +158,3 @@ def minutes_down(seconds: float) -> int:
 
 def _utc(at_s: float) -> str:
     return datetime.fromtimestamp(math.floor(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _format(fields: Sequence[str], word: str) -> str:
-    return "--Format=" + ",".join(f"{field}:{word}" for field in fields)

@@ -1,94 +1,155 @@
-"""The tables that `squeue` and `sinfo` print, read into the records of `snapshot`. Pure: no program is run here.
+"""The questions to `sinfo` and `squeue`, and their answers, read into the records of `snapshot`. Pure.
 
 A name or a comment may hold anything that its user likes, line ends too. So each question makes up a word that ends
-each field. Lines that do not have that word, and as often as there are fields, are no job. `parse_json` reads the
-answers in JSON.
+each field. Lines that do not have that word, and as often as there are fields, are no job. The fields that a user
+writes freely are the last ones, so a record that is made up in them comes behind the true one. Slurm can also answer in
+JSON: that is 14 times as long, and takes `squeue` 50 times as much time.
+
+The process with rights imports this module, so the module needs only the standard library and `snapshot`.
 """
 
 import math
 import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from gleaner.control.hostlist import expanded
-from gleaner.control.slurm import parse_json
 from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError, SchedulerId
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 
-UNSET = frozenset({"", "(null)", "N/A"})
+Given = TypeVar("Given")
+Read = TypeVar("Read")
+Record = Mapping[str, str]
+"""The fields of a node or of a job, by Slurm's names."""
+
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""The errors that Python raises for a record that is not as Slurm writes it."""
+_LONGEST_LINE = 300
+_UNSET = frozenset({"", "(null)", "N/A", "none"})
 """The words by which Slurm says that a field has no value."""
 
-NODE_FIELDS = ("NodeList", "StateLong", "CPUsState", "Memory", "AllocMem", "Features", "Available", "PartitionName")
+NODE_FIELDS = (
+    "NodeList", "StateComplete", "CPUsState", "Memory", "AllocMem", "Features", "Available", "PartitionName", "User",
+    "Reason",
+)  # fmt: skip
 """The fields for `sinfo --Node --Format`, which prints one row for each partition that a node is in."""
 JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
     "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EndTime", "EligibleTime", "PreemptTime", "PriorityLong",
-    "Reason", "Dependency", "Feature", "restartcnt", "UserID", "admin_comment", "Comment", "Name",
+    "Nice", "Requeue", "BatchFlag", "Reason", "Dependency", "Feature", "restartcnt", "UserID", "UserName",
+    "admin_comment", "Comment", "Name",
 )  # fmt: skip
 """The fields for `squeue --array --Format`."""
 
-_WORDS = {
-    "PLANNED": frozenset({"IDLE", "PLANNED"}),
-    "DRAINED": frozenset({"IDLE", "DRAIN"}),
-    "DRAINING": frozenset({"ALLOCATED", "DRAIN"}),
-}
-"""The long states of `sinfo` that stand for two of Slurm's words."""
-_FLAGS = {
-    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN",
-    "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED",
-}  # fmt: skip
-"""The signs that `sinfo` writes behind a node's long state (sinfo(1), NODE STATE CODES)."""
 _UNITS_MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 """A whole number. A float holds each of these exactly."""
 
 
-def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: float) -> Snapshot:
+def new_word() -> str:
+    """Return a word that nobody knows. If it began with digits, it would be taken for a column's width."""
+    return "x" + secrets.token_hex(8)
+
+
+def ask_nodes_in(word: str, partitions: Sequence[str]) -> tuple[str, ...]:
+    """Return the question for all nodes of these partitions."""
+    return _ask_nodes(word, f"--partition={','.join(partitions)}")
+
+
+def ask_nodes(word: str, nodes: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the question for all nodes, or for those of these names. Unknown names are passed over."""
+    return _ask_nodes(word, "--all", *([f"--nodes={','.join(nodes)}"] if nodes else []))
+
+
+def _ask_nodes(word: str, *among: str) -> tuple[str, ...]:
+    return ("sinfo", "--noheader", "--Node", *among, _format(NODE_FIELDS, word))
+
+
+def ask_jobs(word: str, *among: str) -> tuple[str, ...]:
+    """Return the question for the jobs that these options of squeue choose, each task of an array by itself."""
+    return ("squeue", "--noheader", "--array", *among, _format(JOB_FIELDS, word))
+
+
+def ask_job(word: str, job: str) -> tuple[str, ...]:
+    """Return the question for one job, or for all tasks of an array, also if it ended minutes ago (MinJobAge)."""
+    return ask_jobs(word, f"--jobs={job}", "--states=all")
+
+
+def _format(fields: Sequence[str], word: str) -> str:
+    return "--Format=" + ",".join(f"{field}:{word}" for field in fields)
+
+
+def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None = None, read_s: float = 0.0) -> Snapshot:
     """Return the snapshot in the answers of `sinfo` and `squeue`, in which each field ends with `word`.
 
-    `own`: the uid of our user; None if only our jobs were asked for.
+    `own`: the uid of our user; None if only our jobs were asked for, or if it does not matter.
     """
+    rows = (_records(nodes, word, NODE_FIELDS, "sinfo"), _records(jobs, word, JOB_FIELDS, "squeue"))
+    return snapshot_of(*rows, own=own, read_s=read_s)
+
+
+def parse_job(answer: str, word: str, job: str) -> SlurmJob | None:
+    """Return the job of this id in the answer to `ask_job`; None if it is not there.
+
+    Raises `ClusterError` if it is not there and a record cannot be read.
+    """
+    found = parse_tables("", answer, word)
+    if (known := next((one for one in found.jobs if one.id == job), None)) is None and found.gaps:
+        raise ClusterError(found.gaps)
+    return known
+
+
+def snapshot_of(nodes: Iterable[Record], jobs: Iterable[Record], *, own: int | None, read_s: float) -> Snapshot:
+    """Return the snapshot in these records, see `parse_tables`."""
     partitions: dict[str, set[str]] = {}
-    once: dict[str, list[str]] = {}
+    once: dict[str, Record] = {}
     closed: dict[str, str] = {}
-    for fields in _rows(nodes, word, len(NODE_FIELDS), "sinfo"):
-        partitions.setdefault(fields[0], set()).add(fields[-1])
-        once.setdefault(fields[0], fields)
-        if fields[-2] != "up":
-            closed[fields[-1]] = fields[-2]
-    read, gaps = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
+    for node in nodes:
+        partitions.setdefault(node["NodeList"], set()).add(node["PartitionName"])
+        once.setdefault(node["NodeList"], node)
+        if node["Available"] != "up":
+            closed[node["PartitionName"]] = node["Available"]
+    read, gaps = _read_each(once.values(), _node_of, lambda node: f"node {node['NodeList']}")
     there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
-    rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
 
-    def is_agent(fields: list[str]) -> bool:
-        return _is_own(fields, own) and fields[-1].startswith(AGENT_PREFIX)
+    def is_agent(record: Record) -> bool:
+        return _is_own(record, own) and record["Name"].startswith(AGENT_PREFIX)
 
-    def name(fields: list[str]) -> str:
-        return f"agent {fields[-1]}" if is_agent(fields) else f"job {fields[0]}"
+    def name(record: Record) -> str:
+        return f"agent {record['Name']}" if is_agent(record) else f"job {record['JobArrayID']}"
 
-    found, job_gaps = parse_json.read_each(rows, partial(_job_of, own=own), name, is_needed=is_agent)
+    found, job_gaps = _read_each(jobs, partial(_job_of, own=own), name, is_needed=is_agent)
     return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))), closed)
 
 
-def state_words(shown: str) -> frozenset[str]:
-    """Return a node's states, from the long state that `sinfo` shows.
+def _read_each(
+    records: Iterable[Given],
+    read: Callable[[Given], Read],
+    name: Callable[[Given], str],
+    *,
+    is_needed: Callable[[Given], bool] = lambda _: False,
+) -> tuple[list[Read], str]:
+    """Return what `read` makes of each record, and a line about those that cannot be read: they are left out.
 
-    >>> sorted(state_words("idle~")), sorted(state_words("draining")), sorted(state_words("planned"))
-    (['IDLE', 'POWERED_DOWN'], ['ALLOCATED', 'DRAIN'], ['IDLE', 'PLANNED'])
+    `name` tells which record it is. Raises `ClusterError` for a record that is needed and cannot be read: an agent that
+    is left out would be taken for gone.
     """
-    base = shown.rstrip("".join(_FLAGS) + "+")
-    words = _WORDS.get(base.upper(), frozenset({base.upper()}))
-    return words | {_FLAGS.get(flag, flag) for flag in shown[len(base) :]}
-
-
-def features_of(text: str) -> frozenset[str]:
-    """Return a node's features, as Slurm lists them.
-
-    >>> sorted(features_of("amd,fast")), features_of("(null)")
-    (['amd', 'fast'], frozenset())
-    """
-    return frozenset() if text in UNSET else frozenset(text.split(","))
+    found: list[Read] = []
+    lines: list[str] = []
+    for one in records:
+        try:
+            found.append(read(one))
+        except _UNREADABLE as error:
+            line = f"Slurm said of {name(one)} what cannot be read: {error}"[:_LONGEST_LINE]
+            if is_needed(one):
+                raise ClusterError(line) from error
+            lines.append(line)
+    more = f" (and of {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return found, f"{lines[0]}{more}" if lines else ""
 
 
 def parse_ids(answer: str) -> list[SchedulerId]:
@@ -112,69 +173,73 @@ def parse_submitted(answer: str) -> SchedulerId:
     return SchedulerId(id_)
 
 
-def _rows(answer: str, word: str, count: int, program: str) -> list[list[str]]:
-    """Return the fields of each row. A field may go over several lines."""
-    pieces = answer.split(word)
+def _records(answer: str, word: str, fields: Sequence[str], program: str) -> list[Record]:
+    """Return the records of a table. A field may go over several lines."""
+    pieces, count = answer.split(word), len(fields)
     if len(pieces) % count != 1 or pieces[-1].strip():
         raise ClusterError(
             f"{program} said {answer[:80]!r}: {len(pieces) - 1} fields where a multiple of {count} was expected"
         )
-    return [[field.strip() for field in pieces[at : at + count]] for at in range(0, len(pieces) - 1, count)]
+    texts = [piece.strip() for piece in pieces]
+    return [dict(zip(fields, texts[at : at + count], strict=True)) for at in range(0, len(pieces) - 1, count)]
 
 
-def _node_of(fields: list[str]) -> SlurmNode:
-    name, state, cpus, memory, allocated, features, *_ = fields
-    parts = cpus.split("/")
-    if len(parts) != 4:
-        raise ValueError(f"{cpus[:40]!r}, where allocated/idle/other/total CPUs were expected")
+def _node_of(node: Record) -> SlurmNode:
+    cpus = node["CPUsState"].split("/")
+    if len(cpus) != 4:
+        raise ValueError(f"{node['CPUsState'][:40]!r}, where allocated/idle/other/total CPUs were expected")
     return SlurmNode(
-        name=name,
+        name=node["NodeList"],
         partitions=frozenset(),
-        states=state_words(state),
-        state=state,
-        cpus=_whole(parts[3]),
-        idle_cpus=_whole(parts[1]),
-        memory_mib=_whole(memory),
-        allocated_mib=_whole(allocated),
-        features=features_of(features),
+        states=frozenset(node["StateComplete"].upper().split("+")),
+        state=node["StateComplete"],
+        cpus=_whole(cpus[3]),
+        idle_cpus=_whole(cpus[1]),
+        memory_mib=_whole(node["Memory"]),
+        allocated_mib=_whole(node["AllocMem"]),
+        features=frozenset(filter(None, _text(node["Features"]).split(","))),
+        reason=_text(node["Reason"]),
+        reason_by=_text(node["User"]),
     )
 
 
-def _is_own(fields: list[str], own: int | None) -> bool:
-    return own is None or fields[JOB_FIELDS.index("UserID")] == str(own)
+def _is_own(record: Record, own: int | None) -> bool:
+    return own is None or record["UserID"] == str(own)
 
 
-def _job_of(fields: list[str], own: int | None) -> SlurmJob:
-    (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, end, begins,
-     preempted, priority, reason, dependency, constraint, restarts, _, admin, comment, name) = fields  # fmt: skip
-    asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
+def _job_of(record: Record, own: int | None) -> SlurmJob:
+    asked = dict(part.split("=", 1) for part in record["tres-alloc"].split(",") if "=" in part)
     return SlurmJob(
-        id=id_,
-        name=name,
-        is_own=_is_own(fields, own),
-        account=account,
-        partitions=tuple(partition.split(",")),
-        states=frozenset({state}),
-        nodes=tuple(expanded(hosts)),
-        cpus=_whole(cpus),
+        id=record["JobArrayID"],
+        name=record["Name"],
+        user=record["UserName"],
+        is_own=_is_own(record, own),
+        account=record["Account"],
+        partitions=tuple(record["Partition"].split(",")),
+        states=frozenset({record["State"]}),
+        nodes=tuple(expanded(record["NodeList"])),
+        cpus=_whole(record["NumCPUs"]),
         memory_mib=_mib(asked.get("mem", "0")),
         nodes_at_least=max(1, _whole(asked.get("node", "1"))),
-        tasks=max(1, _whole(tasks)),
-        is_exclusive=shared == "NO",
-        wanted_nodes=tuple(expanded(wanted)),
-        unwanted_nodes=tuple(expanded(unwanted)),
-        constraint=_text(constraint),
-        dependency=_text(dependency),
-        priority=_whole(priority),
-        reason=reason,
-        comment=_text(comment),
-        admin_comment=_text(admin),
-        restarts=_whole(restarts),
-        submitted_s=_whole(submitted),
-        begins_s=_instant(begins),
-        preempted_s=_instant(preempted),
-        start_s=_instant(start),
-        end_s=_instant(end),
+        tasks=max(1, _whole(record["NumTasks"])),
+        is_exclusive=record["OverSubscribe"] == "NO",
+        wanted_nodes=tuple(expanded(record["ReqNodes"])),
+        unwanted_nodes=tuple(expanded(record["ExcNodes"])),
+        constraint=_text(record["Feature"]),
+        dependency=_text(record["Dependency"]),
+        priority=_whole(record["PriorityLong"]),
+        nice=int(record["Nice"]),
+        reason=record["Reason"],
+        comment=_text(record["Comment"]),
+        admin_comment=_text(record["admin_comment"]),
+        restarts=_whole(record["restartcnt"]),
+        can_requeue=record["Requeue"] == "1",
+        is_batch=record["BatchFlag"] == "1",
+        submitted_s=_whole(record["SubmitTime"]),
+        begins_s=_instant(record["EligibleTime"]),
+        preempted_s=_instant(record["PreemptTime"]),
+        start_s=_instant(record["StartTime"]),
+        end_s=_instant(record["EndTime"]),
     )
 
 
@@ -191,7 +256,7 @@ def _mib(text: str) -> int:
 
 
 def _text(text: str) -> str:
-    return "" if text in UNSET else text
+    return "" if text in _UNSET else text
 
 
 def _whole(text: str) -> int:

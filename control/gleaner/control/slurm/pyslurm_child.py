@@ -27,28 +27,34 @@ def check(pyslurm: Any) -> str:
 
 
 def look(pyslurm: Any, partition: str) -> str:
-    """Return the states of all partitions, the partition's nodes and this user's jobs in it, as JSON."""
-    nodes = pyslurm.Nodes.load().values()
+    """Return the partition's nodes and this user's jobs in it, as JSON. The fields have the names of `parse`."""
+    nodes = [node for node in pyslurm.Nodes.load().values() if partition in node.partitions]
     jobs = [job for job in pyslurm.Jobs.load().values() if job.user_id == os.getuid() and job.partition == partition]
-    partitions = pyslurm.Partitions.load().values()
+    states = {each.name: each.state.lower() for each in pyslurm.Partitions.load().values()}
     return json.dumps(
         {
-            "partitions": [{"name": each.name, "state": each.state} for each in partitions],
             "nodes": [
-                {"name": node.name, "cpus": node.total_cpus, "memory_mib": node.real_memory or 0, "state": node.state}
+                {
+                    "NodeList": node.name,
+                    "StateComplete": node.state.lower(),
+                    "CPUsState": f"0/0/0/{node.total_cpus}",
+                    "Memory": node.real_memory or 0,
+                    "Available": states.get(partition, "up"),
+                    "PartitionName": partition,
+                }
                 for node in nodes
-                if partition in node.partitions
             ],
             "jobs": [
                 {
-                    "id": job.id,
-                    "name": _name(job),
-                    "state": job.state,
-                    "reason": job.state_reason,
-                    "node": job.allocated_nodes,
-                    "submitted_s": job.submit_time,
-                    "start_s": job.start_time,
-                    "end_s": job.end_time,
+                    "JobArrayID": job.id,
+                    "Name": _name(job),
+                    "State": job.state,
+                    "Partition": partition,
+                    "Reason": job.state_reason or "",
+                    "NodeList": job.allocated_nodes or "",
+                    "SubmitTime": job.submit_time,
+                    "StartTime": job.start_time,
+                    "EndTime": job.end_time,
                 }
                 for job in jobs
             ],
@@ -56,13 +62,12 @@ def look(pyslurm: Any, partition: str) -> str:
     )
 
 
-def _name(job: Any) -> str | None:
-    """Return a job's name; None if it is no UTF-8: then PySlurm cannot tell it, and it is no agent's."""
+def _name(job: Any) -> str:
+    """Return a job's name; empty if it is no UTF-8: then PySlurm cannot tell it, and it is no agent's."""
     try:
-        name: str | None = job.name
+        return job.name or ""
     except UnicodeDecodeError:
-        return None
-    return name
+        return ""
 
 
 def main() -> None:

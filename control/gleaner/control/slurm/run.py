@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from gleaner.agent.privileged.common import system_programs
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 
+SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
+"""The environment of sbatch, which reads `--deadline` in its own time zone."""
+ENVIRONMENT = {**SUBMIT_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
+"""The environment of all other programs. sbatch does not get it: it would hand the time format on to the agent."""
 NO_ANSWER = "Slurm does not answer"
 """The beginning of each line that says so."""
 _SIGNS_OF_NO_ANSWER = (
@@ -27,11 +31,12 @@ _SIGNS_OF_NO_ANSWER = (
 """Words of Slurm's programs, in lower case, after which asking again later may help."""
 
 
-def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = "") -> str:
-    """Run a program and return what it printed.
+def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
+    """Run a program and return what it printed. `submits`: it is sbatch, see `SUBMIT_ENVIRONMENT`.
 
     Raises `ClusterUnavailable` if there was no answer, and `ClusterRefused` if Slurm refuses.
     """
+    environment = SUBMIT_ENVIRONMENT if submits else ENVIRONMENT
     program, done = words[0], result(words, environment, timeout_s=timeout_s, given=given)
     if done.status == 0:
         return done.stdout

@@ -22,7 +22,7 @@ _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
-_STARTABLE = frozenset({"IDLE", *_IN_USE, "PLANNED", "POWERED_DOWN", "POWERING_UP"})
+_STARTABLE = frozenset({*_HARMLESS, *_IN_USE, "POWERED_DOWN", "POWERING_UP"})
 
 
 class JobPhase(StrEnum):

@@ -26,7 +26,7 @@ from typing import NoReturn
 from gleaner.agent.privileged.common.request import Refused
 from gleaner.agent.system import atomic, ipc
 from gleaner.agent.system.ipc import Refusal, Server
-from gleaner.control.slurm import parse_json
+from gleaner.control.slurm import parse
 from gleaner.control.slurm import run as programs
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
 from gleaner.control.slurm_admin import request, rules
@@ -38,7 +38,6 @@ PATIENCE_S = 10.0
 """The time for a request to arrive, and for an answer to be taken."""
 COMMAND_LIMIT_S = 15.0
 _AT_ONCE = 16
-_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 
 Run = Callable[[rules.Command], str]
 """A function that runs one of Slurm's programs and returns what the program printed. Raises `ClusterError`."""
@@ -81,15 +80,16 @@ class SlurmAdmin:
         return commands
 
     def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
+        word = parse.new_word()
         if isinstance(asked, Drain | Resume):
-            ask = parse_json.ask_all_nodes() if isinstance(asked, Drain) else parse_json.ask_nodes(asked.nodes)
-            found, gaps = parse_json.parse_nodes(self._run(ask))
-            if gaps:  # a node that is left out may be one that is drained, and that counts
-                raise Refused(gaps)
-            return rules.commands_for_nodes(asked, found, self._settings(), self._account)
-        answer = self._run(parse_json.ask_job(asked.job))
-        job = parse_json.parse_job(answer, asked.job)
-        if job is None and "_" not in asked.job and parse_json.is_array(answer):
+            named = asked.nodes if isinstance(asked, Resume) else ()  # for a drain, all that are drained count
+            found = parse.parse_tables(self._run(parse.ask_nodes(word, named)), "", word)
+            if found.gaps:  # a node that is left out may be one that is drained, and that counts
+                raise Refused(found.gaps)
+            return rules.commands_for_nodes(asked, found.nodes, self._settings(), self._account)
+        answer = self._run(parse.ask_job(word, asked.job))
+        job = parse.parse_job(answer, word, asked.job)
+        if job is None and answer.startswith(f"{asked.job}_"):
             raise Refused(f"job {asked.job} is an array: name one task of it, as in {asked.job}_1")
         if job is None:
             raise Refused(f"Slurm knows no job {asked.job}, or has forgotten it")
@@ -158,7 +158,7 @@ def run_slurm(command: rules.Command) -> str:
 
     Raises `ClusterUnavailable`, `ClusterError`.
     """
-    return programs.run(command, _ENVIRONMENT, timeout_s=COMMAND_LIMIT_S)
+    return programs.run(command, timeout_s=COMMAND_LIMIT_S)
 
 
 def answer(
