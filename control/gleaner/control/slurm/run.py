@@ -27,8 +27,19 @@ _SIGNS_OF_NO_ANSWER = (
     "configuration source",
     "not responding",
     "i/o error",
+    "protocol_version",
+    "unexpected message",
+    "incompatible versions",
+    "not connected",
+    "no route to host",
+    "unable to resolve",
+    "unable to open slurmdbd",
 )
-"""Words of Slurm's programs, in lower case, after which asking again later may help."""
+"""Words of Slurm's programs, in lower case, after which asking again later may help: during an upgrade, for example,
+or while the network, munge or slurmdbd is away."""
+_NO_REASON = "unspecified error"
+"""Slurm's words for a failure of its own. They also end a refusal by a site's plug-in, which gives its reason first."""
+_PREFIX = re.compile(r"^(?:\w+: )?(?:error|fatal): (?:Batch job submission failed: )?")
 
 
 def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
@@ -67,7 +78,7 @@ def result(
 def is_no_answer(stderr: str) -> bool:
     """Return True if a program failed because Slurm did not answer, and not because Slurm refused."""
     lower = stderr.lower()
-    return any(sign in lower for sign in _SIGNS_OF_NO_ANSWER)
+    return any(sign in lower for sign in _SIGNS_OF_NO_ANSWER) or complaint(stderr).lower() == _NO_REASON
 
 
 def without(stderr: str, words: Sequence[str]) -> str:
@@ -83,10 +94,12 @@ def without(stderr: str, words: Sequence[str]) -> str:
 
 
 def complaint(stderr: str) -> str:
-    """Return the complaint of a Slurm program, as one line without the program's own prefixes.
+    r"""Return the complaint of a Slurm program in one line, without the program's own prefixes.
 
-    >>> complaint("sbatch: error: Batch job submission failed: Invalid partition name specified")
-    'Invalid partition name specified'
+    Of several lines, the first one usually names the cause, and the last one what failed.
+
+    >>> complaint("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Job violates a policy")
+    'AssocMaxSubmitJobLimit; Job violates a policy'
     """
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1].rpartition("error: ")[2].removeprefix("Batch job submission failed: ") if lines else "no message"
+    lines = [_PREFIX.sub("", line.strip()) for line in stderr.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else "no message"
