@@ -116,11 +116,11 @@ def snapshot_of(nodes: Iterable[Record], jobs: Iterable[Record], *, own: int | N
     read, gaps = _read_each(once.values(), _node_of, lambda node: f"node {node['NodeList']}")
     there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
 
-    def is_agent(job: Record) -> bool:
-        return _is_own(job, own) and job["Name"].startswith(AGENT_PREFIX)
+    def is_agent(record: Record) -> bool:
+        return _is_own(record, own) and record["Name"].startswith(AGENT_PREFIX)
 
-    def name(job: Record) -> str:
-        return f"agent {job['Name']}" if is_agent(job) else f"job {job['JobArrayID']}"
+    def name(record: Record) -> str:
+        return f"agent {record['Name']}" if is_agent(record) else f"job {record['JobArrayID']}"
 
     found, job_gaps = _read_each(jobs, partial(_job_of, own=own), name, is_needed=is_agent)
     return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))), closed)
@@ -203,43 +203,43 @@ def _node_of(node: Record) -> SlurmNode:
     )
 
 
-def _is_own(job: Record, own: int | None) -> bool:
-    return own is None or job["UserID"] == str(own)
+def _is_own(record: Record, own: int | None) -> bool:
+    return own is None or record["UserID"] == str(own)
 
 
-def _job_of(job: Record, own: int | None) -> SlurmJob:
-    asked = dict(part.split("=", 1) for part in job["tres-alloc"].split(",") if "=" in part)
+def _job_of(record: Record, own: int | None) -> SlurmJob:
+    asked = dict(part.split("=", 1) for part in record["tres-alloc"].split(",") if "=" in part)
     return SlurmJob(
-        id=job["JobArrayID"],
-        name=job["Name"],
-        user=job["UserName"],
-        is_own=_is_own(job, own),
-        account=job["Account"],
-        partitions=tuple(job["Partition"].split(",")),
-        states=frozenset({job["State"]}),
-        nodes=tuple(expanded(job["NodeList"])),
-        cpus=_whole(job["NumCPUs"]),
+        id=record["JobArrayID"],
+        name=record["Name"],
+        user=record["UserName"],
+        is_own=_is_own(record, own),
+        account=record["Account"],
+        partitions=tuple(record["Partition"].split(",")),
+        states=frozenset({record["State"]}),
+        nodes=tuple(expanded(record["NodeList"])),
+        cpus=_whole(record["NumCPUs"]),
         memory_mib=_mib(asked.get("mem", "0")),
         nodes_at_least=max(1, _whole(asked.get("node", "1"))),
-        tasks=max(1, _whole(job["NumTasks"])),
-        is_exclusive=job["OverSubscribe"] == "NO",
-        wanted_nodes=tuple(expanded(job["ReqNodes"])),
-        unwanted_nodes=tuple(expanded(job["ExcNodes"])),
-        constraint=_text(job["Feature"]),
-        dependency=_text(job["Dependency"]),
-        priority=_whole(job["PriorityLong"]),
-        nice=int(job["Nice"]),
-        reason=job["Reason"],
-        comment=_text(job["Comment"]),
-        admin_comment=_text(job["admin_comment"]),
-        restarts=_whole(job["restartcnt"]),
-        can_requeue=job["Requeue"] == "1",
-        is_batch=job["BatchFlag"] == "1",
-        submitted_s=_whole(job["SubmitTime"]),
-        begins_s=_instant(job["EligibleTime"]),
-        preempted_s=_instant(job["PreemptTime"]),
-        start_s=_instant(job["StartTime"]),
-        end_s=_instant(job["EndTime"]),
+        tasks=max(1, _whole(record["NumTasks"])),
+        is_exclusive=record["OverSubscribe"] == "NO",
+        wanted_nodes=tuple(expanded(record["ReqNodes"])),
+        unwanted_nodes=tuple(expanded(record["ExcNodes"])),
+        constraint=_text(record["Feature"]),
+        dependency=_text(record["Dependency"]),
+        priority=_whole(record["PriorityLong"]),
+        nice=int(record["Nice"]),
+        reason=record["Reason"],
+        comment=_text(record["Comment"]),
+        admin_comment=_text(record["admin_comment"]),
+        restarts=_whole(record["restartcnt"]),
+        can_requeue=record["Requeue"] == "1",
+        is_batch=record["BatchFlag"] == "1",
+        submitted_s=_whole(record["SubmitTime"]),
+        begins_s=_instant(record["EligibleTime"]),
+        preempted_s=_instant(record["PreemptTime"]),
+        start_s=_instant(record["StartTime"]),
+        end_s=_instant(record["EndTime"]),
     )
 
 
