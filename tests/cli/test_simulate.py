@@ -16,7 +16,7 @@ import pytest
 from tests.cli.cli_harness import GLEAN
 
 from gleaner.control.cli import app
-from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.failures import CliError
 from gleaner.control.cli.simulate_options import simulation_parts
 
 TRACE = """\
@@ -245,7 +245,7 @@ def test_compare_refuses_shares_for_schedulers_that_know_none(glean: Glean) -> N
 
 
 def test_what_a_computer_has_no_memory_for_is_one_line() -> None:
-    with pytest.raises(Failure, match=r"^not enough memory on this computer: Unable to allocate"), simulation_parts():
+    with pytest.raises(CliError, match=r"^not enough memory on this computer: Unable to allocate"), simulation_parts():
         np.empty(2**55)
 
 

@@ -23,13 +23,13 @@ from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import jobs, retention
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import (
+    Conflict,
     Invalid,
+    NotFound,
     NotLeading,
     QueueBusy,
     QueueError,
-    Refused,
     SchemaMismatch,
-    Unknown,
 )
 from gleaner.control.settings import (
     ClusterSettings,
@@ -266,7 +266,7 @@ def test_what_fails_by_a_bug_keeps_none_of_the_others_waiting() -> None:
     assert done == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("error", [Invalid, Refused, Unknown])
+@pytest.mark.parametrize("error", [Invalid, Conflict, NotFound])
 def test_what_the_queue_refuses_of_one_thing_keeps_none_of_the_others_waiting(error: type[QueueError]) -> None:
     done: list[int] = []
 

@@ -20,7 +20,7 @@ from gleaner.control.daemon import putting_back
 from gleaner.control.queue import attempt_reports, backup
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.database import connect
-from gleaner.control.queue.errors import NotYours, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound, NotYours
 from gleaner.control.states import State
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -109,7 +109,7 @@ def run_agent(site: Site, agent: str) -> None:
             site.harness.record_heartbeat(agent)
             jobs = site.harness.claim(agent, cpus=1, most=1)
         for work in jobs:
-            with suppress(Refused, NotYours, Unknown):  # the attempt is another one's by now
+            with suppress(Conflict, NotYours, NotFound):  # the attempt is another one's by now
                 try:
                     run_attempt(site, agent, work)
                 except StorageError:  # another agent had the same number, and was first

@@ -8,7 +8,7 @@ from tests.queue.queue_harness import LEASE_S, QueueHarness
 from gleaner.agent.messages import Order, ReturnReason
 from gleaner.control.models.jobs import NOT_SAVED
 from gleaner.control.queue import agents, node_health, queries, tokens
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.states import Outcome, State
 
 
@@ -70,7 +70,7 @@ def test_a_farewell_returns_what_is_left_and_tells_the_shared_end_once(harness: 
     (row,) = harness.look(queries.agent_rows, now_s=harness.now_s)
     assert (row.phase, row.reason, row.ended_s, row.jobs) == ("ended", "its end came", harness.now_s, ())
     for act in (lambda: harness.claim("a"), lambda: harness.record_heartbeat("a"), lambda: harness.register("a")):
-        with pytest.raises(Refused, match="agent a may not"):
+        with pytest.raises(Conflict, match="agent a may not"):
             act()
 
 
@@ -95,7 +95,7 @@ def test_an_agent_that_never_started_is_closed_and_its_token_is_worth_nothing(ha
     assert (known.role, known.name, known.group) == ("agent", "a", None)
     assert harness.do(agents.forget_unstarted, "a", now_s=2.0, reason="withdrawn")
     assert harness.look(tokens.identify, "secret") is None
-    with pytest.raises(Refused, match=r"agent a may not register: it has ended \(withdrawn\)"):
+    with pytest.raises(Conflict, match=r"agent a may not register: it has ended \(withdrawn\)"):
         harness.register("a")
     harness.agent("b")
     assert not harness.do(agents.forget_unstarted, "b", now_s=2.0, reason="withdrawn")
@@ -117,19 +117,19 @@ def test_a_silent_agent_that_slurm_calls_gone_is_closed_but_may_still_report(har
 def test_registering_twice_is_no_error_and_an_unknown_agent_is(harness: QueueHarness) -> None:
     harness.agent("a")
     harness.register("a")
-    with pytest.raises(Unknown, match="there is no agent b"):
+    with pytest.raises(NotFound, match="there is no agent b"):
         harness.register("b")
-    with pytest.raises(Unknown, match="there is no agent b"):
+    with pytest.raises(NotFound, match="there is no agent b"):
         harness.claim("b")
-    with pytest.raises(Unknown, match="there is no agent b"):
+    with pytest.raises(NotFound, match="there is no agent b"):
         harness.record_heartbeat("b")
 
 
 def test_an_agent_that_has_not_registered_may_neither_claim_nor_beat(harness: QueueHarness) -> None:
     harness.do(agents.expect, name="a", end_s=5.0, token_hash="x", now_s=1.0)
-    with pytest.raises(Refused, match="agent a may not claim: it is submitted"):
+    with pytest.raises(Conflict, match="agent a may not claim: it is submitted"):
         harness.claim("a")
-    with pytest.raises(Refused, match="agent a may not beat: it is submitted"):
+    with pytest.raises(Conflict, match="agent a may not beat: it is submitted"):
         harness.record_heartbeat("a")
 
 

@@ -14,7 +14,7 @@ from gleaner.agent.messages import Checkpoint, ClaimRequest, ReturnReason, Saved
 from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
 from gleaner.control.queue.database import connect, transaction
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.queries import Waiting
 
 
@@ -185,7 +185,7 @@ def test_two_reports_at_once_end_an_attempt_in_one_way(queue_engine: Engine) -> 
                 else:
                     harness.record_completion(job, 1)
                 counted["accepted"] += 1
-            except Refused:
+            except Conflict:
                 counted["refused"] += 1
         return counted
 

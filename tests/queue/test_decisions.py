@@ -29,7 +29,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.tables import DECISION, SUBJECT
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
@@ -67,7 +67,7 @@ def test_the_latest_decisions_about_a_job_come_first(harness: QueueHarness) -> N
 
 
 def test_an_unknown_decision_is_one_clear_line(harness: QueueHarness) -> None:
-    with pytest.raises(Unknown, match="there is no decision 5; old ones are removed, see"):
+    with pytest.raises(NotFound, match="there is no decision 5; old ones are removed, see"):
         harness.look(decisions.one, 5)
 
 

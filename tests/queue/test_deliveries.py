@@ -11,7 +11,7 @@ from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
 from gleaner.control.queue import deliveries
 from gleaner.control.queue.database import connect
-from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
 LEASE_S, FAILURES = 100.0, 3
@@ -117,7 +117,7 @@ def test_an_agent_that_ends_loses_it_at_once_and_when_all_do_it_is_given_up(site
         assert found(site, job).problem == ("" if number == 1 else deliveries.UNHEARD)
         site.record_deregistration(agent)
         assert site.look(deliveries.is_due, now_s=site.now_s)
-    with pytest.raises(Refused, match="not live"):
+    with pytest.raises(Conflict, match="not live"):
         taken(site, agent)
     assert taken(site, site.agent("last")) is None
     assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.FAILED, deliveries.UNHEARD)
@@ -168,7 +168,7 @@ def test_what_no_other_try_changes_is_given_up_at_once_and_may_be_asked_for_anew
     site.do(deliveries.try_again, job, now_s=site.now_s)  # it is under way
     end(site, job, 2)
     assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.DELIVERED, "")
-    with pytest.raises(Unknown):
+    with pytest.raises(NotFound):
         site.do(deliveries.try_again, site.job(), now_s=site.now_s)
 
 
@@ -187,7 +187,7 @@ def test_what_no_other_try_changes_is_given_up_at_once_and_may_be_asked_for_anew
     ],
 )
 def test_a_target_that_may_not_be_is_refused_at_the_submission(site: QueueHarness, to: str, said: str) -> None:
-    with pytest.raises((Invalid, Refused, ValidationError)) as refused:
+    with pytest.raises((Invalid, Conflict, ValidationError)) as refused:
         site.submit(indices=(1, 2), outputs={"to": to})
     assert said in str(refused.value)
     with pytest.raises(Invalid, match="this is a single job"):

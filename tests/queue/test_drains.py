@@ -10,7 +10,7 @@ from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, Drai
 from gleaner.control.policy.draining import Deed, Kind
 from gleaner.control.queue import agents, drains, relocation
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import DRAIN
 
 JOB = DrainedJob(
@@ -73,9 +73,9 @@ def test_only_drains_are_in_each_others_way(harness: QueueHarness) -> None:
     first = ask(harness, "n1")
     ask(harness, "n1", task=DrainTask.DRY_RUN)
     ask(harness, "n1", task=DrainTask.RESUME)
-    with pytest.raises(Refused, match=f"drain {first.id}"):
+    with pytest.raises(Conflict, match=f"drain {first.id}"):
         ask(harness, "n1")
-    with pytest.raises(Unknown, match="no drain 99"):
+    with pytest.raises(NotFound, match="no drain 99"):
         harness.look(drains.one, 99)
 
 

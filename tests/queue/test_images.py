@@ -6,7 +6,7 @@ from tests.queue.queue_harness import QueueHarness, digest
 from gleaner.agent.messages import NodeImages
 from gleaner.control.models.images import ImageRow
 from gleaner.control.queue import images, queries, uploads
-from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 
 OLD, NEW = digest(1), digest(2)
 
@@ -91,13 +91,13 @@ def test_an_image_is_not_removed_while_an_unended_job_needs_it(harness: QueueHar
     put(harness, OLD)
     job = harness.job(image="pythia:8.3", retries=0)
     before = harness.everything()
-    with pytest.raises(Refused, match="1 unended job needs it"):
+    with pytest.raises(Conflict, match="1 unended job needs it"):
         harness.do(images.remove, "physics", "pythia:8.3")
     assert harness.everything() == before
     assert harness.look(images.row, "physics", "pythia:8.3").jobs == 1
     harness.record_completion(job, harness.claim_one(harness.agent("a1")).attempt)
     harness.do(images.remove, "physics", "pythia:8.3")
-    with pytest.raises(Unknown, match=r"has no image pythia:8\.3"):
+    with pytest.raises(NotFound, match=r"has no image pythia:8\.3"):
         harness.do(images.remove, "physics", "pythia:8.3")
 
 
@@ -110,7 +110,7 @@ def test_the_images_of_a_group_have_a_limit_together_and_the_same_content_counts
     for name in ("pi:1", "again:1"):
         put(harness, OLD, name=name, size=MIB, group_bytes=FOR_TWO)
     before = harness.everything()
-    with pytest.raises(Refused, match="glean image rm"):
+    with pytest.raises(Conflict, match="glean image rm"):
         put(harness, NEW, name="pi:1", size=MIB + 1, group_bytes=FOR_TWO)  # both are there until the name is given
     assert harness.everything() == before
     put(harness, NEW, group="chemistry", size=MIB + 1, group_bytes=FOR_TWO)
@@ -122,7 +122,7 @@ def test_an_image_that_only_unended_jobs_need_counts_for_their_group(harness: Qu
     for image_id in (OLD, NEW):  # the name means the next one each time, and a held job keeps the one before
         put(harness, image_id, size=MIB, group_bytes=FOR_TWO)
         jobs.append(harness.job(image="pythia:8.3", hold=True))
-    with pytest.raises(Refused, match="wait for jobs to end"):
+    with pytest.raises(Conflict, match="wait for jobs to end"):
         put(harness, digest(3), size=MIB, group_bytes=FOR_TWO)
     harness.cancel(jobs[0])
     put(harness, digest(3), size=MIB, group_bytes=FOR_TWO)
@@ -146,9 +146,9 @@ def test_room_is_reserved_before_the_content_comes_and_free_again_a_while_after_
     harness.now_s += 10
     reserve(NEW)
     reserve(NEW)  # the next part
-    with pytest.raises(Refused, match="group_gib"):
+    with pytest.raises(Conflict, match="group_gib"):
         reserve(digest(3), 1)
-    with pytest.raises(Refused, match="group_gib"):
+    with pytest.raises(Conflict, match="group_gib"):
         reserve(NEW, MIB + 1)
     harness.do(uploads.remove_old, before_s=harness.now_s)
     reserve(digest(3))
@@ -176,10 +176,10 @@ def test_a_published_image_is_for_all_groups_and_a_groups_own_goes_before_it(har
         harness.job(image="pythia:8.3", group=group)
         given.append(harness.claim_one(harness.agent(f"of-{group}")).image)
     assert given == [OLD, NEW, digest(3)]
-    with pytest.raises(Refused, match="1 unended job needs it"):
+    with pytest.raises(Conflict, match="1 unended job needs it"):
         harness.do(images.remove, "*", "pythia:8.3")
     assert harness.look(images.row, "*", "pythia:8.3").jobs == 1
-    with pytest.raises(Unknown, match="no admin has published an image other:latest"):
+    with pytest.raises(NotFound, match="no admin has published an image other:latest"):
         harness.do(images.remove, "*", "other")
 
 

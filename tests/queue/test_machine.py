@@ -32,7 +32,7 @@ from gleaner.control.policy import returns
 from gleaner.control.policy.returns import Blame
 from gleaner.control.queue import agents, attempts, jobs, lanes, recovery
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import NotYours, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound, NotYours
 from gleaner.control.queue.lanes import kept_off
 from gleaner.control.queue.recovery import Found
 from gleaner.control.queue.tables import AGENT, ATTEMPT, CHECKPOINT, JOB, LANE, METADATA, NODE, PAUSE, Standing
@@ -125,7 +125,7 @@ class Agents(RuleBasedStateMachine):
         expected = self.expected(cpus, agent)
         try:
             made = self.harness.claim(agent.name, cpus=cpus, memory_mib=10**6)
-        except Refused:
+        except Conflict:
             assert self.phase(agent) == "ended"
             return
         assert [each.job for each in made] == (expected if self.phase(agent) == "live" else [])
@@ -165,7 +165,7 @@ class Agents(RuleBasedStateMachine):
         ending = self.ending(job, attempt)
         try:
             send()
-        except Refused:
+        except Conflict:
             is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
             assert not is_open or (
                 ending is Ending.RETURNED and how in set(ReturnReason)
@@ -193,7 +193,7 @@ class Agents(RuleBasedStateMachine):
         is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
         try:
             self.harness.record_checkpoint(job, attempt, number=number, log_lines=attempt)
-        except Refused:
+        except Conflict:
             assert not is_open
             return
         assert is_open
@@ -243,7 +243,7 @@ class Agents(RuleBasedStateMachine):
         named = sorted(of_before.union(agent.believes))
         try:
             told = self.harness.record_heartbeat(agent.name, *named)
-        except Refused:
+        except Conflict:
             assert self.phase(agent) == "ended"
             agent.dead = True
             return
@@ -276,7 +276,7 @@ class Agents(RuleBasedStateMachine):
                     self.harness.cancel(job)
                 case _:
                     self.harness.do(jobs.set_priority, job, data.draw(st.integers(-1, 3)), now_s=self.harness.now_s)
-        except Refused:
+        except Conflict:
             assert complete
 
     def jobs(self) -> list[Any]:
@@ -359,7 +359,7 @@ class Interleavings(Agents):
         sent = [send for agent in self.agents for send in agent.sent]
         send = data.draw(st.sampled_from(sent))
         before = self.harness.everything()
-        with suppress(Refused):
+        with suppress(Conflict):
             send()
         assert self.harness.everything() == before
 
@@ -464,7 +464,7 @@ class Restores(Agents):
         name, work = data.draw(st.sampled_from(self.strays))
         before = self.harness.everything()
         if self.publish(name, work.job, work.attempt, how):
-            with pytest.raises((NotYours, Unknown)):
+            with pytest.raises((NotYours, NotFound)):
                 self.harness.do(attempts.check_agent, work.job, work.attempt, name)
         assert self.harness.everything() == before
 

@@ -6,7 +6,7 @@ from tests.queue.queue_harness import FACTS, QueueHarness, digest
 
 from gleaner.agent.messages import NodeFacts, Returned, ReturnReason
 from gleaner.control.queue import attempt_reports, recovery
-from gleaner.control.queue.errors import NotYours, Refused
+from gleaner.control.queue.errors import Conflict, NotYours
 from gleaner.control.queue.recovery import Found, Recovered
 from gleaner.control.queue.tables import ATTEMPT, WEB_SESSION
 from gleaner.control.states import Outcome, State
@@ -137,7 +137,7 @@ def test_an_agent_of_before_has_no_attempt_any_more(harness: QueueHarness) -> No
     job = harness.job()
     work = harness.claim_one(harness.agent("a1"))
     recover(harness)
-    with pytest.raises(Refused):
+    with pytest.raises(Conflict):
         harness.record_save(job, work.attempt)
     assert [str(order) for order in harness.record_heartbeat("a1", (job, work.attempt)).orders] == ["drop"]
 

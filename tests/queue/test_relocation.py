@@ -7,7 +7,7 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Order, ReturnReason
 from gleaner.control.queue import lanes, queries, relocation
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 
 PATIENCE_S = 100.0
 
@@ -134,7 +134,7 @@ def test_a_target_without_room_is_refused_in_one_line_and_nothing_changes(
     ids = [harness.job(cpus=2)]
     assert [each.job for each in harness.claim("three", cpus=2)] == ids
     before = harness.everything()
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(Conflict, match=why):
         ask(harness, job, to=to)
     assert harness.everything() == before
 
@@ -144,20 +144,20 @@ def test_room_that_is_promised_to_one_job_is_not_promised_to_another(harness: Qu
     other = harness.job()
     harness.claim_one("one")
     ask(harness, job, to="node-of-two")
-    with pytest.raises(Refused, match="no live agent there"):
+    with pytest.raises(Conflict, match="no live agent there"):
         ask(harness, other, to="node-of-two")
 
 
 def test_a_node_that_cannot_restore_it_is_refused(harness: QueueHarness) -> None:
     job = two_agents(harness, cpu_features=("avx",))
-    with pytest.raises(Refused, match="cannot be restored on node-of-two"):
+    with pytest.raises(Conflict, match="cannot be restored on node-of-two"):
         ask(harness, job, to="node-of-two")
 
 
 def test_only_what_runs_can_be_migrated(harness: QueueHarness) -> None:
     job = two_agents(harness)
     harness.record_save(job, 1)
-    with pytest.raises(Refused, match="it does not run, it is Saved"):
+    with pytest.raises(Conflict, match="it does not run, it is Saved"):
         ask(harness, job)
 
 
@@ -165,7 +165,7 @@ def test_a_job_whose_last_save_failed_is_not_migrated(harness: QueueHarness) -> 
     job = two_agents(harness)
     harness.record_return(job, 1, ReturnReason.SAVE_FAILED, "no space")
     harness.claim("one")
-    with pytest.raises(Refused, match=r"cannot be saved \(the last time, it could not be\)"):
+    with pytest.raises(Conflict, match=r"cannot be saved \(the last time, it could not be\)"):
         ask(harness, job)
 
 

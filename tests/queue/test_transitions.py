@@ -11,7 +11,7 @@ from tests.queue.queue_harness import SPENT, QueueHarness, digest
 from gleaner.agent.messages import Checkpoint, ReturnReason, Saved
 from gleaner.control.queue import attempt_reports, jobs, transitions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, TransitionRefused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound, TransitionRefused
 from gleaner.control.queue.tables import METADATA
 from gleaner.control.states import Outcome, State, Transition
 
@@ -115,7 +115,7 @@ def test_a_move_is_made_from_its_sources_and_refused_from_anywhere_else(
                 state = db.execute(text("SELECT state FROM job WHERE id = :job"), {"job": job}).scalar()
                 assert state == move.target
             else:
-                with pytest.raises(Refused, match=rf"job {job}\b.*"):
+                with pytest.raises(Conflict, match=rf"job {job}\b.*"):
                     transitions.make_transition(db, job, move, now_s=harness.now_s, **facts)  # type: ignore[arg-type]
             raise _Undo
         assert harness.everything() == before
@@ -155,9 +155,9 @@ def test_a_report_counts_for_the_latest_attempt_while_it_is_open_and_changes_not
     for attempt in {*range(1, latest), latest + 1, latest + 5} | (
         set() if stand in OPEN or report == stand.__name__ else {max(latest, 1)}
     ):
-        with pytest.raises((NotCurrent, Unknown)):
+        with pytest.raises((NotCurrent, NotFound)):
             REPORTS[report](harness, job, attempt)
-        with pytest.raises((NotCurrent, Unknown)):
+        with pytest.raises((NotCurrent, NotFound)):
             harness.record_checkpoint(job, attempt, number=8)
         assert harness.everything() == before
     if stand in OPEN:
@@ -229,7 +229,7 @@ def test_a_complete_job_is_neither_held_nor_released_nor_moved_up(
         lambda: harness.release(job),
         lambda: harness.do(jobs.set_priority, job, 5, now_s=1.0),
     ):
-        with pytest.raises(Refused, match=rf"it is Complete \({stand.__name__}\)"):
+        with pytest.raises(Conflict, match=rf"it is Complete \({stand.__name__}\)"):
             act()
     assert harness.everything() == before
 
@@ -249,7 +249,7 @@ def test_an_unknown_job_is_unknown_to_every_call(harness: QueueHarness) -> None:
     ]
     before = harness.everything()
     for call in calls:
-        with pytest.raises(Unknown, match="there is no job 7"):
+        with pytest.raises(NotFound, match="there is no job 7"):
             call()
     assert harness.everything() == before
 

@@ -21,13 +21,13 @@ from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.models.health import Health
 from gleaner.control.models.images import ImagePush, ImageRow, SiteImages
 from gleaner.control.models.jobs import (
-    Change,
     JobDetail,
     JobFilter,
     JobList,
     JobRow,
     LogPage,
     MigrateRequest,
+    Priority,
     Submission,
     Submitted,
 )
@@ -138,7 +138,7 @@ class Verbs:
     @Verb
     def set_priority(self, job: int, *, priority: int) -> Steps[JobRow]:
         """Change a job's priority. Higher goes first."""
-        return self._write("PATCH", f"/v1/jobs/{job}", JobRow, checked(Change, priority=priority))
+        return self._write("PATCH", f"/v1/jobs/{job}", JobRow, checked(Priority, priority=priority))
 
     @Verb
     def log(self, job: int, *, first: int = 0, limit: int = LINES_A_PAGE, everything: bool = False) -> Steps[LogPage]:
@@ -199,7 +199,7 @@ class Verbs:
     @Verb
     def set_campaign_priority(self, campaign: int, *, priority: int) -> Steps[CampaignStatus]:
         """Change the priority of all jobs of a campaign."""
-        return self._write("PATCH", f"/v1/campaigns/{campaign}", CampaignStatus, checked(Change, priority=priority))
+        return self._write("PATCH", f"/v1/campaigns/{campaign}", CampaignStatus, checked(Priority, priority=priority))
 
     @Verb
     def wait(

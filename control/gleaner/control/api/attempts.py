@@ -24,7 +24,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE
 from gleaner.control.queue import attempt_reports, attempts, inputs, queries
 from gleaner.control.queue.attempt_reports import AttemptReport
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 
 router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
 
@@ -40,7 +40,7 @@ def _take(caller: Caller, job: int, attempt: int, report: AttemptReport, *, verb
             is_news = attempt_reports.record_report(
                 db, job, attempt, report, agent=caller.name, most_log_bytes=most_bytes, now_s=caller.now_s
             )
-    except Refused:
+    except Conflict:
         caller.meters.refused.labels(verb).inc()
         raise
     if isinstance(report, LogLines):

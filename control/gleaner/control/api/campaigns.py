@@ -11,7 +11,7 @@ from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
 from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
-from gleaner.control.models.jobs import Change
+from gleaner.control.models.jobs import Priority
 from gleaner.control.queue import jobs, queries
 
 router = APIRouter(tags=["campaigns"])
@@ -71,7 +71,7 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
 
 @router.patch("/v1/campaigns/{campaign}", responses=documented(404, 409, 413, 422))
 def change_campaign(
-    caller: User, campaign: CampaignPath, change: Annotated[Change, examples.A_CHANGE]
+    caller: User, campaign: CampaignPath, change: Annotated[Priority, examples.A_CHANGE]
 ) -> CampaignStatus:
     """Change the priority of every job of the campaign that has not ended."""
     by, now_s = caller.name, caller.now_s

@@ -31,10 +31,10 @@ class Patience:
     all of the answer."""
 
 
-class Connection(socket.socket):
+class DoorConnection(socket.socket):
     """An accepted connection. Only the event loop's thread touches it."""
 
-    def __init__(self, listener: "Listener", fileno: int, key: tuple[str, int]) -> None:
+    def __init__(self, listener: "DoorListener", fileno: int, key: tuple[str, int]) -> None:
         # asyncio sends small answers at once only on sockets that name TCP; else each would wait for the client's ACK
         super().__init__(listener.family, listener.type, socket.IPPROTO_TCP, fileno)
         self._listener = listener
@@ -73,16 +73,16 @@ class Connection(socket.socket):
                 del there[self._key]
 
 
-class Listener(socket.socket):
+class DoorListener(socket.socket):
     """A listening socket with a bound on its open connections."""
 
     def __init__(self, listening: socket.socket, *, at_most: int, patience: Patience) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self._at_most = at_most
         self.patience = patience
-        self.idle: dict[tuple[str, int], Connection] = {}
+        self.idle: dict[tuple[str, int], DoorConnection] = {}
         """By the address of the client, the one that is idle longest first."""
-        self.answered: dict[tuple[str, int], Connection] = {}
+        self.answered: dict[tuple[str, int], DoorConnection] = {}
         """Those whose requests are under way."""
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -91,7 +91,7 @@ class Listener(socket.socket):
             next(iter((self.idle or self.answered).values())).hang_up()
             raise BlockingIOError  # the event loop closes it before it asks for a connection again
         accepted, address = super().accept()
-        connection = Connection(self, accepted.detach(), address[:2])
+        connection = DoorConnection(self, accepted.detach(), address[:2])
         connection.allow(self.patience.first_s)
         return connection, address
 
@@ -99,7 +99,7 @@ class Listener(socket.socket):
 class Timed:
     """The outermost middleware of a door: it gives each step of a request its time, and finds the client's address."""
 
-    def __init__(self, app: ASGIApp, listener: Listener, *, proxies: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, listener: DoorListener, *, proxies: tuple[str, ...]) -> None:
         self._app: Any = ProxyHeadersMiddleware(app, list(proxies)) if proxies else app  # type: ignore[arg-type]
         self._listener = listener
 

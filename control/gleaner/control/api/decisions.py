@@ -12,7 +12,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.queue import decisions, queries
 from gleaner.control.queue.decisions import StoredDecision
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 
 router = APIRouter(prefix="/v1/decisions", tags=["decisions"])
 
@@ -53,5 +53,5 @@ def _group(db: Connection, subject: str, recorded: str | None) -> str | None:
         return recorded
     try:
         return queries.job_row(db, int(number)).group
-    except Unknown:
+    except NotFound:
         return None

@@ -23,13 +23,13 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE, read_on
 from gleaner.control.api.waiting_context import places, surroundings
 from gleaner.control.models.jobs import (
-    Change,
     JobDetail,
     JobFilter,
     JobList,
     JobRow,
     LogPage,
     MigrateRequest,
+    Priority,
     Submission,
     Submitted,
 )
@@ -66,7 +66,7 @@ OUTPUT_PART = "folder.tar"
 
 
 def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
-    """Return the job, if the caller may see it. Raise 403 for another group's job, and `Unknown` if there is none."""
+    """Return the job, if the caller may see it. Raise 403 for another group's job, and `NotFound` if there is none."""
     row = queries.job_row(db, job)
     if caller.group is not None and row.group != caller.group:
         raise HTTPException(403, f"job {job} belongs to another group")
@@ -252,7 +252,7 @@ def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, exampl
 
 
 @router.patch("/{job}", responses=documented(404, 409, 413, 422))
-def change(caller: User, job: JobPath, change: Annotated[Change, examples.A_CHANGE]) -> JobRow:
+def change(caller: User, job: JobPath, change: Annotated[Priority, examples.A_CHANGE]) -> JobRow:
     """Change the job's priority. A job with a higher priority is claimed sooner."""
     return _changed(
         caller, job, lambda db: jobs.set_priority(db, job, change.priority, by=caller.name, now_s=caller.now_s)

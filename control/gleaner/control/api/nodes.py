@@ -14,7 +14,7 @@ from gleaner.control.policy.node_clocks import wrong_clock
 from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import drains, node_health, queries
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 from gleaner.control.slurm.agents_view import agent_phase, regular_nodes, waits_for
 from gleaner.control.slurm.snapshot import JobPhase, SlurmNode, Snapshot
 
@@ -101,5 +101,5 @@ def trust(caller: Admin, node: NodePath) -> ClusterStatus:
     """Use the node again at once, whatever has failed there: somebody has repaired it. Return the cluster now."""
     with caller.writing() as db:
         if not node_health.forget(db, node):
-            raise Unknown(f"nothing is held against node {node}: see `glean nodes`")
+            raise NotFound(f"nothing is held against node {node}: see `glean nodes`")
     return cluster(caller)

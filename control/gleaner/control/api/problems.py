@@ -21,20 +21,20 @@ from gleaner.agent.system.untrusted import storable
 from gleaner.control.api import request_id
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import (
+    Conflict,
     Invalid,
     KeyFault,
+    NotFound,
     NotYours,
     QueueBusy,
     QueueError,
-    Refused,
     SchemaMismatch,
-    Unknown,
 )
 
 LONGEST_LINE = 600
 EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
 """The framework looks for the handler of an error's own class first, and then for those of its bases."""
-_STATUSES: Mapping[type[Exception], int] = {Unknown: 404, NotYours: 403, Refused: 409, Invalid: 422, StorageError: 502}
+_STATUS: Mapping[type[Exception], int] = {NotFound: 404, NotYours: 403, Conflict: 409, Invalid: 422, StorageError: 502}
 """Of errors whose message is for the caller; a class stands before its base."""
 _LATER = {"Retry-After": "5"}
 
@@ -71,7 +71,7 @@ def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None
 
 def answer_to(error: Exception) -> JSONResponse:
     """Return the answer to any error that reaches the edge of the API."""
-    for kind, status in _STATUSES.items():
+    for kind, status in _STATUS.items():
         if isinstance(error, kind):
             return answer(status, str(error))
     match error:

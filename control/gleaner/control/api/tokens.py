@@ -17,7 +17,7 @@ from gleaner.control.models.base import replaced
 from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
 from gleaner.control.queue import tokens, web_sessions
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 web_codes = APIRouter(prefix="/v1/web-codes", tags=["tokens"])
@@ -81,13 +81,13 @@ def issue_web_code(caller: User) -> WebCode:
 
 
 def _own(caller: Caller, db: Connection, token: str) -> str:
-    """Return the token's id, if the caller may end it. Raises `Unknown` if the token is another's or not there."""
+    """Return the token's id, if the caller may end it. Raises `NotFound` if the token is another's or not there."""
     id_ = caller.identity.token if token == "own" else token  # noqa: S105
     if not id_:
         raise HTTPException(409, "munge vouches for you: there is no token to change")
     found = tokens.one(db, id_)
     if not _may_see(caller, found):
-        raise Unknown(f"there is no token {id_} of yours")
+        raise NotFound(f"there is no token {id_} of yours")
     return id_
 
 

@@ -24,7 +24,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE
 from gleaner.control.models.uploads import MOST_BYTES, PART_BYTES, UPLOADS, Kind, Uploaded
 from gleaner.control.queue import uploads
-from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.errors import Conflict, Invalid
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 
@@ -74,7 +74,7 @@ class Upload:
             raise HTTPException(413, f"the {kind[:-1]} has {said}")
 
     def put(self, part: bytes, at: int) -> int:
-        """Put a part at its place, and return the size of what is there. Raises `Refused` for lack of room."""
+        """Put a part at its place, and return the size of what is there. Raises `Conflict` for lack of room."""
         if at + len(part) > self._size_bytes:
             raise Invalid(f"at: the part ends behind the {self._size_bytes} bytes of the upload")
         size = {"size_bytes": self._size_bytes, "group_bytes": self._limits.group_bytes}
@@ -95,12 +95,12 @@ class Upload:
 
     @contextmanager
     def opened(self) -> Generator[BinaryIO]:
-        """Open what has come, for which there is room. Raises `Refused` if it is not whole.
+        """Open what has come, for which there is room. Raises `Conflict` if it is not whole.
 
         What is refused is removed, so that it counts no more. What turns out to be something else is `Invalid`.
         """
         if self.put(b"", 0) < self._size_bytes:
-            raise Refused(f"not all of {self._content} is here: send it again, which goes on from there")
+            raise Conflict(f"not all of {self._content} is here: send it again, which goes on from there")
         with _translated():
             file = self._path.open("rb")
         with file:
@@ -109,7 +109,7 @@ class Upload:
             except (Hostile, Invalid) as error:
                 self.remove()
                 raise Invalid(f"what was sent is not {self._content}: {error}; send it again") from error
-            except (HTTPException, Refused):
+            except (HTTPException, Conflict):
                 self.remove()
                 raise
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
-from gleaner.control.cli.failures import BadInput, Failure, exit_code_of
+from gleaner.control.cli.failures import BadInput, CliError, exit_code_of
 from gleaner.control.cli.lazy_verb import LazyVerb
 from gleaner.control.cli.output import Answer
 
@@ -115,7 +115,7 @@ def _show(answer: Answer) -> None:
         raise
     except OSError as error:
         _give_up_stdout()
-        raise Failure(f"cannot write the answer: {error.strerror}") from error
+        raise CliError(f"cannot write the answer: {error.strerror}") from error
 
 
 def _plain(said: str) -> str:
@@ -170,7 +170,7 @@ def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
         line = f"{error.name} is not installed here: pip install 'gleaner-hpc[{extra}]'"
         return None if (error.name or "").startswith("gleaner") else (line, BadInput.exit_code)
     if isinstance(error, QueueError):
-        return one_line(str(error)), Failure.exit_code
+        return one_line(str(error)), CliError.exit_code
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object[:60]!r} is no UTF-8 text", BadInput.exit_code
     if isinstance(error, InputError):
@@ -203,7 +203,7 @@ def run(arguments: list[str] | None = None) -> int:
             _show(answer)
             return answer.exit_code
         return answer if isinstance(answer, int) else 0
-    except Failure as failure:
+    except CliError as failure:
         _remark(str(failure))
         return failure.exit_code
     except typer.TyperException as error:

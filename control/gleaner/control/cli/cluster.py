@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gleaner.control.cli.connect import connect
-from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.failures import CliError
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.models.owners import OwnersStatus, WaitingRow
@@ -43,7 +43,7 @@ def web(
     if not opens:
         return Answer(address)
     if not webbrowser.open(address):
-        raise Failure("no browser could be started here: leave out --open, and open the address where you sit")
+        raise CliError("no browser could be started here: leave out --open, and open the address where you sit")
     return Answer(None)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.failures import CliError
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import one_line
@@ -45,7 +45,7 @@ def doctor(
         try:
             bundles.pack(bundle, look, found)
         except OSError as error:
-            raise Failure(one_line(f"{bundle}: {error.strerror}")) from error
+            raise CliError(one_line(f"{bundle}: {error.strerror}")) from error
     exit_code = int(any(finding.state is CheckState.FAULT for finding in found))
     if as_json:
         return Answer({"role": machine, "version": installed_version(), "findings": found}, as_json, remarks, exit_code)

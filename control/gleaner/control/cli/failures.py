@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from gleaner.client import ClientError
 
 
-class Failure(Exception):
+class CliError(Exception):
     """The answer is negative: the disk is full, or a program that is needed failed."""
 
     exit_code = 1
 
 
-class BadInput(Failure):
+class BadInput(CliError):
     """A wrong option, campaign file or settings file; nothing was done."""
 
     exit_code = 2

@@ -19,7 +19,7 @@ from gleaner.client import ClientError, ErrorKind
 from gleaner.client.uploads import FileToSend
 from gleaner.control.cli import render, sif
 from gleaner.control.cli.connect import connect
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import BadInput, CliError
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import one_line
@@ -235,7 +235,7 @@ def _run(program: str, *words: str, does: str, source: str) -> None:
                 timeout=BRING_S,
             )
     except subprocess.TimeoutExpired:
-        raise Failure(f"{name} did not {does} {one_line(source)} within {BRING_S:.0f} s") from None
+        raise CliError(f"{name} did not {does} {one_line(source)} within {BRING_S:.0f} s") from None
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode("utf-8", "replace").strip() or f"exit code {error.returncode}"
         raise BadInput(f"{name} does not {does} {one_line(source)}: {one_line(said)}") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gleaner.agent.common.quantities import size
-from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.failures import CliError
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.render import moment
 from gleaner.control.effective_settings import load_settings
@@ -99,13 +99,13 @@ def prepare() -> Answer:
     try:
         FolderStorage(folder).prepare()
     except StorageError as error:
-        raise Failure(one_line(str(error))) from error
+        raise CliError(one_line(str(error))) from error
     from gleaner.control.queue import secret_key
 
     try:
         is_new = secret_key.make(key_file)
     except OSError as error:
-        raise Failure(f"the key of the secrets, {key_file}, cannot be made: {error.strerror}") from error
+        raise CliError(f"the key of the secrets, {key_file}, cannot be made: {error.strerror}") from error
     made = f"the key {key_file} is new: copy it to other machines that run control" if is_new else "the key is there"
     return Answer(f"the storage folder {folder} is set up; {made}")
 
@@ -121,7 +121,7 @@ def backup(
         try:
             size_bytes = back_up(engine, file)
         except OSError as error:
-            raise Failure(f"{error.filename or file}: {error.strerror}") from error
+            raise CliError(f"{error.filename or file}: {error.strerror}") from error
     return Answer(f"{file}: {size(size_bytes)}")
 
 
@@ -138,9 +138,9 @@ def restore(
     try:
         done = put_back(settings.queue.url, file, settings.storage.folder, replace=replace, now_s=time.time())
     except OSError as error:
-        raise Failure(f"{error.filename or file}: {error.strerror}") from error
+        raise CliError(f"{error.filename or file}: {error.strerror}") from error
     except StorageError as error:
-        raise Failure(one_line(str(error))) from error
+        raise CliError(one_line(str(error))) from error
     return Answer(_restored(done))
 
 

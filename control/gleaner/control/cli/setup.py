@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import BadInput, CliError
 from gleaner.control.cli.output import Answer
 from gleaner.control.input_errors import one_line, read_text
 
@@ -139,11 +139,11 @@ def _set_up(way: _Way, join: Path | None, given: Mapping[str, object]) -> Answer
     if way.root and not Path(way.root).is_dir():
         raise BadInput(f"--root {way.root}: there is no such folder")
     if os.geteuid() != 0 and not way.dry_run:
-        raise Failure("setup changes this machine: run it as root, or see with --dry-run what it would do")
+        raise CliError("setup changes this machine: run it as root, or see with --dry-run what it would do")
     try:
         return _carried_out(way, join, given)
     except SetupRefused as error:
-        raise Failure(one_line(str(error))) from error
+        raise CliError(one_line(str(error))) from error
 
 
 def _carried_out(way: _Way, join: Path | None, given: Mapping[str, object]) -> Answer:
@@ -206,19 +206,19 @@ def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, di
 
 
 def _slurm_lines(machine: "TargetMachine", role: Role, given: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the lines for Slurm, or what they would change. Raises `Failure` on a machine without Slurm."""
+    """Return the lines for Slurm, or what they would change. Raises `CliError` on a machine without Slurm."""
     from gleaner.control.setup import slurm_lines
     from gleaner.control.setup.own_files import read
 
     if role == "client" or not machine.is_live:
         return ()
     if shutil.which("scontrol") is None:
-        raise Failure("there is no scontrol here: install Slurm's programs, or run this on a machine of the cluster")
+        raise CliError("there is no scontrol here: install Slurm's programs, or run this on a machine of the cluster")
     if role == "node":
         return ()
     config, partitions = (read("scontrol", "--oneliner", "--all", "show", what) for what in ("config", "partition"))
     if config is None or partitions is None:
-        raise Failure("slurmctld does not answer `scontrol show config` here: start it, and run this again")
+        raise CliError("slurmctld does not answer `scontrol show config` here: start it, and run this again")
     account = str(given.get("account") or machine.listed.answers.get("control", {}).get("account", "gleaner"))
     found = slurm_lines.slurm_lines(slurm_lines.read_config(config), slurm_lines.read_partitions(partitions), account)
     if found.changes:
@@ -234,7 +234,7 @@ def _agree(way: _Way, shown: list[str]) -> None:
     if way.yes:
         return
     if not sys.stdin.isatty():
-        raise Failure("there is no terminal to agree at: look at what --dry-run shows, and add --yes")
+        raise CliError("there is no terminal to agree at: look at what --dry-run shows, and add --yes")
     sys.stderr.write("\n".join((*shown, "")))
     if not typer.confirm("Take all of this back?" if way.remove else "Do this?", err=True):
-        raise Failure("nothing was changed")
+        raise CliError("nothing was changed")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 import typer
 
 from gleaner.control.cli import render
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import BadInput, CliError
 from gleaner.control.cli.output import Answer
 from gleaner.control.input_errors import one_line
 from gleaner.control.simulation.settings import DecideAt, SchedulerKind
@@ -283,7 +283,7 @@ def write(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise Failure(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise CliError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def answer(
@@ -304,7 +304,7 @@ def simulation_parts() -> Generator[None]:
     try:
         yield
     except MemoryError as error:
-        raise Failure(f"not enough memory on this computer: {one_line(str(error))}") from error
+        raise CliError(f"not enough memory on this computer: {one_line(str(error))}") from error
     except Exception as error:
         from gleaner.control.simulation.errors import SimulationError, raise_if_interrupted
 

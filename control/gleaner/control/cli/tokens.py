@@ -13,7 +13,7 @@ import typer
 
 from gleaner.client.errors import checked
 from gleaner.control.cli.connect import connect
-from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.failures import BadInput, CliError
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.effective_settings import load_settings
@@ -164,6 +164,6 @@ def _write(path: Path, issued: Callable[[], str]) -> str:
         with suppress(OSError):
             path.unlink()
         if isinstance(error, OSError):
-            raise Failure(f"{path}: {error.strerror}") from error
+            raise CliError(f"{path}: {error.strerror}") from error
         raise
     return f"written to {path}"

@@ -13,7 +13,7 @@ from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocati
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, queries, relocation
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.relocation import nodes_and_jobs
 
 _log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class Rebalancer:
                     acted=True,
                     now_s=now_s,
                 )
-        except Refused as error:  # the job has ended just now, or its target has
+        except Conflict as error:  # the job has ended just now, or its target has
             _log.info("not moved after all", job=move.job, why=str(error))
             return
         _log.info(

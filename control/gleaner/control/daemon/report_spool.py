@@ -23,7 +23,7 @@ from gleaner.control.daemon.loops import do_each
 from gleaner.control.queue import agents, attempt_reports, deliveries, tokens
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.errors import Invalid, NotYours, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotFound, NotYours
 
 log = structlog.get_logger()
 
@@ -78,9 +78,9 @@ def _take_or_set_aside(state: ControlState, agent: str, file: Path, hashes: Sequ
         if not any(map(report.is_proved_by, hashes)):
             raise ValueError(f"it has no proof that {agent} has written it")
         taken = _take(state, agent, report, now_s)
-    except (Refused, _TooLate) as refusal:
+    except (Conflict, _TooLate) as refusal:
         log.info("a report that waited on the storage came too late", agent=agent, reason=str(refusal))
-    except (ValueError, KeyError, Unknown, Invalid) as error:
+    except (ValueError, KeyError, NotFound, Invalid) as error:
         _set_aside(state, file, str(error).splitlines()[0] if str(error) else type(error).__name__)
         return 0
     file.unlink(missing_ok=True)

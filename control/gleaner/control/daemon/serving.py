@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.control.api.app import Door, create_app
-from gleaner.control.api.connections import Listener, Patience, Timed
+from gleaner.control.api.connections import DoorListener, Patience, Timed
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon import logs
 from gleaner.control.daemon.loops import JOIN_S, Loop, LoopThreads
@@ -75,7 +75,7 @@ class Server:
             what = error.filename or f"{api.host} port {port}"
             why = str(error.strerror).partition(" (while ")[0]  # create_server() adds the address once more
             raise CannotStart(f"[api] {what}: {why}") from error
-        self._listener = Listener(listening, at_most=api.connections_at_most, patience=patience or Patience())
+        self._listener = DoorListener(listening, at_most=api.connections_at_most, patience=patience or Patience())
         self.address = self._listener.getsockname()[:2]
         config = uvicorn.Config(
             Timed(app, self._listener, proxies=api.proxies),

@@ -191,7 +191,7 @@ class JobList(Reply):
     total: int
 
 
-class Change(Shape):
+class Priority(Shape):
     """A change of a job's priority."""
 
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER]

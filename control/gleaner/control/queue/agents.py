@@ -13,7 +13,7 @@ from gleaner.control.policy.returns import QUICK_S
 from gleaner.control.queue import compatibility, deliveries, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, Phase
 from gleaner.control.queue.transitions import event_name, record
 from gleaner.control.states import Transition
@@ -57,11 +57,11 @@ def record_submission(db: Connection, name: str, scheduler_id: str) -> None:
 def register(db: Connection, name: str, registration: Registration, *, lease_s: float, now_s: float) -> None:
     """Record that the agent has started. To register once more is no error.
 
-    Raises `Unknown`, or `Refused` for an agent that has ended.
+    Raises `NotFound`, or `Conflict` for an agent that has ended.
     """
     row = _lock_agent(db, name)
     if row.phase is Phase.ENDED:
-        raise Refused(f"agent {name} may not register: it has ended ({row.reason or 'by its own word'})")
+        raise Conflict(f"agent {name} may not register: it has ended ({row.reason or 'by its own word'})")
     facts = {
         "phase": Phase.LIVE,
         "node": registration.facts.node,
@@ -92,7 +92,7 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
     alive = db.execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
     if alive is None:
         row = _lock_agent(db, name)
-        raise Refused(f"agent {name} may not beat: it is {row.phase}")
+        raise Conflict(f"agent {name} may not beat: it is {row.phase}")
     known = _known(db, beat.attempts)
     orders = tuple(
         _order(db, name, each, known.get((each.job, each.attempt)), vacate=alive.vacate, now_s=now_s)
@@ -153,7 +153,7 @@ def _order(db: Connection, name: str, ref: AttemptRef, row: Any, *, vacate: bool
     if row.lost:
         try:
             revive(db, ref.job, ref.attempt, agent=name, now_s=now_s)
-        except Refused:  # claimed or cancelled just now
+        except Conflict:  # claimed or cancelled just now
             return Order.DROP
     elif row.state != "Running":
         return Order.DROP
@@ -198,7 +198,7 @@ def record_deregistration(
     if row.phase is Phase.ENDED:
         return None
     if row.phase is Phase.SUBMITTED:
-        raise Refused(f"agent {name} cannot end: it never registered")
+        raise Conflict(f"agent {name} cannot end: it never registered")
     for job in running_on(db, name):
         why = ReturnReason.UNSTARTED
         end = end_columns(Ending.RETURNED, ended_s=now_s, detail=f"{why}: its agent has ended", why=why)
@@ -301,5 +301,5 @@ def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: 
 def _lock_agent(db: Connection, name: str) -> Any:
     row = db.execute(select(AGENT).where(AGENT.c.name == name).with_for_update()).one_or_none()
     if row is None:
-        raise Unknown(f"there is no agent {name}")
+        raise NotFound(f"there is no agent {name}")
     return row

@@ -18,7 +18,7 @@ from gleaner.control.policy import retries, returns
 from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.policy.returns import AfterFailure, Blame, Next, OwnFailure, Reaction, Then, TimesGiven
 from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
-from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
 from gleaner.control.queue.jobs import hold_new, memory_range_mib, put_on_hold, spec_of
 from gleaner.control.queue.tables import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
@@ -83,7 +83,7 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
             lane=lane,
             end=attempts.end_columns(Ending.SAVED, ended_s=now_s, spent=report.slice),
         )
-    except Refused:
+    except Conflict:
         before = attempts.find(db, job, attempt)
         if before is not None and before.ending is Ending.SAVED and attempts.is_published(db, job, made):
             return False
@@ -124,7 +124,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 deliveries.expect(db, job, attempt, now_s=now_s)
         else:
             _failed(db, job, attempt, report, end=end, now_s=now_s)
-    except Refused:
+    except Conflict:
         before = attempts.find(db, job, attempt)
         if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
             return False
@@ -275,7 +275,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
     before = attempts.find(db, job, attempt)
     if before is None:
-        raise Unknown(f"there is no attempt {attempt} of job {job}")
+        raise NotFound(f"there is no attempt {attempt} of job {job}")
     if not _may_report(row, attempt) or before.ending is Ending.RETURNED:
         if before.ending is Ending.RETURNED and before.detail == line:
             return False
@@ -501,7 +501,7 @@ def _settle(db: Connection, job: int) -> None:
 
 
 def revive(db: Connection, job: int, attempt: int, *, agent: str, now_s: float) -> None:
-    """Let an attempt that was given up live on. Raises `Refused` if the job was claimed or ended since."""
+    """Let an attempt that was given up live on. Raises `Conflict` if the job was claimed or ended since."""
     make_transition(
         db, job, Transition.REVIVE, now_s=now_s, attempt=attempt, detail=f"{agent} is heard again", agent=agent
     )

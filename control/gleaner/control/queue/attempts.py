@@ -11,7 +11,7 @@ from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.returns import Blame
-from gleaner.control.queue.errors import Invalid, NotCurrent, NotYours, Unknown
+from gleaner.control.queue.errors import Invalid, NotCurrent, NotFound, NotYours
 from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, Standing
 from gleaner.control.queue.transitions import lock, run
 from gleaner.control.states import State
@@ -45,10 +45,10 @@ _STAND = (
 
 
 def check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
-    """Raise `Unknown` if there is no such attempt, and `NotYours` if it is another agent's."""
+    """Raise `NotFound` if there is no such attempt, and `NotYours` if it is another agent's."""
     its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
     if its_agent is None:
-        raise Unknown(f"there is no attempt {attempt} of job {job}")
+        raise NotFound(f"there is no attempt {attempt} of job {job}")
     if its_agent != agent:
         raise NotYours(f"attempt {attempt} of job {job} belongs to another agent")
 
@@ -56,7 +56,7 @@ def check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
 def running_job(db: Connection, job: int, attempt: int, agent: str) -> Any:
     """Return the row of a job that runs in this attempt of the agent's, locked.
 
-    Raises `Unknown`, `NotYours` or `NotCurrent`.
+    Raises `NotFound`, `NotYours` or `NotCurrent`.
     """
     check_agent(db, job, attempt, agent)
     row = lock(db, job)

@@ -39,7 +39,7 @@ from gleaner.control.policy.fair_share import Book, First, Shares
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, LANE, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
 from gleaner.control.queue.transitions import take
 from gleaner.control.states import State
@@ -234,20 +234,20 @@ def claim(
     if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
 
     A silent agent gets nothing until its next heartbeat has made it live, an agent that is to vacate gets nothing, and
-    a node that is or was excluded gets no job or one. Raises `Unknown` for an agent that nobody has submitted,
-    `Refused` for one that is not registered or has ended.
+    a node that is or was excluded gets no job or one. Raises `NotFound` for an agent that nobody has submitted,
+    `Conflict` for one that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
     wish |= {"now_s": now_s, "left_s": ask.left_s}
     rows = db.execute(_LOOK, wish).all()
     if not rows:
-        raise Unknown(f"there is no agent {agent}")
+        raise NotFound(f"there is no agent {agent}")
     if rows[0].somebody_wakes:
         lanes.wake(db, now_s)
         rows = db.execute(_LOOK, wish).all()
     asking = rows[0]
     if asking.phase not in {Phase.LIVE, Phase.SILENT}:
-        raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
+        raise Conflict(f"agent {agent} may not claim: it is {asking.phase}")
     if asking.lane is None:
         return Assignments()
     welcome = [row for row in rows if asking.node not in row.not_on]

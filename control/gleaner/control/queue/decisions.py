@@ -9,7 +9,7 @@ from pydantic import Field
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
 from gleaner.control.models.decisions import DecisionKind, DecisionRow
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.tables import DECISION, SUBJECT
 
 BYTES_A_DECISION = 150
@@ -54,10 +54,10 @@ def record(
 
 
 def one(db: Connection, number: int) -> StoredDecision:
-    """Return the decision of this number. Raises `Unknown`."""
+    """Return the decision of this number. Raises `NotFound`."""
     found = _read(db, select(DECISION).where(DECISION.c.id == number))
     if not found:
-        raise Unknown(f"there is no decision {number}; old ones are removed, see [queue] in control's settings")
+        raise NotFound(f"there is no decision {number}; old ones are removed, see [queue] in control's settings")
     return found[0]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, exists, insert, select, text, update
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
 from gleaner.control.policy import retries
-from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotCurrent, NotFound
 from gleaner.control.queue.tables import AGENT, DELIVERY, JOB, SPEC, Phase
 from gleaner.control.queue.transitions import record
 
@@ -52,11 +52,11 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
     """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
 
     The row has the job's group, its result's digest, and what is kept of its folder. A try that nobody has ended is one
-    failure: so what fits into no agent's time is given up after `most_failures`. Raises `Refused` for an agent that is
+    failure: so what fits into no agent's time is given up after `most_failures`. Raises `Conflict` for an agent that is
     not live.
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
-        raise Refused(f"agent {agent} may not deliver: it is not live")
+        raise Conflict(f"agent {agent} may not deliver: it is not live")
     due = select(DELIVERY).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).order_by(DELIVERY.c.due_s, DELIVERY.c.job)
     while row := db.execute(due.limit(1).with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
         taken = {"tries": row.tries + 1, "agent": agent, "due_s": now_s + lease_s}
@@ -110,7 +110,7 @@ def _give_up(db: Connection, row: Any, problem: str, *, now_s: float) -> None:
 
 
 def try_again(db: Connection, job: int, *, now_s: float) -> None:
-    """Let a result be delivered anew, also one that is delivered. Raises `Unknown` if its job names no target."""
+    """Let a result be delivered anew, also one that is delivered. Raises `NotFound` if its job names no target."""
     if _locked(db, job).phase is not DeliveryPhase.WAITING:
         again = {"phase": DeliveryPhase.WAITING, "failures": 0, "due_s": now_s, "problem": "", "ended_s": None}
         _change(db, job, again | {"files": None, "size_bytes": None})
@@ -125,7 +125,7 @@ def find(db: Connection, job: int) -> DeliveryRow | None:
 def _locked(db: Connection, job: int) -> Any:
     row = db.execute(select(DELIVERY).where(DELIVERY.c.job == job).with_for_update()).one_or_none()
     if row is None:
-        raise Unknown(f"job {job} has no result that is to be delivered")
+        raise NotFound(f"job {job} has no result that is to be delivered")
     return row
 
 

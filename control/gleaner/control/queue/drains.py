@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Spanning
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import DRAIN
 
 
@@ -22,12 +22,12 @@ def ask(
     spanning: Spanning = Spanning.REFUSE,
     leaves_others: bool = False,
 ) -> int:
-    """Write down a request, and return its number. Raises `Refused` if one of the nodes is being drained."""
+    """Write down a request, and return its number. Raises `Conflict` if one of the nodes is being drained."""
     if task is DrainTask.DRAIN:
         for other in open_ones(db):
             both = sorted(set(other.nodes) & set(nodes))
             if other.task is DrainTask.DRAIN and both:
-                raise Refused(f"{', '.join(both)}: being drained already, by {other.by} (drain {other.id})")
+                raise Conflict(f"{', '.join(both)}: being drained already, by {other.by} (drain {other.id})")
     row = {
         "task": task,
         "phase": DrainPhase.ASKED,
@@ -43,10 +43,10 @@ def ask(
 
 
 def one(db: Connection, number: int) -> DrainRow:
-    """Return the request of this number. Raises `Unknown`."""
+    """Return the request of this number. Raises `NotFound`."""
     row = db.execute(select(DRAIN).where(DRAIN.c.id == number)).one_or_none()
     if row is None:
-        raise Unknown(f"there is no drain {number}")
+        raise NotFound(f"there is no drain {number}")
     return _stored(row)
 
 

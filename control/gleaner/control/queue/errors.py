@@ -7,15 +7,15 @@ class QueueError(Exception):
     """The root: the queue has refused, or cannot answer."""
 
 
-class Unknown(QueueError):
+class NotFound(QueueError):
     """There is no such job, attempt, campaign or agent. Asking again does not help."""
 
 
-class Refused(QueueError):
+class Conflict(QueueError):
     """The state of the thing does not allow this. Nothing was changed."""
 
 
-class TransitionRefused(Refused):
+class TransitionRefused(Conflict):
     """The job cannot make this transition from its state."""
 
     def __init__(self, job: int, transition: Transition, found: str) -> None:
@@ -25,7 +25,7 @@ class TransitionRefused(Refused):
         self.found = found
 
 
-class NotCurrent(Refused):
+class NotCurrent(Conflict):
     """The report is of an attempt that is not the job's current one, or that has already ended differently."""
 
     def __init__(self, job: int, attempt: int, found: str) -> None:

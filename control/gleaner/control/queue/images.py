@@ -17,7 +17,7 @@ from gleaner.agent.messages import NodeImages
 from gleaner.agent.system.image_names import full_name, is_id, matches
 from gleaner.control.models.images import EVERYBODY, ImageRow, SiteImage, SiteImages, dockers_word, tagged
 from gleaner.control.queue import quotas, uploads
-from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 
 LATEST = 20
@@ -62,16 +62,16 @@ def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[Im
 
 
 def row(db: Connection, group: str, name: str) -> ImageRow:
-    """Return the image. Raises `Unknown`."""
+    """Return the image. Raises `NotFound`."""
     found = rows(db, group, name)
     if not found:
         whose = "no admin has published an image" if group == EVERYBODY else f"group {group} has no image"
-        raise Unknown(f"{whose} {tagged(name)}: `glean image list` shows what there is")
+        raise NotFound(f"{whose} {tagged(name)}: `glean image list` shows what there is")
     return found[0]
 
 
 def publish(db: Connection, group: str, name: str, *, by: str, now_s: float) -> ImageRow:
-    """Give a group's image the same name for the jobs of all groups. Raises `Unknown`."""
+    """Give a group's image the same name for the jobs of all groups. Raises `NotFound`."""
     found = row(db, group, name)
     _name(db, found.model_copy(update={"group": EVERYBODY, "pusher": by, "pushed_s": now_s}))
     _forget_unneeded(db)
@@ -152,11 +152,11 @@ def _name(db: Connection, image: ImageRow) -> None:
 
 
 def remove(db: Connection, group: str, name: str) -> None:
-    """Remove the name. Raises `Unknown`, and `Refused` while an unended job of the group needs the image."""
+    """Remove the name. Raises `NotFound`, and `Conflict` while an unended job of the group needs the image."""
     found = row(db, group, name)
     db.execute(delete(IMAGE).where(_is(group, name)))  # first: a submission that meets it now waits, or is counted
     if jobs := unended_jobs(db, group, found.image_id):
-        raise Refused(
+        raise Conflict(
             f"image {found.name} cannot be removed: {jobs} unended {'jobs need' if jobs > 1 else 'job needs'} it;"
             " wait for them, or cancel them"
         )

@@ -15,7 +15,7 @@ from gleaner.agent.job_spec import InputSpec, UrlInputSpec
 from gleaner.agent.messages import InputFetched, StoredInput
 from gleaner.control.models.inputs import InputRow
 from gleaner.control.queue import uploads
-from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import INPUT, JOB, SPEC
 from gleaner.control.states import State
 
@@ -32,17 +32,17 @@ def take_for_spec(
 ) -> list[dict[str, object]] | None:
     """Return a new job's inputs as its spec keeps them. `urls`: those that the site allows.
 
-    Raises `Refused` if the group has not stored one, or if its URL is not allowed.
+    Raises `Conflict` if the group has not stored one, or if its URL is not allowed.
     """
     stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
     found: list[dict[str, object]] = []
     for one in inputs:
         if isinstance(one, UrlInputSpec):
             if reason := allowed_urls.refusal(one.url, urls):
-                raise Refused(f"the input {one.name}: {reason}")
+                raise Conflict(f"the input {one.name}: {reason}")
             found.append(one.model_dump())
         elif one.content not in stored:
-            raise Refused(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
+            raise Conflict(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")
         else:
             found.append(_stored_as(one.name, stored[one.content], into_job=one.into_job).model_dump())
     return found or None
@@ -62,13 +62,13 @@ def record_fetched(
 ) -> StoredInput | None:
     """Let all jobs of this job's submission read what was fetched, and return it; or what was fixed before.
 
-    None: it is not in the storage yet. Raises `Unknown` if the job has no such input, and `Refused` as `put` does.
+    None: it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as `put` does.
     """
     group, mine_of = job.group, select(SPEC.c.inputs).where(SPEC.c.id == job.spec).with_for_update()
     inputs: list[dict[str, Any]] = db.execute(mine_of).scalar_one() or []
     mine = next((one for one in inputs if one["name"] == fetched.name), None)
     if mine is None:
-        raise Unknown(f"job {job.id} has no input {fetched.name}")
+        raise NotFound(f"job {job.id} has no input {fetched.name}")
     if "digest" in mine:
         return StoredInput.model_validate(mine)
     row = use(db, group, [fetched.content], now_s=now_s).get(fetched.content)

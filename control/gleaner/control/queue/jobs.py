@@ -1,7 +1,7 @@
 """Jobs as people submit and change them: submitted, held, released, given another priority, cancelled.
 
 A change is made to one job, or to all jobs of a campaign. Each function works in the caller's transaction and raises
-`Unknown`, `Refused` or `Invalid`; what raises has changed nothing, for the transaction that an exception leaves is
+`NotFound`, `Conflict` or `Invalid`; what raises has changed nothing, for the transaction that an exception leaves is
 undone. The event of each change says who made it, as far as the caller knows.
 """
 
@@ -22,7 +22,7 @@ from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
-from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.errors import Conflict, Invalid
 from gleaner.control.queue.quotas import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
@@ -59,7 +59,7 @@ def _check_target(outputs: OutputSpec | None, group: str, *, of_campaign: bool, 
         raise Invalid(f"outputs: the target {outputs.to} {why}")
     filled = filled_target(outputs.to, job=1, campaign=1, index=1)
     if why := allowed_urls.refusal(filled, for_group(rules.targets, group), allowed_urls.DELIVER):
-        raise Refused(f"outputs: {why}")
+        raise Conflict(f"outputs: {why}")
 
 
 def submit(
@@ -73,8 +73,8 @@ def submit(
 ) -> Submitted:
     """Queue one job, or one job an index. The memory of each is rounded up to a step (`policy.resources`).
 
-    Raises `Invalid` for a job wider than one node or an index given twice, `OverQuota`, and `Refused` for an input that
-    the group has not stored or whose URL is not allowed.
+    Raises `Invalid` for a job wider than one node or an index given twice, `OverQuota`, and `Conflict` for an input
+    that the group has not stored or whose URL is not allowed.
     """
     spec, indices = submission.job, submission.indices
     if spec.nodes != 1:
@@ -260,7 +260,7 @@ def cancel_campaign(db: Connection, campaign: int, *, now_s: float, by: str = ""
 def _incomplete(db: Connection, job: int, what: str) -> Any:
     row = lock(db, job)
     if row.state is State.COMPLETE:
-        raise Refused(f"job {job} cannot be {what}: it is Complete ({row.outcome})")
+        raise Conflict(f"job {job} cannot be {what}: it is Complete ({row.outcome})")
     return row
 
 

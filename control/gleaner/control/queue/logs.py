@@ -16,7 +16,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from gleaner.agent.messages import LogLines
 from gleaner.control.models.jobs import LogPage
-from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
+from gleaner.control.queue.errors import Invalid, NotCurrent, NotFound
 from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
 from gleaner.control.queue.transitions import insert_unless_there
 from gleaner.control.states import State
@@ -46,7 +46,7 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
     """
     latest = db.execute(_LATEST, {"job_": job}).scalar_one_or_none()
     if latest is None:
-        raise Unknown(f"there is no job {job}")
+        raise NotFound(f"there is no job {job}")
     if latest != attempt or attempt < 1:
         raise NotCurrent(job, attempt, f"attempt {latest} is the latest" if latest else "it was never claimed")
     if lines.first + len(lines.lines) > LAST_NUMBER:
@@ -135,7 +135,7 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
     """
     state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
-        raise Unknown(f"there is no job {job}")
+        raise NotFound(f"there is no job {job}")
     shown = list(_shown(db.execute(_FROM, {"job_": job}).all()))
     first = max(first, _first_left(shown, _trimmed(db, job)))
     lines: list[str] = []
@@ -178,7 +178,7 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
     """
     state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
-        raise Unknown(f"there is no job {job}")
+        raise NotFound(f"there is no job {job}")
     trimmed = _trimmed(db, job)
     gone = trimmed.lines if trimmed else 0
     first = max(first, gone)

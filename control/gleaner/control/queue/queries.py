@@ -27,7 +27,7 @@ from gleaner.control.models.jobs import (
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility, deliveries
 from gleaner.control.queue.claims import OCCUPIED, no_limits
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.tables import (
     AGENT,
     ATTEMPT,
@@ -105,10 +105,10 @@ JOB_ROWS = (  # what a list says of each job
 
 
 def job_row(db: Connection, job: int) -> JobRow:
-    """Return one job, as in a list. Raises `Unknown`."""
+    """Return one job, as in a list. Raises `NotFound`."""
     row = db.execute(JOB_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
     if row is None:
-        raise Unknown(f"there is no job {job}")
+        raise NotFound(f"there is no job {job}")
     return JobRow(**row)
 
 
@@ -129,7 +129,7 @@ def job_list(db: Connection, wanted: JobFilter) -> JobList:
 
 
 def job_detail(db: Connection, job: int) -> JobDetail:
-    """Return all that is known of one job. The caller adds `waits_because`. Raises `Unknown`."""
+    """Return all that is known of one job. The caller adds `waits_because`. Raises `NotFound`."""
     row = job_row(db, job)
     columns = (
         select(
@@ -265,32 +265,32 @@ def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 
 
 def output(db: Connection, job: int) -> FoundOutput | None:
-    """Return the output of a Complete job; None if it left none. Raises `Unknown`."""
+    """Return the output of a Complete job; None if it left none. Raises `NotFound`."""
     row = db.execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
     if row is None:
-        raise Unknown(f"there is no job {job}")
+        raise NotFound(f"there is no job {job}")
     return None if row.output_digest is None else FoundOutput(row.attempt, row.output_digest)
 
 
 def campaign_group(db: Connection, campaign: int) -> str:
-    """Return the group whose campaign it is. Raises `Unknown`."""
+    """Return the group whose campaign it is. Raises `NotFound`."""
     found = db.execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
     if found is None:
-        raise Unknown(f"there is no campaign {campaign}")
+        raise NotFound(f"there is no campaign {campaign}")
     return str(found)
 
 
 def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
-    """Return the campaign's group and its submitter, who is empty where nobody knows. Raises `Unknown`."""
+    """Return the campaign's group and its submitter, who is empty where nobody knows. Raises `NotFound`."""
     wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)
     row = db.execute(wanted).one_or_none()
     if row is None:
-        raise Unknown(f"there is no campaign {campaign}")
+        raise NotFound(f"there is no campaign {campaign}")
     return row.group, row.submitter
 
 
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
-    """Return how many jobs are in each state: of one campaign, of one group, or all. Raises `Unknown`."""
+    """Return how many jobs are in each state: of one campaign, of one group, or all. Raises `NotFound`."""
     if campaign is not None:
         campaign_group(db, campaign)
     counted = select(

@@ -25,7 +25,7 @@ from gleaner.control.policy.quotas import (
     over_sizes,
     over_stored,
 )
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tables import CHECKPOINT, JOB, LANE, Standing
 from gleaner.control.states import State
@@ -68,7 +68,7 @@ _OUTPUTS = (
 )
 
 
-class OverQuota(Refused):
+class OverQuota(Conflict):
     """Somebody has as much as allowed."""
 
 

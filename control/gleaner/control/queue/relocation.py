@@ -16,7 +16,7 @@ from gleaner.agent.timing.save_cost import fit
 from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, compatibility, lanes, node_rates
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
 from gleaner.control.queue.transitions import lock, record
 from gleaner.control.states import State
@@ -92,11 +92,11 @@ class Relocating:
 def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> None:
     """Ask for a running job to migrate to that node, or to any other than its own.
 
-    Raises `Refused`; nothing has changed then.
+    Raises `Conflict`; nothing has changed then.
     """
     row = lock(db, job)
     if row.state is not State.RUNNING:
-        raise Refused(f"job {job} cannot be migrated: it does not run, it is {row.state}")
+        raise Conflict(f"job {job} cannot be migrated: it does not run, it is {row.state}")
     mine: Any = db.execute(
         select(
             ATTEMPT.c.node,
@@ -114,9 +114,9 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
         .where(JOB.c.id == job)
     ).one()
     if why := unsavable(db, row.agent).get(job):
-        raise Refused(f"job {job} cannot be migrated: it cannot be saved ({why})")
+        raise Conflict(f"job {job} cannot be migrated: it cannot be saved ({why})")
     if to == mine.node:
-        raise Refused(f"job {job} runs on {to} already")
+        raise Conflict(f"job {job} runs on {to} already")
     if to is not None:
         _check_room(db, job, to, mine)
     values = {"attempt": row.attempt, "from_node": mine.node, "to_node": to, "by": by}
@@ -129,14 +129,14 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
 
 
 def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
-    """Raise `Refused` unless a live agent on that node could go on with the job."""
+    """Raise `Conflict` unless a live agent on that node could go on with the job."""
     found = db.execute(
         select(AGENT.c.name, AGENT.c.facts, AGENT.c.kind).where(
             AGENT.c.node == to, AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()
         )
     ).all()
     if lacking := sorted(lanes.needs(mine) - compatibility.what_nodes_have(db)[to]):
-        raise Refused(f"job {job} cannot be migrated to {to}: that node lacks {lanes.need_in_words(lacking[0])}")
+        raise Conflict(f"job {job} cannot be migrated to {to}: that node lacks {lanes.need_in_words(lacking[0])}")
     used = func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib")
     for agent in found:
         here = select(*used).join_from(JOB, LANE, LANE.c.id == JOB.c.lane).where(JOB.c.agent == agent.name)
@@ -149,9 +149,9 @@ def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
         free_mib = agent.facts["memory_mib"] - (taken.memory_mib or 0) - (promised.memory_mib or 0)
         if free_cpus >= mine.cpus and free_mib >= mine.memory_mib:
             if not mine.saves_itself and not _fits(db, mine.kind, agent.kind):
-                raise Refused(f"what is saved on {mine.node} cannot be restored on {to}; see `glean why {job}`")
+                raise Conflict(f"what is saved on {mine.node} cannot be restored on {to}; see `glean why {job}`")
             return
-    raise Refused(
+    raise Conflict(
         f"job {job} cannot be migrated to {to}: "
         f"no live agent there has {cores(mine.cpus)} and {mine.memory_mib} MiB free"
     )

@@ -14,7 +14,7 @@ from gleaner.agent.common.allowed_urls import location
 from gleaner.agent.messages import CredentialGiven
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut, SecretRow
 from gleaner.control.queue import secret_key
-from gleaner.control.queue.errors import KeyFault, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, KeyFault, NotFound
 from gleaner.control.queue.tables import SECRET
 
 _SHOWN = [column for column in SECRET.c if column.name != "sealed"]
@@ -29,21 +29,21 @@ def rows(db: Connection, group: str | None) -> tuple[SecretRow, ...]:
 
 
 def row(db: Connection, group: str, name: str) -> SecretRow:
-    """Return one secret. Raises `Unknown`."""
+    """Return one secret. Raises `NotFound`."""
     for each in rows(db, group):
         if each.name == name:
             return each
-    raise Unknown(f"group {group} has no secret {name}: `glean secret list` shows what there is")
+    raise NotFound(f"group {group} has no secret {name}: `glean secret list` shows what there is")
 
 
 def put(db: Connection, given: SecretPut, *, group: str, setter: str, keys: MultiFernet, now_s: float) -> SecretRow:
-    """Keep a secret in place of what had its name. Raises `Refused` if another one is for the same URL."""
+    """Keep a secret in place of what had its name. Raises `Conflict` if another one is for the same URL."""
     others = [each for each in rows(db, group) if each.name != given.name]
     for other in others:
         if location(other.url) == location(given.url):
-            raise Refused(f"the secret {other.name} is for {given.url}: set that one, or remove it first")
+            raise Conflict(f"the secret {other.name} is for {given.url}: set that one, or remove it first")
     if len(others) >= MOST_SECRETS:
-        raise Refused(
+        raise Conflict(
             f"group {group} has {MOST_SECRETS} secrets, which is the most: remove some with `glean secret rm`"
         )
     sealed = keys.encrypt(given.value.get_secret_value().encode())
@@ -54,7 +54,7 @@ def put(db: Connection, given: SecretPut, *, group: str, setter: str, keys: Mult
 
 
 def remove(db: Connection, group: str, name: str) -> None:
-    """Forget a secret. Raises `Unknown`."""
+    """Forget a secret. Raises `NotFound`."""
     row(db, group, name)
     db.execute(delete(SECRET).where(_is(group, name)))
 

@@ -10,7 +10,7 @@ from typing import cast
 from sqlalchemy import Connection, delete, select, tuple_, update
 
 from gleaner.control.models.jobs import Submission, Submitted
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.tables import SUBMISSION_KEY
 from gleaner.control.queue.transitions import insert_unless_there
 
@@ -20,7 +20,7 @@ KEEP_S = 24 * 3600.0
 def take(db: Connection, user: str, key: str, submission: Submission, *, now_s: float) -> Submitted | None:
     """Take the key for this submission, or return the answer that the submission has had.
 
-    Waits for another transaction that has taken the key. Raises `Refused` if it was taken for another submission.
+    Waits for another transaction that has taken the key. Raises `Conflict` if it was taken for another submission.
     """
     digest = sha256(submission.model_dump_json().encode()).hexdigest()
     mine = {"user": user, "key": key, "digest": digest, "at_s": now_s}
@@ -30,7 +30,7 @@ def take(db: Connection, user: str, key: str, submission: Submission, *, now_s: 
     wanted = SUBMISSION_KEY.c.user == user, SUBMISSION_KEY.c.key == key
     row = db.execute(select(SUBMISSION_KEY.c.digest, SUBMISSION_KEY.c.answer).where(*wanted)).one()
     if row.digest != digest:
-        raise Refused("this Idempotency-Key came with another submission: send a new key")
+        raise Conflict("this Idempotency-Key came with another submission: send a new key")
     return cast("Submitted", row.answer)
 
 

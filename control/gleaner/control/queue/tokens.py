@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, inser
 
 from gleaner.agent.reporting.spooled_report import hash_of
 from gleaner.control.models.tokens import Role, TokenIssued, TokenRow
-from gleaner.control.queue.errors import Invalid, Refused, Unknown
+from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import TOKEN
 
 DAY_S = 24 * 3600.0
@@ -131,7 +131,7 @@ def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> 
 
 
 def one(db: Connection, token: str) -> TokenRow:
-    """Return the token of a person by its id. Raises `Unknown`."""
+    """Return the token of a person by its id. Raises `NotFound`."""
     return TokenRow.model_validate(_locked(db, token)._mapping)
 
 
@@ -147,7 +147,7 @@ def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
     """Replace a token by a new one for the same owner, good for as long as the old one was meant to be."""
     row = _locked(db, token)
     if row.revoked_s is not None:
-        raise Refused(f"token {token} was revoked: make a new one with `glean token create`")
+        raise Conflict(f"token {token} was revoked: make a new one with `glean token create`")
     db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
     return make(
         db,
@@ -185,7 +185,7 @@ def _remove(db: Connection, which: ColumnElement[bool], at_most: int) -> int:
 def _locked(db: Connection, token: str) -> Any:
     rows = db.execute(select(TOKEN).where(TOKEN.c.id == token, TOKEN.c.role != Role.AGENT).with_for_update()).all()
     if len(rows) != 1:  # 48 bits: that two begin alike is not to be expected, and neither is then touched
-        raise Unknown(f"there is no token {token}: `glean token list` shows their ids")
+        raise NotFound(f"there is no token {token}: `glean token list` shows their ids")
     return rows[0]
 
 

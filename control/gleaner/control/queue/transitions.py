@@ -43,7 +43,7 @@ from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.selectable import ScalarSelect
 
-from gleaner.control.queue.errors import NotCurrent, TransitionRefused, Unknown
+from gleaner.control.queue.errors import NotCurrent, NotFound, TransitionRefused
 from gleaner.control.queue.tables import ANY_KIND, ATTEMPT, CHECKPOINT, EVENT, JOB, LANE, SAVING, SPEC, LaneWish
 from gleaner.control.states import State, Transition
 
@@ -87,7 +87,7 @@ def make_transition(
     With `attempt` it is a report: that attempt must be the latest, and must run or have been given up as lost. `end`
     holds the columns of the attempt that the transition ends, and goes only with `attempt`.
 
-    Raises `Unknown`, `NotCurrent` or `TransitionRefused`.
+    Raises `NotFound`, `NotCurrent` or `TransitionRefused`.
     """
     values = {f"to_{name}": value for name, value in facts.items()} | {"job_": job}
     if attempt is not None:
@@ -170,10 +170,10 @@ def event_row(job: int, what: str, *, now_s: float, attempt: int | None = None, 
 
 
 def lock(db: Connection, job: int) -> Any:
-    """Return the job's row, locked until the transaction ends. Raises `Unknown`."""
+    """Return the job's row, locked until the transaction ends. Raises `NotFound`."""
     row = db.execute(_LOCK, {"job_": job}).one_or_none()
     if row is None:
-        raise Unknown(f"there is no job {job}")
+        raise NotFound(f"there is no job {job}")
     return row
 
 

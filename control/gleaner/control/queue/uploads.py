@@ -14,7 +14,7 @@ from gleaner.agent.runtime.images import image_key
 from gleaner.control.models.images import EVERYBODY
 from gleaner.control.models.uploads import Kind
 from gleaner.control.queue import quotas
-from gleaner.control.queue.errors import QueueBusy, Refused
+from gleaner.control.queue.errors import Conflict, QueueBusy
 from gleaner.control.queue.tables import IMAGE, INPUT, JOB, SPEC, STORED_IMAGE, UPLOAD
 
 REMOVAL = "removal"
@@ -28,7 +28,7 @@ def reserve(
 ) -> None:
     """Reserve room for an image or an input that the group is about to store, or keep what is reserved for it.
 
-    Raises `Refused` if the group would have more than `group_bytes`, and `QueueBusy` while the same is being removed.
+    Raises `Conflict` if the group would have more than `group_bytes`, and `QueueBusy` while the same is being removed.
     """
     mine = _is(kind, group, content)
     kept = update(UPLOAD).where(mine, UPLOAD.c.size_bytes == size_bytes).values(used_s=now_s)
@@ -42,7 +42,7 @@ def reserve(
     count, others_bytes = db.execute(taken).one()
     all_bytes = int(others_bytes) + size_bytes + (count + 1) * FILES_BYTES
     if all_bytes > group_bytes:
-        raise Refused(
+        raise Conflict(
             f"group {group} would have {all_bytes / 2**30:.3g} GiB of {kind}, with those that are being sent, and may"
             f" have {group_bytes / 2**30:.3g}: remove images with `glean image rm`, wait for jobs"
             f" to end, or ask an admin for more ([{kind}] group_gib)"

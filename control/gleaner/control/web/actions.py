@@ -21,7 +21,7 @@ from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
-from gleaner.control.models.jobs import Change, MigrateRequest, Submission
+from gleaner.control.models.jobs import MigrateRequest, Priority, Submission
 from gleaner.control.queue import searches
 from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT, Fields
@@ -51,7 +51,7 @@ Verb = Annotated[str, Path(pattern="^(hold|release|cancel)$")]
 @router.post("/jobs/{job}/priority")
 def set_job_priority(caller: User, job: JobPath, fields: Fields) -> Response:
     """Change a job's priority."""
-    jobs.change(caller, job, _model(Change, {"priority": _number(fields, "priority")}))
+    jobs.change(caller, job, _model(Priority, {"priority": _number(fields, "priority")}))
     return _to(f"{ROOT}/jobs/{job}", "priority")
 
 

@@ -11,7 +11,7 @@ from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import node_losses
-from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.node_losses import LostSlice
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch, listing
@@ -39,7 +39,7 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
     """Return one node, with its agents."""
     row = next((each for each in nodes.cluster(caller).nodes if each.name == node), None)
     if row is None:
-        raise Unknown(f"the scheduler has no node {node}")
+        raise NotFound(f"the scheduler has no node {node}")
     mine = [agent for agent in nodes.list_agents(caller) if agent.node == node]
     lost: list[LostSlice] = []
     if row.lost_in_day:

@@ -6,7 +6,7 @@ from sqlalchemy import JSON, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
 from gleaner.control.models.agents import KnownAgent, Phase
-from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, StorableText
 
 
 class AgentRecord(KnownAgent, QueueRecord, table=True):
@@ -26,6 +26,6 @@ class AgentRecord(KnownAgent, QueueRecord, table=True):
     lease_until_s: float | None = None
     facts: Any = Field(default=None, sa_type=JSON, nullable=True)
     vacate: bool
-    reason: str = Field(sa_type=Text)
+    reason: str = Field(sa_type=StorableText)
     # The kind of its node, by the facts that the agent registered with.
     kind: int | None = Field(default=None, foreign_key="kind.id")

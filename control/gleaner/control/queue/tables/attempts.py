@@ -8,7 +8,7 @@ from sqlmodel import Field
 from gleaner.agent.messages import Checkpoint, ReturnReason, Stream
 from gleaner.control.models.jobs import AttemptRow, Ending, EventRow
 from gleaner.control.policy.returns import Blame
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, CHURNED, Names, QueueRecord, StorableText
 
 
 class AttemptRecord(AttemptRow, QueueRecord, table=True):
@@ -46,7 +46,7 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
     exit_code: int | None = None
     # The reason of an attempt that was returned. `detail` begins with it.
     why: ReturnReason | None = Field(default=None, sa_type=Enum(ReturnReason, name="why", **BY_VALUE | {"length": 24}))
-    detail: str = Field(sa_type=Text)
+    detail: str = Field(sa_type=StorableText)
     # The number of the first line that this attempt writes. Lines of earlier attempts from there on are superseded.
     log_from: int = Field(sa_type=BigInteger)
     # The part of `compute_s` that counts against the job's limit: until its latest checkpoint or its own end.
@@ -95,7 +95,7 @@ class EventRecord(EventRow, QueueRecord, table=True):
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     job: int = Field(sa_type=BigInteger, foreign_key="job.id")
     attempt: int | None = None
-    detail: str = Field(sa_type=Text)
+    detail: str = Field(sa_type=StorableText)
 
 
 class LogLineRecord(QueueRecord, table=True):
@@ -106,7 +106,7 @@ class LogLineRecord(QueueRecord, table=True):
     job: int = Field(primary_key=True, sa_type=BigInteger)
     attempt: int = Field(primary_key=True)
     number: int = Field(primary_key=True, sa_type=BigInteger)
-    line: str = Field(sa_type=Text)
+    line: str = Field(sa_type=StorableText)
 
 
 class TrimmedLogRecord(QueueRecord, table=True):

@@ -24,7 +24,7 @@ CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
 cleans up, and a claim steps over the dead rows at the front of the index of the waiting jobs."""
 
 
-class Text(TypeDecorator[str]):
+class StorableText(TypeDecorator[str]):
     """A text for people, which may quote anybody. What no database takes is replaced."""
 
     impl = PlainText

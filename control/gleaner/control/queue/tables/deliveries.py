@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, CheckConstraint, Enum, Index, text
 from sqlmodel import Field
 
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
-from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, StorableText
 
 
 class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
@@ -28,6 +28,6 @@ class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
     phase: DeliveryPhase = Field(sa_type=Enum(DeliveryPhase, name="delivery_phase", **BY_VALUE))
     failures: int
     due_s: float  # The time from which an agent may take it; if one has, from which another may.
-    problem: str = Field(sa_type=Text)
+    problem: str = Field(sa_type=StorableText)
     files: int | None = Field(default=None, sa_type=BigInteger)
     size_bytes: int | None = Field(default=None, sa_type=BigInteger)

@@ -5,7 +5,7 @@ from sqlmodel import Field
 
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Spanning
-from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, QueueRecord, StorableText
 
 
 class DrainRecord(DrainRow, QueueRecord, table=True):
@@ -22,5 +22,5 @@ class DrainRecord(DrainRow, QueueRecord, table=True):
     phase: DrainPhase = Field(sa_type=Enum(DrainPhase, name="phase", **BY_VALUE))
     nodes: tuple[str, ...] = Field(sa_type=JSON)
     spanning: Spanning = Field(sa_type=Enum(Spanning, name="spanning", **BY_VALUE))
-    said: str = Field(sa_type=Text)
+    said: str = Field(sa_type=StorableText)
     jobs: tuple[DrainedJob, ...] = Field(sa_type=JSON)

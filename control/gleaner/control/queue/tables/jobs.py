@@ -17,7 +17,7 @@ from gleaner.control.queue.tables.column_types import (
     Document,
     Names,
     QueueRecord,
-    Text,
+    StorableText,
 )
 from gleaner.control.states import Outcome, State
 
@@ -207,7 +207,7 @@ class JobRecord(QueueRecord, table=True):
     outcome: Outcome | None = Field(default=None, sa_type=Enum(Outcome, name="outcome", **BY_VALUE))
     exit_code: int | None = None
     held: bool
-    hold_reason: str | None = Field(default=None, sa_type=Text)
+    hold_reason: str | None = Field(default=None, sa_type=StorableText)
     priority: int
     retries: int
     failures: int  # The number of times that the workload has failed by itself and cost a retry.

@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Column, Enum, Float, I
 from sqlmodel import Field
 
 from gleaner.control.policy.node_time import FIELDS
-from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Text
+from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, StorableText
 from gleaner.control.queue.tables.jobs import NeedKind
 
 
@@ -57,7 +57,7 @@ class KnownNodeRecord(QueueRecord, table=True):
     excluded_at_s: float | None = None  # None: the node is trusted.
     excluded_until_s: float | None = None  # Then the node gets one job.
     times_excluded: int = 0  # In a row.
-    excluded_because: str = Field(default="", sa_type=Text)
+    excluded_because: str = Field(default="", sa_type=StorableText)
 
 
 class NodeRatesRecord(QueueRecord, table=True):
