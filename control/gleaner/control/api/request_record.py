@@ -1,4 +1,4 @@
-"""What is kept of each request: its id, the time until its answer begins, and its line in the audit log.
+"""The record of each request: its id, the time until its answer begins, and its line in the audit log.
 
 The id is in all lines of control's log to which the request leads, in its audit line, and in its answer.
 """
