@@ -252,6 +252,7 @@ def _node(one: Machine) -> None:
         "criu --version": (0, "Version: 4.2.1"), "criu check": (0, "Looks good."),
         "runc --version": (0, "runc version 1.1.15+ds1"), "docker info": (0, json.dumps(DOCKER)),
         "scontrol show job": (1, '{"jobs": [], "errors": []}'),
+        "stat --file-system": (0, "ext2/ext3"),
     }  # fmt: skip
 
 

@@ -41,6 +41,10 @@ def test_a_program_that_is_missing_hangs_or_fails_is_one_line(look: Look) -> Non
     with pytest.raises(Unread) as error:
         Look(MachineRole.CLIENT, no_settings, within_s=0.0).run("sleep", "1000")
     assert "sleep did not answer within 0.2 s" in why(error)
+    late = Look(MachineRole.CLIENT, no_settings, within_s=PATIENCE_S)
+    late.ends_s = time.monotonic()
+    with pytest.raises(TimeoutError):  # it had too little time to be called a program that hangs
+        late.run("sleep", "1000")
     with pytest.raises(Unread) as error:
         look.printed("sh", "-c", "echo good; echo bad >&2; exit 3")
     assert why(error).endswith("failed: bad")

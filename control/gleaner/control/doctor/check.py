@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as NotInTime
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from gleaner.control.input_errors import one_line
 CONTROL, NODE, CLIENT = MachineRole.CONTROL, MachineRole.NODE, MachineRole.CLIENT
 ALL = (CONTROL, NODE, CLIENT)
 _LONGEST_ERROR = 200
+_LATE = not_checked("this check did not finish in time", "what it looks at hangs, or this machine is very busy")
 Function = Callable[[Look], Finding]
 
 
@@ -46,8 +48,7 @@ def examine(look: Look) -> tuple[Finding, ...]:
     """
     running = {one.name: started(partial(judged, one, look)) for one in CHECKS if look.role in one.roles}
     wait(running.values(), timeout=max(0.0, look.ends_s - time.monotonic()))
-    late = not_checked("this check did not finish in time", "what it looks at hangs, or this machine is very busy")
-    return tuple(replace(each.result() if each.done() else late, name=name) for name, each in running.items())
+    return tuple(replace(each.result() if each.done() else _LATE, name=name) for name, each in running.items())
 
 
 def judged(one: Check, look: Look) -> Finding:
@@ -56,6 +57,8 @@ def judged(one: Check, look: Look) -> Finding:
         found = one.judge(look)
     except Unread as error:
         found = not_checked(error.why, error.to_do)
+    except NotInTime:
+        found = _LATE
     except Exception as error:  # the other checks still tell what they know
         why = f"this check itself failed: {type(error).__name__}: {error}"
         found = not_checked(why[:_LONGEST_ERROR], "please report this")

@@ -91,6 +91,7 @@ class Look:
     def __init__(self, role: MachineRole, load: Callable[[], Settings], *, within_s: float, root: str = "/") -> None:
         self.role = role
         self.ends_s = time.monotonic() + within_s
+        self._enough_s = within_s / 2  # a program that had less is not said to hang
         self._load = load
         self._root = Path(root)
         self._once: dict[str, Future[Any]] = {}
@@ -130,7 +131,8 @@ class Look:
         except FileNotFoundError as error:
             raise Unread(f"there is no program {words[0]} here", is_missing=True) from error
         except TimeoutError as error:
-            raise Unread(f"{words[0]} did not answer within {within_s:.1f} s") from error
+            why = f"{words[0]} did not answer within {within_s:.1f} s"
+            raise (Unread(why) if within_s >= self._enough_s else NotInTime(why)) from error
         except OSError as error:
             raise Unread(f"{words[0]} cannot be run: {error.strerror}") from error
 

@@ -24,6 +24,7 @@ _CRIU_OPTIONS = frozenset({"file-locks", "ghost-limit"})
 _LEAST_TEMPORARY_MIB = 256
 _MIB = 2**20
 _INSTALL = "run `glean setup node`"
+_NO_OVERLAY = "mount a file system there that does, such as ext4 or xfs"
 
 
 @check("agents' settings", (NODE,))
@@ -46,7 +47,8 @@ def agents_settings(look: Look) -> Finding:
         (look.is_refused(path, "r"), fault, f"{look.account_name} cannot read {path}", f"chmod 644 {path}"),
         (needed_s >= round_s, fault, f"agents begin no job: they need {needed_s:g} s of a round of {round_s:g} s",
          f"lower margin_s or shortest_slice_s in {path}, or make control's rounds longer"),
-        (found.images_allowed == ("gleaner/*",), warning, "only the demo's images may run", "images_allowed"),
+        (found.images_allowed == ("gleaner/*",), warning, "only the demo's images and pushed ones may run",
+         f"name yours in images_allowed of {path}, or push them"),
     )  # fmt: skip
 
 
@@ -199,9 +201,11 @@ def disks(look: Look) -> Finding:
 
     agent, seen = look.agent, list[str]()
     places = {str(agent.work): agent.disk_reserve_mib, look.privileged.bundles: agent.disk_reserve_mib}
-    if agent.runtime != "criu":
-        with suppress(Unread):
+    with suppress(Unread):
+        if agent.runtime != "criu":
             places[str(_docker_info(look).get("DockerRootDir"))] = agent.disk_reserve_mib
+        elif look.printed("stat", "--file-system", "--format=%T", look.privileged.bundles).strip() == "overlayfs":
+            return fault(f"{look.privileged.bundles} lies on an overlay, which takes no layers of images", _NO_OVERLAY)
     places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - root's programs and images on their way in need some
     for path, least_mib in places.items():
         if (free := room([path])) is not None:

@@ -100,6 +100,11 @@ class TargetMachine:
         except ValidationError as error:
             raise SetupRefused(f"{LIST} is broken: move it and what it names away, and run this again") from error
 
+    @property
+    def has_systemd(self) -> bool:
+        """True if systemd runs on this machine."""
+        return self.is_live and Path("/run/systemd/system").is_dir()
+
     def at(self, path: str) -> Path:
         """Return where one of the machine's paths lies."""
         return Path(f"{self.root}{path}")
@@ -159,6 +164,8 @@ def make_plan(machine: TargetMachine, wanted: Wanted, *, purge: bool = False) ->
             remarks.append(f"{path} stays with all that is in it: --purge removes it also")
         elif found and (purge or machine.is_ours(found)):
             changes.append((f"remove {path}", partial(_remove, machine, path)))
+            if path.endswith(".service") and machine.is_live and not machine.has_systemd:
+                remarks.append(f"no systemd runs here: end the program of {path} yourself")
         elif found:
             remarks.append(f"{path} stays: it was changed by hand")
     written: list[str] = []

@@ -78,7 +78,7 @@ def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wan
         OwnFile(f"{home}/.config/gleaner", mode=0o700, kind="folder"),
         control_settings(answers, prefix),
         OwnFile(JOIN_FILE, join.model_dump_json(indent=2).encode()),
-        _shipped(WEB_UNIT, account=name, storage=answers.storage, prefix=prefix),
+        web := _shipped(WEB_UNIT, account=name, storage=answers.storage, prefix=prefix),
     )
     return joined(
         _account(machine, answers),
@@ -90,6 +90,7 @@ def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wan
         _live(machine, Command("token", make_token, (("rm", "-f", token),)), "test", "-s", token),
         _service(machine, "gleaner-control", SETTINGS, WEB_UNIT, "certificate", account=name, storage=answers.storage,
                  prefix=prefix),
+        Wanted(remarks=_started_by_hand(machine, web)),
     )  # fmt: skip
 
 
@@ -97,13 +98,21 @@ def _service(machine: TargetMachine, name: str, *after: str, **values: str) -> W
     """Return a service. It is started again after its unit, or one of `after`, is written."""
     path = f"/etc/systemd/system/{name}.service"
     file = OwnFile(path, shipped.content(path, **values))
-    if not machine.is_live or not Path("/run/systemd/system").is_dir():
-        return Wanted((file,), remarks=(f"no systemd runs here: start what {file.path} names by other means",))
+    if remarks := _started_by_hand(machine, file):
+        return Wanted((file,), remarks=remarks)
     do = (("systemctl", "daemon-reload"), ("systemctl", "enable", name), ("systemctl", "restart", name))
     is_done = all(read("systemctl", "--quiet", verb, name) is not None for verb in ("is-enabled", "is-active"))
     return Wanted(
         (file,), (Command(name, do, (("systemctl", "disable", "--now", name),), is_done, (file.path, *after)),)
     )
+
+
+def _started_by_hand(machine: TargetMachine, unit: OwnFile) -> tuple[str, ...]:
+    """Return the program that an admin has to start, where no systemd does it."""
+    if machine.has_systemd:
+        return ()
+    keys = dict(line.split("=", 1) for line in unit.content.decode().splitlines() if "=" in line)
+    return (f"no systemd runs here; start by other means, as {keys.get('User', 'root')}: {keys['ExecStart']}",)
 
 
 def _live(machine: TargetMachine, command: Command, *check: str) -> Wanted:

@@ -32,7 +32,7 @@ import numpy as np
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
-from gleaner.control.simulation.workloads.trace_file import Blocks, plain_rows
+from gleaner.control.simulation.workloads.trace_file import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 ASK = f"ask sacct for --parsable2 --format {COLUMNS}"
@@ -66,8 +66,9 @@ _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024
 _TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
 _PER_PROCESSOR, _PER_NODE = 1.0, 2.0
 _OF = {"c": _PER_PROCESSOR, "n": _PER_NODE}
-_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
-"""A whole number with at most 15 digits: float64 holds each of these exactly."""
+_MOST_DIGITS = 15
+"""The digits of a whole number that float64 always holds."""
+_NUMBER = re.compile(rf"\d{{1,{_MOST_DIGITS}}}", re.ASCII)
 _COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
 _SPAN = re.compile(r"(?:(\d{1,7})-)?(\d{1,9}):(\d\d):(\d\d)", re.ASCII)
@@ -221,11 +222,9 @@ def _put(log: _Log, block: _Block, name: str) -> None:
 
 def _plain(texts: Sequence[str]) -> Seconds | None:
     """Return the texts as numbers if each text consists of digits alone, else None."""
-    text = "\n".join(texts)
-    if "-" in text or "." in text:
-        return None
-    rows = plain_rows(text, len(texts), 1)
-    return rows[:, 0] if rows is not None and len(rows) == len(texts) else None
+    text = "".join(texts)
+    is_plain = text.isascii() and text.isdecimal() and all(texts) and max(map(len, texts)) <= _MOST_DIGITS
+    return np.array(texts, np.float64) if is_plain else None
 
 
 def _times(block: _Block, name: str) -> Seconds:

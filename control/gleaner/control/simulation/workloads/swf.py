@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Codes
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, Size, differing
-from gleaner.control.simulation.workloads.trace_file import Blocks, plain_rows
+from gleaner.control.simulation.workloads.trace_file import Blocks
 
 FIELDS = (
     "job number",
@@ -86,12 +86,10 @@ def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
     """
     if not any(map(str.strip, lines)):
         return np.empty((0, len(FIELDS)))
-    rows = plain_rows("".join(lines), len(lines), len(FIELDS))
-    if rows is None:
-        try:
-            rows = np.loadtxt([" ".join(line.split()) for line in lines], comments=None, ndmin=2)
-        except ValueError:
-            raise _bad_line(path, first, lines) from None
+    try:
+        rows = np.loadtxt([" ".join(line.split()) for line in lines], comments=None, ndmin=2)
+    except ValueError:
+        raise _bad_line(path, first, lines) from None
     whole = rows[:, _WHOLE] if rows.shape[1] == len(FIELDS) else rows
     # No comparison holds for NaN.
     if whole is rows or not (np.abs(rows) <= _EXACT).all() or not (np.rint(whole) == whole).all():
