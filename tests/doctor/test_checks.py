@@ -227,7 +227,7 @@ OF_NODE: tuple[tuple[str, str, Plant], ...] = (
     ("work folder", "fault", answer(agent_logs="/none")),
     ("disks", "fault", agent(disk_reserve_mib=10**9)),
     ("disks", "fault", text("docker info", "/var", "/proc")),
-    ("disks", "fault", text("stat --file-system", "ext2/ext3", "overlayfs")),
+    ("disks", "fault", both(agent(runtime="criu"), text("stat --file-system", "ext2/ext3", "overlayfs"))),
     ("Slurm's programs", "fault", text("scontrol show job", '{"jobs"', "error")),
     ("Slurm's programs", "fault", fails("scontrol show config", "error: Invalid credential")),
     ("Epilog", "fault", mode("usr/local/libexec/gleaner/epilog.sh", 0o644)),
