@@ -3,13 +3,18 @@
 import contextlib
 import json
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
@@ -61,6 +66,50 @@ def test_a_call_that_is_no_save_goes_to_criu_and_needs_nothing_of_ours(tmp_path:
         env={**os.environ, "GLEANER_OWN": "/etc"},
     )  # fmt: skip
     assert (said.returncode, said.stdout) == (0, "criu --version\n")
+
+
+def ends(pid: int) -> bool:
+    """Return True once the process has ended, which a signal only begins."""
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([ended], [], [], 30)[0])
+    finally:
+        os.close(ended)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in a notification"])
+def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
+    """Else CRIU would wait for a word that never comes, and keep the container frozen."""
+    package = Path(criu_call.__file__).parents[4]
+    fake = (
+        'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >notifications; read -r answer <answers; sleep 60'
+    )
+    script = f"""
+import fcntl, os, socket, sys, threading, time
+sys.path.insert(0, {str(package)!r})
+from gleaner.agent.privileged.shim import criu_call as criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)  # gleaner-runc is there
+def leave():
+    while {not late} and not (os.path.exists("pids") and os.path.getsize("pids")):
+        time.sleep(0.02)
+    {not late} or runcs.recv(99)
+    runcs.close()
+threading.Thread(target=leave).start()
+try:
+    criu._run(["sh", "-c", {fake!r}, "sh", {"yes" if late else "no"!r}], {str(tmp_path)!r}, ours, 1)
+except (criu.NotUnderstood, OSError) as error:
+    print("gone")
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
+        env={**os.environ, "GLEANER_CONTAINER": str(tmp_path)},
+    )  # fmt: skip
+    assert said.stdout == "gone\n", said.stderr
+    assert all(ends(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
 CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
@@ -127,6 +176,49 @@ def test_criu_goes_when_the_process_that_it_restores_has_ended(tmp_path: Path) -
     assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
 
 
+@pytest.mark.slow
+def test_criu_goes_when_the_process_that_it_traces_has_ended(tmp_path: Path) -> None:
+    """To nobody but CRIU the kernel says so, and in the last step CRIU does not listen."""
+    wait = "while not os.path.exists('traced'): time.sleep(0.02)"
+    fake = f"""{SIBLING}
+def restored():
+    {wait}
+    os._exit(1)
+pid = sibling(restored)
+assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0  # PTRACE_SEIZE
+open('traced', 'w').close()
+time.sleep(60)
+"""
+    assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
+
+
+def test_criu_goes_when_gleaner_runc_has_gone(tmp_path: Path) -> None:
+    assert hear(tmp_path, "import time; time.sleep(60)", "criu.is_held = lambda own: False") == "gleaner-runc has gone"
+
+
+def test_criu_undoes_a_save_when_runc_has_gone(tmp_path: Path) -> None:
+    """Killed in the middle of it, it might leave the job in disorder."""
+    fake = f"""{SIBLING}
+while not os.path.exists('looks') or os.path.getsize('looks') < 2: time.sleep(0.01)  # it has seen that runc has gone
+open('answer', 'w').write(str(notified('post-dump')))
+os._exit(3)
+"""
+    prepare = f"{COUNTS_LOOKS}criu._notify = notified; criu.unsavable.refused_files = lambda pid: None; runcs.close()"
+    assert hear(tmp_path, fake, prepare, saved=1) == "3"
+    assert (tmp_path / "answer").read_text() == "1"
+
+
+@pytest.mark.parametrize(("is_held", "left"), [(True, "FROZEN\n"), (False, "THAWED\n")])
+def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
+    tmp_path: Path, is_held: bool, left: str
+) -> None:
+    """Its agent has let it go on meanwhile, and CRIU, as it found it frozen, freezes it again."""
+    fake = "open('freezer.state', 'w').write('FROZEN\\n'); raise SystemExit(3)"
+    prepare = f"criu.is_held = lambda own: {is_held}"
+    assert hear(tmp_path, fake, prepare, "--freeze-cgroup", str(tmp_path), saved=1) == "3"
+    assert (tmp_path / "freezer.state").read_text() == left
+
+
 @pytest.mark.parametrize(
     ("last", "came_of_it"),
     [("pre-dump", "not all processes could be stopped within 20 s"), ("network-lock", "0")],
@@ -143,6 +235,41 @@ def test_a_criu_that_waits_for_a_process_in_vain_is_ended_before_it_changes_anyt
     assert hear(tmp_path, fake, prepare, saved=1) == came_of_it
 
 
+def test_what_a_killed_criu_has_brought_back_goes_at_once(tmp_path: Path) -> None:
+    """Before it is looked for: it goes on when CRIU is gone, and nobody may have judged it."""
+    fake = f"""{SIBLING}
+pid = sibling(lambda: time.sleep(60))
+open('pid', 'w').write(str(pid))
+notified('post-restore', pid)
+os.kill(os.getpid(), 9)
+"""
+    assert hear(tmp_path, fake, "criu.processes.kill_descendants = lambda pid: None") == "-9"
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.slow
+def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
+    """It knows of that end then, and says better why."""
+    prepare = (
+        "criu._LOOK_S = 3; lost = criu._ended_process;"
+        " criu._ended_process = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
+    )
+    fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\nwhile not os.path.exists('seen'): time.sleep(0.02)\nos._exit(4)"
+    assert hear(tmp_path, fake, prepare) == "4"
+
+
+def test_a_process_may_end_as_soon_as_it_goes_on(tmp_path: Path) -> None:
+    looked = "(open('looks', 'a').write('x'), is_held(own))[1]"
+    prepare = f"criu._LOOK_S = 0.02; is_held = criu.is_held; criu.is_held = lambda own: {looked}"
+    fake = f"""{SIBLING}
+notified('pre-resume', os.getpid())
+sibling(lambda: os._exit(1))
+before = os.path.getsize('looks')
+while os.path.getsize('looks') < before + 4: time.sleep(0.01)
+"""
+    assert hear(tmp_path, fake, prepare) == "0"
+
+
 def test_what_cannot_be_held_back_is_not_restored(tmp_path: Path) -> None:
     """CRIU would let it go on at this point, so its action script ends it."""
     fake = f"""{SIBLING}
@@ -154,3 +281,116 @@ while os.path.exists(f"/proc/{{pid}}") and open(f"/proc/{{pid}}/stat").read().sp
 """
     assert hear(tmp_path, fake) == "0"
     assert "cannot be made ready to go on" in (tmp_path / "work" / "call.log").read_text()
+
+
+def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> None:
+    back = "open('pid.new', 'w').write(str(os.getpid())), os.rename('pid.new', 'pid'), time.sleep(60)"
+    fake = f"{SIBLING}\nsibling(lambda: ({back}))\nwhile not os.path.exists('pid'): pass\nos.kill(os.getpid(), 9)"
+    assert hear(tmp_path, fake) == "-9"
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+@contextlib.contextmanager
+def called(
+    tmp_path: Path, fake: str, request: bytes = field(1, criu_call.RESTORE) + field(2, field(13, b"/"))
+) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """Yield `criu_call` as runc calls it, for a restore by default, with this program as CRIU; and runc's socket."""
+    package = Path(criu_call.__file__).parents[4]
+    (tmp_path / "criu").write_text(fake)
+    (tmp_path / "criu").chmod(0o755)
+    (tmp_path / "work").mkdir()
+    script = f"""
+import sys
+sys.path.insert(0, {str(package)!r})
+from gleaner.agent.privileged.common import config; from gleaner.agent.privileged.shim import criu_call as criu
+config.load = lambda: config.Config(1, criu={str(tmp_path / "criu")!r})
+criu.mount_confinement.enter = lambda *said: None
+criu.main()
+"""
+    ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with runcs, subprocess.Popen(
+        [sys.executable, "-c", script, "swrk", str(ours.fileno())], cwd=tmp_path, pass_fds=[ours.fileno()],
+        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_CONTAINER": str(tmp_path), "GLEANER_UID": "1"},
+    ) as hearing:  # fmt: skip
+        ours.close()
+        runcs.settimeout(30)
+        runcs.send(request)
+        try:
+            yield hearing, runcs
+        finally:
+            hearing.kill()
+
+
+def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
+    """A process that CRIU brings back inherits all that CRIU has open."""
+    fake = '#!/bin/sh\n[ "$1" != restore ] || { echo $$ >new; mv new there; exec sleep 60; }\n'
+    with called(tmp_path, fake) as (hearing, runcs):
+        wait_for(tmp_path / "there")
+        hearing.kill()
+        try:
+            assert runcs.recv(1) == b""
+        finally:
+            os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
+
+
+def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:
+    """gleaner-runc, and perhaps runc, have gone when CRIU has just brought it back."""
+    fake = f"""#!{sys.executable}
+{SIBLING}
+import sys
+if sys.argv[1] == "restore":
+    pid = sibling(lambda: time.sleep(60))
+    open("pid", "w").write(str(pid))
+    open(sys.argv[sys.argv.index("--pidfile") + 1], "w").write(str(pid))
+"""
+    with called(tmp_path, fake) as (hearing, _):
+        assert hearing.wait(30) == 1
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
+    """At this one notification CRIU goes on whatever it is told."""
+    for pipe in ("notifications", "answers"):
+        os.mkfifo(tmp_path / pipe)
+    with subprocess.Popen(["sleep", "60"]) as restored:
+        said = subprocess.run(
+            [Path(criu_call.__file__).with_name("notify.sh")], check=False, timeout=20,
+            env={
+                "CRTOOLS_SCRIPT_ACTION": "pre-resume",
+                "CRTOOLS_INIT_PID": str(restored.pid),
+                "GLEANER_OWN": str(tmp_path),
+            },
+        )  # fmt: skip
+        assert said.returncode == 1
+        assert restored.wait(20) == -9
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_criu_hears_a_no_when_what_answers_it_is_killed(tmp_path: Path, is_waiting: bool) -> None:
+    """Else it would wait for an answer that never comes, and runc for CRIU, until the agent's end."""
+    package = Path(criu_call.__file__).parents[4]
+    notify = Path(criu_call.__file__).with_name("notify.sh")
+    fake = f"""
+{"" if is_waiting else ": >here; while [ ! -e gone ]; do sleep 0.02; done"}
+CRTOOLS_SCRIPT_ACTION=post-dump GLEANER_OWN={tmp_path} {notify}
+echo $? >status.new; mv status.new status
+"""
+    script = f"""
+import socket, sys
+sys.path.insert(0, {str(package)!r})
+from gleaner.agent.privileged.shim import criu_call as criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+criu._notify = lambda *said: (open("here", "w").close(), ours.recv(1))
+criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:
+        wait_for(tmp_path / "here")
+        hearing.kill()
+        assert hearing.wait(60) == -9
+    (tmp_path / "gone").touch()
+    wait_for(tmp_path / "status")
+    assert (tmp_path / "status").read_text() == "1\n"
+
+
+def wait_for(path: Path) -> None:
+    wait_until(path.exists, f"{path.name} is there")

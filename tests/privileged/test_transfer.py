@@ -1,12 +1,16 @@
 """The files that a save or restore keeps on the node, and those that it takes from an agent."""
 
+import contextlib
 import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,7 +18,8 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.mounts import remove_tree
-from gleaner.agent.privileged.shim import transfer
+from gleaner.agent.privileged.shim import head_room, transfer, written_layer
+from gleaner.agent.privileged.shim.main import Call
 from gleaner.agent.privileged.shim.transfer import check_descriptors, own_folder
 from gleaner.agent.system.ipc import HandshakeFailed
 
@@ -124,6 +129,56 @@ def test_a_folder_is_held_as_long_as_its_call_lives(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_gone_is_held_by_nobody(tmp_path: Path) -> None:
     assert not transfer.is_held(str(tmp_path / "gone"))
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    """To save a container that stands frozen."""
+    kept = tmp_path / "c"
+    kept.mkdir()
+    (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
+    stand(kept, frozen=True)
+    return Call(["--root", str(tmp_path)], "checkpoint", [("--image-path", str(tmp_path / "images"))], "c")
+
+
+def stand(kept: Path, *, frozen: bool) -> None:
+    (kept / "cgroup.events").write_text(f"populated 1\nfrozen {int(frozen)}\n")
+    (kept / "cgroup.freeze").write_text(f"{int(frozen)}\n")
+
+
+def test_what_goes_on_is_not_saved(settings: Config, call: Call) -> None:
+    """Whoever takes it for paused: its files would be of another time than its memory."""
+    with pytest.raises(HandshakeFailed):  # nobody waits for it
+        transfer._save(settings, call, {"org.gleaner.handshake": "c"})
+    stand(Path(call.folder), frozen=False)
+    with pytest.raises(ValueError, match="c is not paused"):
+        transfer._save(settings, call, {"org.gleaner.handshake": "c"})
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
+    call: Call, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    said: list[dict[str, object]] = []
+    agent = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
+    relay = SimpleNamespace(finish=lambda _: None)
+
+    def save(_settings: Config, call: Call, _command: str, own: str, *_: object, **_named: object) -> int:
+        Path(own, transfer.DESCRIPTORS).write_text("[]")
+        stand(Path(call.folder), frozen=not goes_on)
+        return 0
+
+    monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
+    monkeypatch.setattr(transfer, "_make_relay", lambda *_, **_named: (relay, socket.socket()))
+    monkeypatch.setattr(transfer, "_run", save)
+    monkeypatch.setattr(head_room, "of_container", lambda _: head_room.Need(1, 2, 3))
+    monkeypatch.setattr(transfer, "_root_of_state", lambda _: "/")
+    monkeypatch.setattr(written_layer, "layers", lambda *_: None)
+    monkeypatch.setattr(written_layer, "send", lambda *_: None)
+    refused = pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as short, refused:  # a socket's path has an end
+        transfer._save(Config(4200, own=f"{short}/own"), call, {})
+    assert [message.get("status") for message in said] == ([None] if goes_on else [None, 0])
 
 
 def test_a_child_of_the_call_does_not_hold_its_folder(settings: Config) -> None:

@@ -33,8 +33,8 @@ _AT_A_LIMIT = frozenset({142, 152, 153})
 def cause(exit_code: int, reason: str = "", *, out_of_memory: bool = False) -> str:
     """Return why the program failed, in one line. `reason`: what the agent says; it says all if it was a limit.
 
-    >>> cause(3), cause(127, "exec: no such file")
-    ('exit code 3', 'exit code 127: exec: no such file')
+    >>> cause(3), cause(127, "cannot run x: No such file or directory")
+    ('exit code 3', 'exit code 127: cannot run x: No such file or directory')
     >>> cause(139)
     "exit code 139: SIGSEGV, an access to memory that is not the program's"
     >>> cause(137, "memory limit 512 MiB reached", out_of_memory=True)

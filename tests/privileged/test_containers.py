@@ -1,0 +1,111 @@
+"""The node helper pauses a container; runc is a script here, and says what the kernel or runc may say."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gleaner.agent.privileged.common import freezing
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.helper import containers, monitor
+
+_RUNC = """#!/bin/sh
+echo "$@" >> {calls}
+case "$*" in
+*pause*) [ "$(grep -c ' pause ' {calls})" -gt 2 ];;
+*state*) {state};;
+esac
+"""
+
+
+class Container:
+    """One that runs. Its runc cannot pause it the first two times."""
+
+    def __init__(self, folder: Path, *, state: str = 'echo \'{"status": "running"}\'') -> None:
+        self.calls, runc = folder / "calls", folder / "runc"
+        runc.write_text(_RUNC.format(calls=self.calls, state=state))
+        runc.chmod(0o755)
+        self.settings = Config(4200, runc=str(runc), bundles=str(folder / "bundles"), own=str(folder / "own"))
+        (folder / "bundles" / "containers").mkdir(parents=True)
+        self.bundle = Bundle(self.settings, "c")
+        self.bundle.make({}, {})
+
+    def pause(self) -> None:
+        containers.pause(self.settings, self.bundle)
+
+    def has_cgroup(self) -> Path:
+        """Its order to freeze; with cgroups of version 2."""
+        kept = Path(monitor.runc_root(self.settings)) / "c"
+        kept.mkdir(parents=True)
+        (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
+        (kept / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        return kept / "cgroup.freeze"
+
+    def asked(self, word: str) -> int:
+        return self.calls.read_text().count(f" {word} ")
+
+
+def test_a_container_that_the_kernel_does_not_stop_in_time_is_paused_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save on a busy node must not fail for that."""
+    made = Container(tmp_path)
+    made.pause()
+    assert made.asked("pause") == 3
+    made.calls.unlink()
+    monkeypatch.setattr(freezing, "_WITHIN_S", 0.0)
+    with pytest.raises(containers.Failed, match="cannot pause c: pause failed"):
+        made.pause()
+    assert made.asked("pause") == 2, "one try may take longer than all are to take"
+
+
+def test_a_container_of_which_runc_cannot_say_what_it_does_has_not_ended_while_its_monitor_lives(
+    tmp_path: Path,
+) -> None:
+    """With cgroups of version 2 a freeze that has failed leaves runc so."""
+    made = Container(tmp_path, state="exit 1")
+    monitor = os.open(made.bundle.inside("alive"), os.O_RDWR)
+    try:
+        made.pause()
+    finally:
+        os.close(monitor)
+    assert made.asked("pause") == 3
+
+
+def test_a_container_that_is_frozen_between_two_looks_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_END_WITHIN_S", 0.2)
+    looks = f"$(grep -c ' state ' {tmp_path / 'calls'})"
+    state = f"""[ {looks} -gt 1 ] && echo '{{"status": "paused"}}' || echo '{{"status": "running"}}'"""
+    made = Container(tmp_path, state=state)
+    made.pause()
+    assert (made.asked("pause"), made.asked("state")) == (2, 2)
+
+
+def test_a_container_that_cannot_be_frozen_does_not_freeze_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cgroups of version 2 runc leaves the order standing when it gives up."""
+    monkeypatch.setattr(freezing, "_WITHIN_S", 0.0)
+    made = Container(tmp_path)
+    order = made.has_cgroup()
+    order.write_text("1\n")
+    with pytest.raises(containers.Failed, match="cannot pause c"):
+        made.pause()
+    assert order.read_text() == "0\n"
+    order.write_text("1\n")
+    made.pause()
+    assert order.read_text() == "1\n", "the third try has worked"
+
+
+def test_a_container_that_stands_frozen_though_runc_says_no_is_left_so(tmp_path: Path) -> None:
+    """It was paused before, and nobody says so: what has been saved of it would not match if it went on."""
+    made = Container(tmp_path, state="exit 1")
+    order = made.has_cgroup()
+    order.write_text("1\n")
+    order.with_name("cgroup.events").write_text("populated 1\nfrozen 1\n")
+    made.pause()
+    assert (order.read_text(), made.asked("pause")) == ("1\n", 1)
