@@ -58,7 +58,7 @@ class ByRank(NamedTuple):
     holds: Counts
     """The units of each owner's running jobs."""
     units: Counts
-    """What the waiting jobs ask for, by place; valid during a decision, as the next four are."""
+    """The requests of the waiting jobs, by place. Only valid during a decision, as the next four are."""
     limit_s: Seconds
     least_units: Counts
     least_limit_s: Seconds
