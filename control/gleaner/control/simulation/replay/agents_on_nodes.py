@@ -41,7 +41,7 @@ def leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float) -> bool:
     for at in range(layer.state[0].last, len(book.nodes)):  # behind the slots in use
         node = book.nodes[finite.slots[at].order]
         if node["agent"] >= 0:
-            end_claim(book, node["agent"])
+            end_claim(book, int(node["agent"]))
         elif node["lent"] != NOT_LENT:
             book.many[LENT] -= 1
         node["agent"] = -1

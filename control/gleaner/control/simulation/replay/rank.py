@@ -179,7 +179,7 @@ def _choose(book: ByRank, clock: Any, free: int) -> tuple[int, float, int]:
     if is_anyone_below:
         found, shadow_s, extra = _walk(book, clock, free, 0, book.shares, shadow_s, extra)
         for entry in range(found):
-            free -= book.units[book.ledger.starts[entry]]
+            free -= int(book.units[book.ledger.starts[entry]])
             book.units[book.ledger.starts[entry]] = backfill.GONE
         if not book.overtaking:
             shadow_s = np.inf
