@@ -325,6 +325,8 @@ def _relay_notifications(
                 symlink_guard.put_back(own)
                 may_go = True
             os.write(answering, b"ok\n" if may_continue else b"no\n")
+            if may_go and not may_continue:
+                return 1  # CRIU would wait for an init that cannot end while CRIU traces its dead children
 
 
 def _objection(action: bytes, pid: int, own: str, *, saved_pid: int, uid: int) -> Reason | None:
