@@ -309,6 +309,12 @@ def test_another_exit_of_a_job_that_saves_itself_is_its_end() -> None:
         assert (task, todos[-1]) == (Finishing(C), Finish(C, exit_code))
 
 
+def test_a_job_that_its_own_signal_has_ended_is_returned_and_pays_nothing() -> None:
+    task, todos = play(Started(C), VacateAsked(), Exited(138), saves_itself=HOW)
+    assert (task, todos[-2:]) == (Ended(), [Kill(C), Clean()])
+    assert any(isinstance(todo, ReportReturned) and todo.why is ReturnReason.SAVE_FAILED for todo in todos)
+
+
 def test_the_exit_code_of_a_self_save_counts_unasked_and_means_nothing_for_other_jobs() -> None:
     assert play(Started(C), Exited(85), saves_itself=HOW) == (Storing(C), [StoreFolder(C)])
     assert play(Started(C), Exited(85)) == (Finishing(C), [Finish(C, 85)])

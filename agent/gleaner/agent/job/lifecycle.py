@@ -11,6 +11,7 @@ its code.
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from signal import Signals
 from typing import TypeAlias
 
 from gleaner.agent.job_spec import SelfSave
@@ -381,6 +382,9 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             exit_code == how.exit_code
         ):
             return Storing(container), [StoreFolder(container)]
+        case Signalled(container, how), Exited(exit_code) if exit_code == 128 + Signals[how.signal]:
+            back = ReportReturned(ReturnReason.SAVE_FAILED, f"{how.signal} has ended it, and it has not saved itself")
+            return Ended(), [back, Kill(container), Clean()]
         # The exit of the process counts more than a save that is not yet published.
         case ((Running(container) | Saving(container) | Signalled(container)), Exited() as end):
             return Finishing(container), [Finish(container, end.exit_code, end.out_of_memory, end.reason)]

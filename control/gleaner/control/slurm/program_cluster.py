@@ -6,6 +6,7 @@ PATH and SLURM_CONF of this program, and nothing else of its environment.
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands, parse, run
 from gleaner.control.slurm.accounting import check_accounting
-from gleaner.control.slurm.interface import AgentRequest, Cluster, ClusterError, ClusterRefused, SchedulerId
+from gleaner.control.slurm.interface import (
+    AgentRequest,
+    Cluster,
+    ClusterError,
+    ClusterRefused,
+    ClusterUnavailable,
+    SchedulerId,
+)
 from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
 from gleaner.control.slurm.submissions import Submissions, known_only
 
@@ -53,11 +61,19 @@ class SlurmCluster:
         word = parse.new_word()
         answer = self._run(parse.ask_nodes(word, nodes))
         there = parse.parse_tables(answer, "", word, read_s=now_s)
+        for name in {*nodes} - {*there.nodes}:
+            self._must_be_unknown(name, word)
         if not there.nodes:  # without a name squeue would answer for every node, and for an unknown name it refuses all
             return there
         found = self._run(parse.ask_jobs(word, f"--nodelist={','.join(there.nodes)}"))
         view = parse.parse_tables(answer, found, word, own=os.getuid(), read_s=now_s)
         return replace(view, jobs=tuple(job for job in view.jobs if not job.is_pending))
+
+    def _must_be_unknown(self, name: str, word: str) -> None:
+        """Ask for the jobs of a node that sinfo does not show. Raises `ClusterUnavailable` if Slurm knows the node."""
+        with suppress(ClusterRefused):
+            self._run(parse.ask_jobs(word, f"--nodelist={name}"))
+            raise ClusterUnavailable(f"{name} is in no partition, so sinfo does not show it: put it into one again")
 
     def read_job(self, job: str) -> SlurmJob | None:
         """See `Cluster.read_job`."""

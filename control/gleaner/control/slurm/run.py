@@ -39,7 +39,7 @@ _SIGNS_OF_NO_ANSWER = (
 or while the network, munge or slurmdbd is away."""
 _NO_REASON = "unspecified error"
 """Slurm's words for a failure of its own. They also end a refusal by a site's plug-in, which gives its reason first."""
-_PREFIX = re.compile(r"^(?:\w+: )?(?:error|fatal): (?:Batch job submission failed: )?")
+_PREFIX = re.compile(r"^(?:\w+:? )?(?:error|fatal): (?:Batch job submission failed: )?")
 
 
 def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
