@@ -28,8 +28,6 @@ TREES = (
 TESTS = (".", "tests")
 NOT_IMPORTED = {"gleaner.control.queue.migrations.env": "Alembic runs it, within a migration"}
 """Modules that cannot be imported, each with the reason."""
-THE_AGENTS_OWN = "agent"
-"""`glean agent` passes its words on to a program that reads no options from them."""
 
 
 def _modules(*trees: tuple[str, str]) -> Iterator[tuple[str, Path]]:
@@ -72,8 +70,6 @@ def _complaint(command: str) -> str:
             return f"{command}: no verb {words[0]!r}"
         here = here.commands[words.pop(0)]
         here = getattr(here, "whole", here)
-    if here.name == THE_AGENTS_OWN:
-        return ""
     if here.name == "run" and here.context_settings.get("ignore_unknown_options"):
         here = typer.main.get_command(user_job.app)
     known = {option for parameter in here.params for option in (*parameter.opts, *parameter.secondary_opts)} | {

@@ -62,7 +62,7 @@ DRAINED = DRAIN | {
 }  # fmt: skip
 WAITS = DRAINED | {"jobs": [*DRAINED["jobs"], DRAINED["jobs"][0] | LEFT | {"at_first": 1, "gone_s": None}]}
 CAMPAIGN = "image: pi\nindices: 0-2\nmemory_mib: 4G\ncommand: [pi, '{index}']\n"
-SWEEP = "--lengths 1m,2m --margin 5 --save 3 --restore 2 --seeds 2 --workers 1"
+SWEEP = "--lengths 1m,2m --set agents.margin_s=5 --save 3 --restore 2 --seeds 2 --workers 1"
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,9 @@ CASES = {
             "simulate compare trace.swf --schedulers easy --agents 40s",
             "simulate compare trace.swf --schedulers easy --json -",
             f"simulate tune trace.swf {SWEEP}", f"simulate tune trace.swf {SWEEP} --json -",
-            "simulate run trace.swf --save 5", "simulate run trace.swf --cores 4", "simulate run trace.swf --window 1",
-            "simulate run trace.swf --target a=1", "simulate compare trace.swf --schedulers best",
+            "simulate run trace.swf --save 5", "simulate run trace.swf --cores 4",
+            "simulate run trace.swf --set window", "simulate run trace.swf --set scheduler.kind=best",
+            "simulate compare trace.swf --schedulers best",
         ),
         files={"trace.swf": TRACE},
     ),

@@ -57,7 +57,6 @@ def test_a_users_verbs_need_nothing_of_the_server(harness: CliHarness, arguments
         (["control", "migrate"], "control"),
         (["control", "run"], "control"),
         (["token", "create", "--local", "--role", "admin", "--name", "root"], "control"),
-        (["agent", "run"], "agent"),
         (["run", "image"], "agent"),
     ],
 )
@@ -89,17 +88,6 @@ def test_the_agent_program_tells_its_version_without_a_library(harness: CliHarne
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert done.stdout.startswith("glean-agent ")
-
-
-def test_the_agent_verb_hands_all_its_arguments_on(harness: CliHarness) -> None:
-    process = harness.start("agent", "run", "--help")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
-    assert "--token-file" in out
-    process = harness.start("agent", "run", "--name", "a")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "--end" in err
 
 
 def test_a_job_of_ones_own_is_for_a_slurm_job_and_its_commands_options_are_its_own(harness: CliHarness) -> None:

@@ -108,7 +108,7 @@ def test_the_same_run_gives_the_same_bytes(glean: Glean, tmp_path: Path) -> None
 
 def test_agents_are_compared_with_the_same_trace_without_them(glean: Glean) -> None:
     agents = ("--agents", "60", "--save", "5", "--restore", "5")
-    code, out, _ = glean("run", "trace.swf", *agents, "--window", "0:200", "--json", "-")
+    code, out, _ = glean("run", "trace.swf", *agents, "--set", "measure.end_s=200", "--json", "-")
     value = json.loads(out)
     assert code == 0
     measures = value["measures"]
@@ -140,7 +140,7 @@ def test_jobs_larger_than_the_machine_are_left_out_and_counted(glean: Glean) -> 
 
 
 def test_what_a_job_of_the_log_is_taken_to_be_can_be_said(glean: Glean) -> None:
-    conventions = ("--convention", "too-large=shrunk", "--convention", "ties=file")
+    conventions = ("--set", "workload.conventions.too_large=shrunk", "--set", "workload.conventions.ties=file")
     code, out, err = glean("run", "trace.swf", "--processors", "3", *conventions)
     assert code == 0
     assert "changed: larger than the machine (3 processors), now as large: 1" in err
@@ -163,28 +163,37 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
         (("trace.swf", "--processors", "9" * 20), "--processors must be at most 1000000000, found 9999"),
         (("trace.swf", "--scheduler", "best"), "Invalid value for '--scheduler': 'best' is not one of 'fcfs', 'easy'"),
         (("trace.swf", "--agents", "9" * 400), "--agents': expected a time of at most 15 digits, found '9999"),
-        (("trace.swf", "--until", "nan"), "--until': expected a time such as 90, 15m, 1.5h or 2d, found 'nan'"),
-        (("trace.swf", "--window", "1:inf"), "--window: expected a time such as 90, 15m, 1.5h or 2d, found 'inf'"),
-        (("trace.swf", "--convention", "size"), "--convention: expected NAME=CHOICE, such as size=allocated, found"),
+        (("trace.swf", "--set", "workload.until_s=nan"), "--set workload.until_s must be a finite number"),
         (
-            ("trace.swf", "--convention", "past=raised"),
-            "--convention past=raised: unknown key 'past'; allowed here: past_limit, size,",
+            ("trace.swf", "--set", "until_s=1"),
+            "--set: expected KEY=VALUE, such as agents.margin_s=10s, found 'until_s=1'",
+        ),
+        (("trace.swf", "--set", "measure.begin_s"), "--set: expected KEY=VALUE, such as agents.margin_s=10s, found"),
+        (
+            ("trace.swf", "--set", "workload.conventions.past=raised"),
+            "--set workload.conventions.past: unknown key 'past'; allowed here: past_limit, size,",
         ),
         (
-            ("trace.swf", "--convention", "ties=order"),
-            "--convention ties=order must be 'number' or 'file', found 'order'",
+            ("trace.swf", "--set", "workload.conventions.ties=order"),
+            "--set workload.conventions.ties must be 'number' or 'file', found 'order'",
         ),
-        (("--convention", "ties=file", "--processors", "4"), "conventions are for traces, and none is named"),
-        (("trace.swf", "--scheduler", "sfs"), "sfs needs targets: --target USER=UNITS"),
+        (("trace.swf", "--nodes", "2", "--set", "machine.nodes.all=3"), "--nodes must be a valid integer"),
         (
-            ("trace.swf", "--scheduler", "sfs", "--target", "9=1"),
-            "user '9' has no job in trace.swf; there are: 1, 2, 3",
+            ("--set", "workload.conventions.ties=file", "--processors", "4"),
+            "conventions are for traces, and none is named",
         ),
-        (("trace.swf", "--target", "1=1"), "--target is for sfs, and the scheduler is easy"),
-        (("trace.swf", "--scheduler", "omfs"), "omfs needs entitlements: --entitlement GROUP=PERCENT"),
-        (("trace.swf", "--scheduler", "omfs", "--entitlement", "1:5"), "--entitlement: expected NAME=NUMBER, found"),
+        (("trace.swf", "--scheduler", "sfs"), "sfs needs targets: --set scheduler.sfs.targets.USER=UNITS"),
         (
-            ("trace.swf", "--scheduler", "omfs", "--entitlement", "1=60", "--entitlement", "2=41"),
+            ("trace.swf", "--scheduler", "sfs", "--set", "scheduler.sfs.targets.9.b=1"),
+            "user '9.b' has no job in trace.swf; there are: 1, 2, 3",
+        ),
+        (("trace.swf", "--scheduler", "omfs"), "omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT"),
+        (
+            ("trace.swf", "--set", "scheduler.omfs.percent.1=many"),
+            "--set scheduler.omfs.percent.1 must be a valid number",
+        ),
+        (
+            ("trace.swf", "--set", "scheduler.omfs.percent.1=60", "--set", "scheduler.omfs.percent.2=41"),
             "entitlements are 101 % in sum",
         ),
         (("trace.swf", "--agents", "5y"), "expected a time such as 90, 15m, 1.5h or 2d, found '5y'"),
@@ -194,19 +203,21 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
             "agents would compute nothing: save, restore and margin take",
         ),
         (("trace.swf", "--save", "60"), "--save is about agents: give --agents LENGTH too"),
-        (("trace.swf", "--keep-waiting", "9" * 30), "--keep-waiting must be at most 1000000000, found 9999"),
         (("trace.swf", "--schedule", "trace.swf"), "trace.swf cannot be written: it is read"),
         (
             ("trace.swf", "--json", "a.out", "--schedule", "./a.out"),
             "a.out cannot be written: two results would be this one file",
         ),
-        (("trace.swf", "--window", "9:5"), "--window: it must end after it begins"),
-        (("trace.swf", "--window", "1d:"), "the window would begin 1 d after the first submission and end 30 s"),
+        (("trace.swf", "--set", "measure.begin_s=9", "--set", "measure.end_s=5"), "end_s must be after begin_s"),
+        (
+            ("trace.swf", "--set", "measure.begin_s=1d"),
+            "the window would begin 1 d after the first submission and end 30 s",
+        ),
         (("trace.swf", "--json", "no/where.json"), "no/where.json: there is no folder no"),
         (("trace.swf", "--report", "."), ". is a folder; name a file"),
         (("trace.swf", "--scenario", "no.toml"), "no.toml: no such scenario file"),
-        (("trace.swf", "--until", "0"), "--until must be more than 0"),
-        (("trace.swf", "--keep-waiting", "-1"), "--keep-waiting must be at least 0, found -1"),
+        (("trace.swf", "--set", "workload.until_s=0"), "--set workload.until_s must be more than 0"),
+        (("trace.swf", "--set", "workload.keep_waiting=-1"), "--set workload.keep_waiting must be at least 0, found"),
     ],
 )
 def test_what_is_wrong_is_one_line(glean: Glean, arguments: tuple[str, ...], expected: str) -> None:
@@ -237,11 +248,6 @@ def test_a_trace_in_which_nothing_fits_is_one_line(glean: Glean, tmp_path: Path)
 
 def test_compare_says_which_schedulers_there_are(glean: Glean) -> None:
     assert "found 'best'" in refusal(glean, "compare", "trace.swf", "--schedulers", "easy,best")
-
-
-def test_compare_refuses_shares_for_schedulers_that_know_none(glean: Glean) -> None:
-    said = refusal(glean, "compare", "trace.swf", "--schedulers", "fcfs,easy", "--entitlement", "1=50")
-    assert said == "--entitlement is for omfs, and the scheduler is fcfs or easy"
 
 
 def test_what_a_computer_has_no_memory_for_is_one_line() -> None:

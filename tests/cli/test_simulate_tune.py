@@ -44,7 +44,7 @@ def test_the_answer_is_a_sentence_a_table_and_files(tmp_path: Path, capsys: pyte
 def test_what_is_assumed_or_left_out_is_said_and_nothing_may_keep_the_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert asked("--wait-limit", "0s", "--lengths", "100s,1h", "--no-preemption") == 1
+    assert asked("--wait-limit", "0s", "--lengths", "100s,1h", "--set", "agents.preemption=false") == 1
     said = capsys.readouterr()
     assert said.out.startswith("No setting is sure to win and to keep the mean wait from growing by more than 0 s")
     assert "glean: --save and --restore not given: 60 s assumed, and the answer depends on it" in said.err
@@ -69,7 +69,7 @@ def test_jobs_that_are_made_are_tuned_for_too(source: str, tmp_path: Path, capsy
 
 @pytest.mark.slow
 def test_jobs_that_share_nodes_are_counted_and_agents_are_preempted(capsys: pytest.CaptureFixture[str]) -> None:
-    asked("--nodes", "8", "--cores", "16", "--allocation", "cores")
+    asked("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
     said = capsys.readouterr().out
     assert "of 2,000 jobs are smaller than a node: they were given cores of nodes that they shared" in said
     assert ", with preemption" in said
@@ -77,11 +77,11 @@ def test_jobs_that_share_nodes_are_counted_and_agents_are_preempted(capsys: pyte
 
 @pytest.mark.slow
 def test_jobs_that_can_never_start_are_counted_and_the_others_tuned_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked("--scheduler", "omfs", "--entitlement", "1=50") in {0, 1}
+    assert asked("--scheduler", "omfs", "--set", "scheduler.omfs.percent.1=50") in {0, 1}
     assert "never start under omfs; the waits are those of the others" in capsys.readouterr().err
 
 
-SHARED = ("--nodes", "8", "--cores", "16", "--allocation", "cores")
+SHARED = ("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,8 @@ SHARED = ("--nodes", "8", "--cores", "16", "--allocation", "cores")
         (("--lengths", "1h,soon"), "--lengths: expected a time such as"),
         (("--lengths", "1h,20s"), "--lengths: control takes no agents below 30 s"),
         (("--lengths", "1m"), "no agent would compute: the longest has 1 min, and a save, a restore and the margin"),
-        (("--margin", "soon"), "'--margin': expected a time such as"),
+        (("--set", "agents.margin_s=soon"), "--set agents.margin_s must be a valid number"),
         (("--seeds", "1"), "'--seeds': must be greater than or equal to 2"),
-        (("--target", "1=5"), "--target is for sfs, and the scheduler is easy"),
         (("--json", "nowhere/out.json"), "nowhere/out.json: there is no folder nowhere"),
         (("--report", str(PATH)), f"{PATH} cannot be written: it is read"),
         (("--processors", "16", "--nodes", "2"), "[machine]: processors is a pool without nodes"),

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import httpx
-
 from gleaner.client.connection import Connection
 from gleaner.client.errors import ClientError, ErrorKind
 from gleaner.client.steps import AsyncDriver, SyncDriver
@@ -16,12 +14,11 @@ if TYPE_CHECKING:
     from gleaner.control.settings import ClientSettings
 
 
-class Client(Verbs, SyncDriver):
-    """Asks control, and waits for its answers.
+class _Connected(Verbs):
+    """The options of both clients, from which their connection is made."""
 
-    An option that is not given has the value that `glean config` shows below `[client]`. `token` is the token itself,
-    in place of a file with it. `notice` is called with a line for a person when a call takes long.
-    """
+    _http_class: Any
+    _http: Any
 
     def __init__(
         self,
@@ -35,7 +32,15 @@ class Client(Verbs, SyncDriver):
     ) -> None:
         settings = _settings(url=url, token_file=token_file, ca_file=ca_file, timeout_s=timeout_s)
         self._connection = Connection(settings, token=token, notice=notice)
-        self._http = httpx.Client(**self._connection.http_options)
+        self._http = self._http_class(**self._connection.http_options)
+
+
+class Client(_Connected, SyncDriver):
+    """Asks control, and waits for its answers.
+
+    An option that is not given has the value that `glean config` shows below `[client]`. `token` is the token itself,
+    in place of a file with it. `notice` is called with a line for a person when a call takes long.
+    """
 
     def close(self) -> None:
         """Close the connections."""
@@ -48,22 +53,8 @@ class Client(Verbs, SyncDriver):
         self.close()
 
 
-class AsyncClient(Verbs, AsyncDriver):
+class AsyncClient(_Connected, AsyncDriver):
     """Asks control with asyncio. Its options and methods are those of `Client`, and each method is awaited."""
-
-    def __init__(
-        self,
-        *,
-        url: str | Sequence[str] | None = None,
-        token: str | None = None,
-        token_file: str | Path | None = None,
-        ca_file: str | Path | None = None,
-        timeout_s: float | None = None,
-        notice: Callable[[str], None] | None = None,
-    ) -> None:
-        settings = _settings(url=url, token_file=token_file, ca_file=ca_file, timeout_s=timeout_s)
-        self._connection = Connection(settings, token=token, notice=notice)
-        self._http = httpx.AsyncClient(**self._connection.http_options)
 
     async def close(self) -> None:
         """Close the connections."""

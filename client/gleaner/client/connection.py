@@ -40,7 +40,6 @@ STORE_S = 1800.0
 """The time in which control stores an image or an input that it has."""
 NOTICE_AFTER_S = 5.0
 """The time without an answer after which the user is told that the call waits."""
-AWAY_STATUSES = frozenset({503, 504})
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 """The hosts that only this machine reaches."""
 _KINDS = {
@@ -55,7 +54,7 @@ class Connection:
     def __init__(self, settings: "ClientSettings", *, token: str | None, notice: Callable[[str], None] | None) -> None:
         self.urls = [_checked_url(url) for url in settings.url]
         """The addresses; the first is the one that answered last."""
-        self.notice = notice or _no_notice
+        self.notice: Callable[[str], None] = notice or (lambda _line: None)
         self.proof: httpx.Auth = find_proof(settings) if token is None else TokenProof(token)
         self._token_place = "this client" if token is not None else str(settings.token_file)
         self._timeout_s = settings.timeout_s
@@ -155,7 +154,7 @@ class Connection:
             line = one_line(Problem.model_validate_json(response.content).detail)
         except ValidationError:
             line = f"{url} answered with status {status} and no reason; is it Gleaner?"
-            is_away = status in AWAY_STATUSES or status == 502
+            is_away = kind is ErrorKind.AWAY or status == 502
             return ClientError(line, kind=ErrorKind.AWAY if is_away else ErrorKind.REFUSED, status=status)
         match kind:
             case ErrorKind.NO_PROOF:
@@ -188,10 +187,6 @@ class Connection:
             line = f"cannot reach control at {url} ({error}); is it running, and is client.url right?"
         kind = ErrorKind.NOT_CONNECTED if _was_refused(error) else ErrorKind.AWAY
         return ClientError(one_line(line), kind=kind)
-
-
-def _no_notice(_line: str) -> None:
-    """Let the user wait without a word."""
 
 
 def _checked_url(url: str) -> str:

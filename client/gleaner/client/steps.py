@@ -17,6 +17,7 @@ import httpx
 
 P = ParamSpec("P")
 T = TypeVar("T")
+G = TypeVar("G")
 READ_BYTES = 2**20
 
 
@@ -63,6 +64,7 @@ Items: TypeAlias = Generator[ApiCall | Sleep | Work | Item[T], Any, Any]
 class SyncDriver:
     """Does steps with the thread that calls."""
 
+    _http_class = httpx.Client
     _http: httpx.Client
 
     def perform(self, begin: Callable[[], Steps[T]]) -> T:
@@ -106,6 +108,7 @@ class SyncDriver:
 class AsyncDriver:
     """Does steps with asyncio. Work on files is done in another thread."""
 
+    _http_class = httpx.AsyncClient
     _http: httpx.AsyncClient
 
     async def perform(self, begin: Callable[[], Steps[T]]) -> T:
@@ -146,12 +149,26 @@ class AsyncDriver:
         return response
 
 
-class Verb(Generic[P, T]):
-    """A method with one result: `client.job(7)`, and `await client.job(7)`."""
+class _Method(Generic[P, G]):
+    """A method of both clients, described by its steps."""
 
-    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+    def __init__(self, steps: Callable[Concatenate[Any, P], G]) -> None:
         self.steps = steps
         update_wrapper(self, steps)  # type: ignore[arg-type]
+
+    def _of(self, client: SyncDriver | AsyncDriver | None, do: str) -> Any:
+        """Return the method of this client, whose function `do` takes the steps; without a client, the description."""
+        if client is None:
+            return self
+
+        def method(*options: P.args, **named: P.kwargs) -> Any:
+            return getattr(client, do)(lambda: self.steps(client, *options, **named))
+
+        return update_wrapper(method, self.steps)
+
+
+class Verb(_Method[P, Steps[T]], Generic[P, T]):
+    """A method with one result: `client.job(7)`, and `await client.job(7)`."""
 
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...
@@ -161,21 +178,11 @@ class Verb(Generic[P, T]):
     def __get__(self, client: AsyncDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: SyncDriver | AsyncDriver | None, owner: type) -> Any:
         """Return the method of this client."""
-        if client is None:
-            return self
-
-        def method(*options: P.args, **named: P.kwargs) -> Any:
-            return client.perform(lambda: self.steps(client, *options, **named))
-
-        return update_wrapper(method, self.steps)
+        return self._of(client, "perform")
 
 
-class ItemVerb(Generic[P, T]):
+class ItemVerb(_Method[P, Items[T]], Generic[P, T]):
     """A method to iterate over: `for row in client.all_jobs()`, and `async for row in client.all_jobs()`."""
-
-    def __init__(self, steps: Callable[Concatenate[Any, P], Items[T]]) -> None:
-        self.steps = steps
-        update_wrapper(self, steps)  # type: ignore[arg-type]
 
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...
@@ -185,13 +192,7 @@ class ItemVerb(Generic[P, T]):
     def __get__(self, client: AsyncDriver, owner: type) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, client: SyncDriver | AsyncDriver | None, owner: type) -> Any:
         """Return the method of this client."""
-        if client is None:
-            return self
-
-        def method(*options: P.args, **named: P.kwargs) -> Any:
-            return client.iterate(lambda: self.steps(client, *options, **named))
-
-        return update_wrapper(method, self.steps)
+        return self._of(client, "iterate")
 
 
 def _advance(steps: Items[T], outcome: object, error: BaseException | None) -> ApiCall | Sleep | Work | Item[T] | None:

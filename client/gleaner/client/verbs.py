@@ -1,6 +1,7 @@
 """Every question to control, written once for both clients: its route, its options and its answer."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,13 +103,8 @@ class Verbs:
     @ItemVerb
     def watch(self, job: int, *, every_s: float = FOLLOW_S) -> Items[JobDetail]:
         """Yield all that is known of a job, again and again until it has ended."""
-        look = self._patient(lambda: self._read(f"/v1/jobs/{job}", JobDetail))
-        while True:
-            detail = yield from look()
-            yield Item(detail)
-            if detail.job.state is State.COMPLETE:
-                return
-            yield Sleep(every_s)
+        path = f"/v1/jobs/{job}"
+        return self._followed(path, JobDetail, lambda detail: detail.job.state is State.COMPLETE, every_s)
 
     @Verb
     def hold(self, job: int) -> Steps[JobRow]:
@@ -239,6 +235,13 @@ class Verbs:
                 self._connection.notice("every job that is left is held; they go on only after `glean release`")
                 has_told_of_held = True
             yield Sleep(rest_s)
+
+    def _followed(self, path: str, shape: type[T], has_ended: Callable[[T], bool], every_s: float) -> Items[T]:
+        look = self._patient(lambda: self._read(path, shape))
+        while not has_ended(seen := (yield from look())):
+            yield Item(seen)
+            yield Sleep(every_s)
+        yield Item(seen)
 
     def _patient(self, look: Callable[[], Steps[T]]) -> Callable[[], Steps[T]]:
         """Return a look that, after its first success, waits for a control program that is away for a while."""
@@ -408,13 +411,7 @@ class Verbs:
     @ItemVerb
     def follow_drain(self, number: int) -> Items[DrainRow]:
         """Yield the state of a drain, again and again until it is over."""
-        look = self._patient(lambda: self._read(f"/v1/drains/{number}", DrainRow))
-        while True:
-            row = yield from look()
-            yield Item(row)
-            if row.ended_s is not None:
-                return
-            yield Sleep(FOLLOW_S)
+        return self._followed(f"/v1/drains/{number}", DrainRow, lambda row: row.ended_s is not None, FOLLOW_S)
 
     @Verb
     def decision(self, number: int) -> Steps[DecisionRow]:
@@ -458,18 +455,15 @@ class Verbs:
 
 def count_states(rows: Sequence[JobRow]) -> CampaignStatus:
     """Return the number of these jobs in each state."""
-
-    def count(state: State, outcome: Outcome | None = None) -> int:
-        return sum(row.state is state and row.outcome is outcome for row in rows)
-
+    states, ended = Counter(row.state for row in rows), Counter(row.outcome for row in rows)
     return CampaignStatus(
         campaign=None,
-        new=count(State.NEW),
-        running=count(State.RUNNING),
-        saved=count(State.SAVED),
-        succeeded=count(State.COMPLETE, Outcome.SUCCEEDED),
-        failed=count(State.COMPLETE, Outcome.FAILED),
-        cancelled=count(State.COMPLETE, Outcome.CANCELLED),
+        new=states[State.NEW],
+        running=states[State.RUNNING],
+        saved=states[State.SAVED],
+        succeeded=ended[Outcome.SUCCEEDED],
+        failed=ended[Outcome.FAILED],
+        cancelled=ended[Outcome.CANCELLED],
         held=sum(row.held for row in rows),
     )
 

@@ -70,14 +70,13 @@ VERBS = (
     LazyVerb("config", "Print the settings and where each comes from.", "config:config"),
     LazyVerb("doctor", "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
     LazyVerb("setup", "Set up this machine, or take that back.", "setup:app"),
-    LazyVerb("agent", "Run the agent program, as glean-agent does.", "services:agent", **REST),
     LazyVerb("token", "Make, list, end and replace tokens.", "tokens:app"),
     LazyVerb("control", "Run the control program, and set up its database and storage.", "services:control_app"),
     LazyVerb("simulate", "Simulate agents or another scheduler on a cluster's accounting.", "simulate:app"),
 )
 """All verbs, each with the first sentence of its own help."""
 
-EXTRAS = {"agent": "agent", "run": "agent", "simulate": "simulate"}
+EXTRAS = {"run": "agent", "simulate": "simulate"}
 """The extra of the package that a verb needs. Those that are not here need `control`, if they need one."""
 _CLOSE = 0.75
 """An option that exists is named if it is so much like the wrong one (`difflib`): --disk for --disc, not --keep for
@@ -88,12 +87,9 @@ _LONGEST_NAME = 80
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from gleaner.agent.common.installed_version import installed_version
 
-        try:
-            typer.echo(f"glean {version('gleaner-hpc')}")
-        except PackageNotFoundError:
-            typer.echo("glean, not installed")
+        typer.echo(f"glean {installed_version()}")
         raise typer.Exit
 
 
@@ -104,23 +100,6 @@ def root(
     ] = False,
 ) -> None:
     """Run containerised jobs on the idle node time of a Slurm cluster."""
-
-
-def _show(answer: Answer) -> None:
-    from gleaner.control.cli import render
-
-    try:
-        render.show(answer)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _give_up_stdout()
-        raise CliError(f"cannot write the answer: {error.strerror}") from error
-
-
-def _plain(said: str) -> str:
-    """Return the message without the words that only the library that checks options uses."""
-    return said.replace(": Value error, ", ": ").replace(": Input should be ", ": must be ")
 
 
 def _usage(error: Exception, said: str, arguments: list[str]) -> str:
@@ -200,14 +179,16 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         answer = command()(args=arguments, prog_name="glean", standalone_mode=False)
         if isinstance(answer, Answer):
-            _show(answer)
+            from gleaner.control.cli import render
+
+            render.show(answer)
             return answer.exit_code
         return answer if isinstance(answer, int) else 0
     except CliError as failure:
         _remark(str(failure))
         return failure.exit_code
     except typer.TyperException as error:
-        said = _plain(error.format_message())
+        said = error.format_message().replace(": Value error, ", ": ").replace(": Input should be ", ": must be ")
         if said.startswith("Usage:"):
             sys.stderr.write(said + "\n")
         else:

@@ -19,14 +19,15 @@ from gleaner.agent.messages import ReturnReason
 from gleaner.client import Client, ClientError, ErrorKind
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.campaign_file import Given
-from gleaner.control.cli import render
+from gleaner.control.cli import render, submit
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.cli.submit import pack_inputs, read_options, submit_with_inputs
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
 from gleaner.control.states import Outcome, State
 
+GONE_ON = frozenset({Ending.SAVED, Ending.SUCCEEDED})
+"""The ends of a slice that has computed."""
 PRIORITY = 1_000_000
 """The highest: a check takes a minute, and somebody waits for it."""
 FAILED_FOR_S = 60.0
@@ -43,16 +44,6 @@ class CanBeSaved(StrEnum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The outcome of a check; `reason` is one line."""
-
-    image: str
-    job: int
-    verdict: CanBeSaved
-    reason: str
 
 
 class Act(StrEnum):
@@ -77,13 +68,15 @@ def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Check
     `ran_s`: for how long its current slice has run; `after_s`: how long a slice runs before it is saved.
     """
     row, slices = detail.job, detail.attempts
-    if again := next((each for each in slices if each.restored_from and _has_gone_on(each)), None):
+    if again := next((each for each in slices if each.restored_from and each.ending in GONE_ON), None):
         return CheckEnd(CanBeSaved.YES, _told(detail, again))
     if row.state is State.COMPLETE:
         return _ended(detail)
     if row.state is State.RUNNING:
-        due_s = after_s * LONGER ** sum(_is_unstarted(each) for each in slices)
-        if (why := detail.not_saved_because) and (_lasts(why) or ran_s >= due_s + FAILED_FOR_S):
+        due_s = after_s * LONGER ** sum(each.why is ReturnReason.UNSTARTED for each in slices)
+        if (why := detail.not_saved_because) and (
+            why.startswith(ReturnReason.UNSAVABLE) or ran_s >= due_s + FAILED_FOR_S
+        ):
             return CheckEnd(CanBeSaved.NO, why)
         return Act.HOLD if ran_s >= due_s and not row.held else Act.WAIT
     last = slices[-1] if slices else None
@@ -108,18 +101,6 @@ def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
             CanBeSaved.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)"
         )
     return CheckEnd(CanBeSaved.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
-
-
-def _has_gone_on(slice_: AttemptRow) -> bool:
-    return slice_.ending in {Ending.SAVED, Ending.SUCCEEDED}
-
-
-def _is_unstarted(slice_: AttemptRow) -> bool:
-    return slice_.why is ReturnReason.UNSTARTED
-
-
-def _lasts(why: str) -> bool:
-    return why.startswith(ReturnReason.UNSAVABLE)
 
 
 def _told(detail: JobDetail, again: AttemptRow) -> str:
@@ -152,21 +133,13 @@ def check(
     *,
     after: Annotated[str, typer.Option(metavar="10s", help="How long it runs before it is saved.")] = "10s",
     timeout: Annotated[str, typer.Option(metavar="10m", help="Give up when nothing happens for so long.")] = "10m",
-    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
-    memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
-    ] = None,
-    mount: Annotated[
-        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
-    ] = None,
-    saves_itself: Annotated[
-        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the job.")] = None,
+    cpus: submit.Cpus = None,
+    memory_mib: submit.Memory = None,
+    env: submit.Environment = None,
+    input: submit.Inputs = None,
+    mount: submit.Mounts = None,
+    saves_itself: submit.SavesItself = None,
+    group: submit.Group = None,
     as_json: AsJson = False,
 ) -> Answer:
     """See whether a program can be saved here: run, save, restore it.
@@ -177,13 +150,13 @@ def check(
     after_s, patience_s = _seconds("--after", after), _seconds("--timeout", timeout)
     limit = f"{10 * after_s + SPARE_S}s"
     of_its_own = {"name": "check", "priority": PRIORITY, "retries": 0, "compute_limit": limit}
-    given = read_options(context.params | of_its_own)
+    given = submit.read_options(context.params | of_its_own)
     if command:
         given["command"] = Given(tuple(command), "the command")
-    files = pack_inputs(given, Path())
+    files = submit.pack_inputs(given, Path())
     wanted = campaigns.submission(given)
     with connect() as control, _ended_as_by_ctrl_c():
-        made = submit_with_inputs(control, wanted, files)
+        made = submit.submit_with_inputs(control, wanted, files)
         if made.warning:
             render.remark(made.warning)
         (job,) = made.jobs
@@ -192,28 +165,27 @@ def check(
         finally:
             with suppress(ClientError):  # it has ended by itself, or control is away: then the compute limit ends it
                 control.cancel(job)
-    checked = Checked(image, job, found.verdict, found.reason)
-    return Answer(
-        checked if as_json else in_one_line(checked), as_json, exit_code=int(found.verdict is not CanBeSaved.YES)
-    )
+    value = {"image": image, "job": job, "verdict": found.verdict, "reason": found.reason}
+    exit_code = int(found.verdict is not CanBeSaved.YES)
+    return Answer(value if as_json else in_one_line(image, found), as_json, exit_code=exit_code)
 
 
-def in_one_line(checked: Checked) -> str:
+def in_one_line(image: str, found: CheckEnd) -> str:
     """Return the outcome for people.
 
-    >>> in_one_line(Checked("lab:1", 7, CanBeSaved.NO, "cannot be saved: it has a POSIX message queue: use a pipe"))
+    >>> in_one_line("lab:1", CheckEnd(CanBeSaved.NO, "cannot be saved: it has a POSIX message queue: use a pipe"))
     'no: lab:1 cannot be saved here: it has a POSIX message queue: use a pipe'
     """
-    reason = checked.reason.removeprefix(f"{ReturnReason.UNSAVABLE}: ")
-    match checked.verdict:
+    reason = found.reason.removeprefix(f"{ReturnReason.UNSAVABLE}: ")
+    match found.verdict:
         case CanBeSaved.YES:
-            return f"yes: {checked.image} can be saved here: {reason}"
+            return f"yes: {image} can be saved here: {reason}"
         case CanBeSaved.NO:
-            return f"no: {checked.image} cannot be saved here: {reason}"
+            return f"no: {image} cannot be saved here: {reason}"
         case CanBeSaved.UNKNOWN:
             return f"not known: {reason}"
         case _:
-            assert_never(checked.verdict)
+            assert_never(found.verdict)
 
 
 @contextmanager

@@ -15,10 +15,7 @@ def config(as_json: AsJson = False) -> Answer:
     rows: list[Setting] = []
     for table in TABLES:
         for key, value in getattr(settings, table).model_dump(mode="json").items():
-            origin = "default"
-            if key in file.tables.get(table, {}):
-                origin = "file"
-            origin = variables.get((table, key), origin)
+            origin = variables.get((table, key), "file" if key in file.tables.get(table, {}) else "default")
             shown = without_password(value) if isinstance(value, str) and "://" in value else value
             rows.append(Setting(table=table, key=key, value=shown, origin=origin))
     return Answer(Configuration(file=str(file.path) if file.path else None, settings=tuple(rows)), as_json)

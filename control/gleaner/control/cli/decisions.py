@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, cast
 
@@ -28,15 +27,6 @@ _BECAME = {"start": "started", "victim": "chosen to free what it holds", "hold":
 _DECIDED = {"start": "released", "claim": "released before all others", "hold": "held"}
 
 
-@dataclass(frozen=True, slots=True)
-class JobReason:
-    """The reason for a job's state, in a sentence or two, and the decision that led to it, if one is stored."""
-
-    subject: str
-    why: str
-    decision: int | None
-
-
 def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
     as_json: AsJson = False,
@@ -51,7 +41,7 @@ def why(
         last = None
     said = about_slurm_job(subject, last) if detail is None else about_job(detail, last)
     if as_json:
-        return Answer(JobReason(subject, said, last.id if last else None), as_json)
+        return Answer({"subject": subject, "why": said, "decision": last.id if last else None}, as_json)
     return Answer(one_line(said) + (f" (glean explain {last.id})" if last else ""))
 
 

@@ -47,9 +47,7 @@ def drain(
         found = control.drain(nodes, spanning=spanning, leave_others=leave_others, dry_run=dry_run)
         if not no_wait or dry_run:
             found = _followed(control, found)
-    if as_json:
-        return Answer(found, as_json, exit_code=_exit_code(found))
-    return Answer(tuple(_shown(found)), exit_code=_exit_code(found))
+    return Answer(found if as_json else tuple(_shown(found)), as_json, exit_code=_exit_code(found))
 
 
 def resume(nodes: Nodes, as_json: AsJson = False) -> Answer:
@@ -62,11 +60,15 @@ def resume(nodes: Nodes, as_json: AsJson = False) -> Answer:
 def _followed(control: Client, asked: DrainRow) -> DrainRow:
     """Wait for the drain and return its end. Ctrl-C lets the drain continue."""
     try:
-        return render.drain_progress(_standings(control, asked))
+        return render.progress("draining", _standings(control, asked), _counts)
     except KeyboardInterrupt:
         if asked.task != "dry run":
             render.remark(f"the {asked.task} of {_names(asked)} goes on without this program; see `glean nodes`")
         raise
+
+
+def _counts(row: DrainRow) -> tuple[int, int]:
+    return sum(job.at_first - job.left for job in row.jobs), sum(job.at_first for job in row.jobs)
 
 
 def _standings(control: Client, asked: DrainRow) -> Iterator[DrainRow]:
@@ -134,7 +136,8 @@ def _outcome(found: DrainRow) -> str:
     match found.phase:
         case "empty":
             left = f" of all that may be touched ({_how_many(others)} left)" if others else ""
-            return f"{names}: empty{left} after {_took_s(found):.0f} s{said}"
+            took_s = (found.ended_s or found.asked_s) - found.asked_s
+            return f"{names}: empty{left} after {took_s:.0f} s{said}"
         case "looked":
             waits = f"; {_how_many(others)} not touched, {_ends(others)}" if others else ""
             verdict = f"could not be drained{said}" if found.said else f"could be drained{waits}"
@@ -145,10 +148,6 @@ def _outcome(found: DrainRow) -> str:
             return f"{names}: in use again"
         case _:
             return f"{names}: {found.phase}{said}"
-
-
-def _took_s(found: DrainRow) -> float:
-    return (found.ended_s or found.asked_s) - found.asked_s
 
 
 def _names(found: DrainRow) -> str:

@@ -9,10 +9,10 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from rich.console import Console
@@ -27,7 +27,6 @@ from gleaner.control.cli.settings_toml import toml
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
-from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
@@ -36,7 +35,11 @@ from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
 
 if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
     from gleaner.client.uploads import OnPart
+
+Standing = TypeVar("Standing")
 
 PIPE_WIDTH = 100_000
 """The number of columns when stdout is not a terminal, so that nothing is cut off."""
@@ -144,23 +147,15 @@ def remark(text: str) -> None:
         sys.stderr.flush()
 
 
-def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
-    """Draw a bar on a terminal while the standings come. Return the last standing; there is at least one."""
-    last: CampaignStatus | None = None
-    with steps("waiting") as show_steps:
-        for last in standings:
-            done = last.succeeded + last.failed + last.cancelled
-            show_steps(done, done + last.unfinished, standing(last))
-    assert last is not None  # noqa: S101 - see above
-    return last
+def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standing], Sequence[Any]]) -> Standing:
+    """Draw a bar on a terminal while the standings come. Return the last standing; there is at least one.
 
-
-def drain_progress(standings: Iterable[DrainRow]) -> DrainRow:
-    """Draw a bar on a terminal while nodes are emptied. Return the last standing; there is at least one."""
-    last: DrainRow | None = None
-    with steps("draining") as show_steps:
+    `counts` returns what `steps` shows of a standing.
+    """
+    last: Standing | None = None
+    with steps(text) as show_steps:
         for last in standings:
-            show_steps(sum(job.at_first - job.left for job in last.jobs), sum(job.at_first for job in last.jobs))
+            show_steps(*counts(last))
     assert last is not None  # noqa: S101 - see above
     return last
 
@@ -181,9 +176,7 @@ def sending() -> "Generator[OnPart]":
 @contextmanager
 def steps(text: str) -> Generator[ShowSteps]:
     """Draw a bar on a terminal. Yield a function that takes the steps done, all steps, and perhaps another text."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _on_terminal(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, whole, now=text: bar.update(task, completed=done, total=whole, description=now)
 
@@ -191,11 +184,15 @@ def steps(text: str) -> Generator[ShowSteps]:
 @contextmanager
 def busy(text: str) -> Generator[None]:
     """Show on a terminal the work that takes long, and the time that it has taken."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _on_terminal(SpinnerColumn(), TextColumn("{task.description}")) as bar:
         bar.add_task(text, total=None)
         yield
+
+
+def _on_terminal(*columns: "ProgressColumn") -> Progress:
+    """Return a line on the terminal with these columns and the time that has passed; nothing elsewhere."""
+    console = Console(stderr=True)
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
 def standing(status: CampaignStatus) -> str:
@@ -281,51 +278,41 @@ def _jobs(rows: Sequence[JobRow]) -> Table:
 
 
 def _job(detail: JobDetail) -> Iterator[Table | str]:
-    row = detail.job
+    row, spec, itself = detail.job, detail.spec, detail.spec.saves_itself
     by = f", submitted by {row.submitter}" if row.submitter else ""
-    facts: dict[str, str] = {"job": f"{row.id} {row.name}, of group {row.group}{by}"}
-    if row.campaign is not None:
-        facts["campaign"] = f"{row.campaign}, index {row.index}"
-    facts["state"] = _state(row) + (f" on {row.node}" if row.node else "")
-    unsaved = "" if row.held else detail.unsaved_because
-    reasons = {
-        "because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved,
-        "last failure": detail.last_failure, "not saved": detail.not_saved_because,
-    }  # fmt: skip
-    facts |= {what: reason for what, reason in reasons.items() if reason}
-    facts["runs"] = shlex.join((detail.spec.image, *detail.spec.command))
-    files = {
-        "mounts": ", ".join(detail.spec.mounts),
+    stretch = f", {in_words(spec.needs_at_least_s)} of an agent's time" if spec.needs_at_least_s else ""
+    most = f" (at most {memory_in_words(spec.most_memory_mib)})" if spec.most_memory_mib else ""
+    saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
+    missing = f"; no file fits {', '.join(detail.unmatched)}" if detail.unmatched else ""
+    limit_s, disk_mib, silent_s, output_bytes = (
+        spec.compute_limit_s, spec.disk_mib, spec.silent_limit_s, detail.output_bytes
+    )  # fmt: skip
+    facts = {
+        "job": f"{row.id} {row.name}, of group {row.group}{by}",
+        "campaign": "" if row.campaign is None else f"{row.campaign}, index {row.index}",
+        "state": _state(row) + (f" on {row.node}" if row.node else ""),
+        "because": detail.failed_because,
+        "waits": detail.waits_because,
+        "last slice lost": "" if row.held else detail.unsaved_because,
+        "last failure": detail.last_failure,
+        "not saved": detail.not_saved_because,
+        "runs": shlex.join((spec.image, *spec.command)),
+        "mounts": ", ".join(spec.mounts),
         "inputs": ", ".join(map(_input, detail.inputs)),
-        "keeps": ", ".join(detail.spec.outputs.keep) if detail.spec.outputs is not None else "",
+        "keeps": ", ".join(spec.outputs.keep) if spec.outputs is not None else "",
         "delivers": _delivery(detail),
+        "image": "" if detail.image_id is None else f"{detail.image_id}, pushed by the group",
+        "with": shlex.join(f"{key}={value}" for key, value in spec.environment.items()),
+        "needs": f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}",
+        "computed": "" if limit_s is None else f"{in_words(detail.counted_s)} of at most {in_words(limit_s)}",
+        "writes": "" if disk_mib is None else f"at most {memory_in_words(disk_mib)}",
+        "ends": "" if silent_s is None else f"after {in_words(silent_s)} without output or writes",
+        "saves itself": "" if itself is None else f"on {itself.signal}, with exit code {itself.exit_code}",
+        "failures": f"{detail.failures} of its own; {spec.retries} retries allowed{_codes(detail)}",
+        "saved as": ", ".join(saves),
+        "output": "" if output_bytes is None else f"{size(output_bytes)}; glean results {row.id}{missing}",
     }
-    facts |= {what: names for what, names in files.items() if names}
-    if detail.image_id is not None:
-        facts["image"] = f"{detail.image_id}, pushed by the group"
-    if detail.spec.environment:
-        facts["with"] = shlex.join(f"{key}={value}" for key, value in detail.spec.environment.items())
-    stretch = f", {in_words(detail.spec.needs_at_least_s)} of an agent's time" if detail.spec.needs_at_least_s else ""
-    most = f" (at most {memory_in_words(detail.spec.most_memory_mib)})" if detail.spec.most_memory_mib else ""
-    facts["needs"] = f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}"
-    if detail.spec.compute_limit_s is not None:
-        facts["computed"] = f"{in_words(detail.counted_s)} of at most {in_words(detail.spec.compute_limit_s)}"
-    if detail.spec.disk_mib is not None:
-        facts["writes"] = f"at most {memory_in_words(detail.spec.disk_mib)}"
-    if detail.spec.silent_limit_s is not None:
-        facts["ends"] = f"after {in_words(detail.spec.silent_limit_s)} without output or writes"
-    if detail.spec.saves_itself:
-        facts["saves itself"] = (
-            f"on {detail.spec.saves_itself.signal}, with exit code {detail.spec.saves_itself.exit_code}"
-        )
-    facts["failures"] = f"{detail.failures} of its own; {detail.spec.retries} retries allowed{_codes(detail)}"
-    if detail.checkpoints:
-        saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
-        facts["saved as"] = ", ".join(saves)
-    if detail.output_bytes is not None:
-        missing = f"; no file fits {', '.join(detail.unmatched)}" if detail.unmatched else ""
-        facts["output"] = f"{size(detail.output_bytes)}; glean results {row.id}{missing}"
-    yield Table(("", ""), tuple(facts.items()), left=2, has_header=False)
+    yield Table(("", ""), tuple((what, text) for what, text in facts.items() if text), left=2, has_header=False)
     if detail.attempts:
         yield ""
         yield _attempts(detail)

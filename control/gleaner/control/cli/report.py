@@ -56,24 +56,19 @@ def _shown(found: MonthReport) -> tuple[Table | str, ...]:
     whose = "all groups" if found.group is None else f"group {found.group}"
     how = "measured by Slurm" if found.energy_is_measured else "an estimate"
     power = [] if found.energy_kwh is None else [f"energy, {how}: {found.energy_kwh:,.1f} kWh"]
-    who = Table.of(
-        (*found.rows,),
-        {
-            "GROUP": "group", "USER": "user", "SLICES": "slices", "HARVESTED": lambda row: number(row.harvested_core_h),
-            "SAVING": lambda row: number(row.saving_core_h), "RESTORING": lambda row: number(row.restoring_core_h),
-            "STARTING": lambda row: number(row.starting_core_h), "LOST": lambda row: number(row.lost_core_h),
-        },
-        right=("SLICES", "HARVESTED", "SAVING", "RESTORING", "STARTING", "LOST"),
-        title=f"core hours of the jobs of {whose}, of slices that ended in {found.month}",
-    )  # fmt: skip
     kinds = ("harvested", "saving", "restoring", "starting", "lost")
-    sums = tuple(getattr(found, f"{kind}_core_h") for kind in kinds)
-    total = ("all", "", f"{sum(row.slices for row in found.rows)}", *(number(value) for value in sums))
+    who = [
+        (row.group, row.user, f"{row.slices}", *(number(getattr(row, f"{kind}_core_h")) for kind in kinds))
+        for row in found.rows
+    ]
+    sums = (number(getattr(found, f"{kind}_core_h")) for kind in kinds)
+    who.append(("all", "", f"{sum(row.slices for row in found.rows)}", *sums))
+    title_of_who = f"core hours of the jobs of {whose}, of slices that ended in {found.month}"
     title = f"node hours in {found.month}; control saw the nodes for {found.seen_h:,.1f} h of it"
     return (
         found.summary,
         Table(("NODES", "HOURS"), tuple(rows), left=1, title=title),
-        Table(who.columns, (*who.rows, total), left=2, title=who.title),
+        Table(("GROUP", "USER", "SLICES", *map(str.upper, kinds)), tuple(who), left=2, title=title_of_who),
         _harm(found),
         Table(
             ("GROUP", "STORED MIB"),

@@ -21,8 +21,6 @@ from gleaner.control.simulation.metrics.tables import Table
 
 app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for servers.")
 
-_STDIN = "-"
-
 Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the secret.")]
 Group = Annotated[str | None, typer.Option(help="The group whose secret it is; only an admin names one.")]
 
@@ -82,7 +80,7 @@ def _value(from_file: str | None, expected: str) -> str:
         return getpass.getpass(f"{expected}: ", stream=sys.stderr).strip()
     most = credentials.LONGEST + 2  # one more than may be, and the line's end
     try:
-        if from_file == _STDIN:
+        if from_file == "-":
             return sys.stdin.read(most).rstrip("\r\n")
         with Path(from_file).open(encoding="utf-8") as file:
             return file.read(most).rstrip("\r\n")

@@ -1,4 +1,4 @@
-"""The verbs of the services: `glean control run|stop|start|...`, `glean agent ...`, and `glean run`."""
+"""The verbs of the services: `glean control run|stop|start|...` and `glean run`."""
 
 import getpass
 import sys
@@ -176,14 +176,5 @@ def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAG
     from gleaner.agent.user_job import main as program
 
     sys.argv = ["glean run", *(arguments or ())]
-    program.main()
-    return Answer(None)
-
-
-def agent(arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...")] = None) -> Answer:
-    """Run the agent program, as glean-agent does."""
-    from gleaner.agent import main as program
-
-    sys.argv = ["glean-agent", *(arguments or ())]
     program.main()
     return Answer(None)

@@ -1,7 +1,6 @@
 """Settings as TOML text that can be pasted into a settings file."""
 
 import json
-from collections.abc import Sequence
 from typing import cast
 
 from gleaner.control.cli.output import Configuration
@@ -33,7 +32,5 @@ def value(plain: object) -> str:
     if isinstance(plain, dict):
         pairs = cast("dict[str, object]", plain).items()
         return "{" + ", ".join(f"{value(key)} = {value(item)}" for key, item in pairs if item is not None) + "}"
-    if isinstance(plain, list | tuple):
-        return "[" + ", ".join(value(item) for item in cast("Sequence[object]", plain)) + "]"
-    # A JSON string, number or truth value is one in TOML too, once DEL is escaped.
+    # A JSON string, number, truth value or list of them is one in TOML too, once DEL is escaped.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

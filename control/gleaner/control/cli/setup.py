@@ -4,11 +4,12 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
+from pydantic import BaseModel
 
 from gleaner.control.cli.failures import BadInput, CliError
 from gleaner.control.cli.output import Answer
@@ -29,10 +30,6 @@ From = Annotated[
 ]
 Url = Annotated[str | None, typer.Option(help="Control's address, like https://HOST:8642.")]
 CaFile = Annotated[Path | None, typer.Option(help="The authority of control's certificate, if it is the site's own.")]
-Storage = Annotated[str | None, typer.Option(help="The folder that all machines share.  [default: /srv/gleaner]")]
-AccountName = Annotated[str | None, typer.Option("--account", help="The service account's name.  [default: gleaner]")]
-Uid = Annotated[int | None, typer.Option(help="Its number, the same on all machines.  [default: 4200]")]
-Gid = Annotated[int | None, typer.Option(help="Its group's number, the same on all machines.  [default: 4200]")]
 Role = Literal["control", "node", "client"]
 
 
@@ -49,6 +46,7 @@ class _Way(NamedTuple):
 
 @app.command()
 def client(
+    context: typer.Context,
     *,
     join: From = None,
     url: Url = None,
@@ -60,22 +58,26 @@ def client(
     purge: Purge = False,
 ) -> Answer:
     """Set up a login node: where control is, and whom to trust."""
-    way = _Way("client", root, dry_run, yes, remove, purge)
-    return _set_up(way, join, {"url": url, "ca": _authority(ca_file)})
+    return _set_up("client", context.params)
 
 
 @app.command()
 def control(
+    context: typer.Context,
     *,
     host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="The name by which all reach this machine; repeat for other names, or IPs."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port at which control listens.  [default: 8642]")] = None,
-    storage: Storage = None,
-    account: AccountName = None,
-    uid: Uid = None,
-    gid: Gid = None,
+    storage: Annotated[
+        str | None, typer.Option(help="The folder that all machines share.  [default: /srv/gleaner]")
+    ] = None,
+    account: Annotated[str | None, typer.Option(help="The service account's name.  [default: gleaner]")] = None,
+    uid: Annotated[int | None, typer.Option(help="Its number, the same on all machines.  [default: 4200]")] = None,
+    gid: Annotated[
+        int | None, typer.Option(help="Its group's number, the same on all machines.  [default: 4200]")
+    ] = None,
     certificate: Annotated[str | None, typer.Option(help="The site's own certificate; else one is made.")] = None,
     key: Annotated[str | None, typer.Option(help="Its key, 0600, the service account's.")] = None,
     ca_file: CaFile = None,
@@ -88,15 +90,12 @@ def control(
     """Set up control's machine, and print the lines for slurm.conf."""
     if (certificate is None) != (key is None):
         raise BadInput("--certificate and --key go together")
-    given = {
-        "hosts": host, "port": port, "storage": storage, "account": account, "uid": uid, "gid": gid,
-        "certificate": certificate, "key": key, "ca": _authority(ca_file),
-    }  # fmt: skip
-    return _set_up(_Way("control", root, dry_run, yes, remove, purge), None, given)
+    return _set_up("control", context.params)
 
 
 @app.command()
 def node(
+    context: typer.Context,
     *,
     join: From = None,
     runtime: Annotated[
@@ -108,10 +107,6 @@ def node(
     ] = None,
     url: Url = None,
     ca_file: CaFile = None,
-    storage: Storage = None,
-    account: AccountName = None,
-    uid: Uid = None,
-    gid: Gid = None,
     root: Root = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -119,34 +114,36 @@ def node(
     purge: Purge = False,
 ) -> Answer:
     """Set up a compute node for agents."""
-    given = {
-        "url": url, "ca": _authority(ca_file), "storage": storage, "account": account, "uid": uid, "gid": gid,
-        "runtime": runtime, "images": image,
-    }  # fmt: skip
-    return _set_up(_Way("node", root, dry_run, yes, remove, purge), join, given)
+    return _set_up("node", context.params)
 
 
-def _authority(ca_file: Path | None) -> str | None:
-    text = None if ca_file is None else read_text(ca_file, missing="no such file", unreadable="")
-    if text is not None and "PRIVATE KEY" in text:
+def _authority(ca_file: Path) -> str:
+    text = read_text(ca_file, missing="no such file", unreadable="")
+    if "PRIVATE KEY" in text:
         raise BadInput(f"--ca-file {ca_file} holds a key, which must stay where it is: name the certificate alone")
     return text
 
 
-def _set_up(way: _Way, join: Path | None, given: Mapping[str, object]) -> Answer:
+def _set_up(role: Role, options: Mapping[str, Any]) -> Answer:
     from gleaner.control.setup.answers import SetupRefused
 
+    way = _Way(role, **{name: options[name] for name in _Way._fields[1:]})
+    names = {"host": "hosts", "image": "images"}
+    given = {names.get(name, name): value for name, value in options.items() if value not in (None, (), [])}
+    given = {name: value for name, value in given.items() if name not in {*_Way._fields, "join"}}
+    if "ca_file" in given:
+        given["ca"] = _authority(Path(given.pop("ca_file")))
     if way.root and not Path(way.root).is_dir():
         raise BadInput(f"--root {way.root}: there is no such folder")
     if os.geteuid() != 0 and not way.dry_run:
         raise CliError("setup changes this machine: run it as root, or see with --dry-run what it would do")
     try:
-        return _carried_out(way, join, given)
+        return _carried_out(way, options.get("join"), given)
     except SetupRefused as error:
         raise CliError(one_line(str(error))) from error
 
 
-def _carried_out(way: _Way, join: Path | None, given: Mapping[str, object]) -> Answer:
+def _carried_out(way: _Way, join: str | None, given: Mapping[str, object]) -> Answer:
     """Show what differs, ask, write it or take it back, and print the lines that are left to the admin."""
     from gleaner.control.setup import own_files
 
@@ -159,7 +156,7 @@ def _carried_out(way: _Way, join: Path | None, given: Mapping[str, object]) -> A
     else:
         lines = _slurm_lines(machine, way.role, given)
         known = {"hosts": (socket.getfqdn(),), **answers.get(way.role, {}), **_joined(join)}
-        answers[way.role] = {**known, **{key: value for key, value in given.items() if value is not None}}
+        answers[way.role] = {**known, **given}
     answers, wanted = _wanted(machine, answers)
     plan = own_files.make_plan(machine, wanted, purge=way.purge)
     shown = [title for title, _ in plan.changes]
@@ -175,11 +172,11 @@ def _carried_out(way: _Way, join: Path | None, given: Mapping[str, object]) -> A
     return Answer("\n".join((f"{way.role}: {done}", *lines)), remarks=tuple(plan.remarks))
 
 
-def _joined(join: Path | None) -> Mapping[str, object]:
+def _joined(join: str | None) -> Mapping[str, object]:
     from gleaner.control.setup.answers import read_join
 
     missing = "no such file; it is /etc/gleaner/join.json on control's machine"
-    return {} if join is None else read_join(str(join), read_text(join, missing=missing, unreadable="")).model_dump()
+    return {} if join is None else read_join(join, read_text(Path(join), missing=missing, unreadable="")).model_dump()
 
 
 def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, dict[str, Any]], Wanted]":
@@ -188,21 +185,16 @@ def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, di
     from gleaner.control.setup import roles
     from gleaner.control.setup.own_files import joined
 
-    checked: dict[str, dict[str, Any]] = {}
-    parts: list[Wanted] = []
-    if "client" in answers:
-        client = records.read_answers(records.ClientAnswers, answers["client"])
-        checked["client"] = client.model_dump(mode="json")
-        parts.append(roles.client(client))
-    if "node" in answers:
-        node = records.read_answers(records.NodeAnswers, answers["node"])
-        checked["node"] = node.model_dump(mode="json")
-        parts.append(roles.node(machine, node))
-    if "control" in answers:  # last, because its settings also hold those of a client
-        control = records.read_answers(records.ControlAnswers, answers["control"])
-        checked["control"] = control.model_dump(mode="json")
-        parts.append(roles.control(machine, control, sys.prefix))
-    return checked, joined(*parts)
+    kinds: Mapping[str, tuple[type[BaseModel], Callable[[Any], Wanted]]] = {
+        "client": (records.ClientAnswers, roles.client),
+        "node": (records.NodeAnswers, lambda node: roles.node(machine, node)),
+        "control": (records.ControlAnswers, lambda control: roles.control(machine, control, sys.prefix)),
+    }  # control is the last, because its settings also hold those of a client
+    checked: dict[str, Any] = {
+        role: records.read_answers(kind, answers[role]) for role, (kind, _) in kinds.items() if role in answers
+    }
+    parts = [kinds[role][1](found) for role, found in checked.items()]
+    return {role: found.model_dump(mode="json") for role, found in checked.items()}, joined(*parts)
 
 
 def _slurm_lines(machine: "TargetMachine", role: Role, given: Mapping[str, object]) -> tuple[str, ...]:

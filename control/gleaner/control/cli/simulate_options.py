@@ -3,9 +3,9 @@
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.simulation.settings import SchedulerKind
 
 if TYPE_CHECKING:
+    from gleaner.control.simulation.report.page import Page
     from gleaner.control.simulation.scenario import Option
 
 T = TypeVar("T")
@@ -70,43 +71,21 @@ def disciplines(text: str) -> tuple[SchedulerKind, ...]:
     return tuple(dict.fromkeys(SchedulerKind(name.strip()) for name in text.split(",")))
 
 
-def period(text: str) -> tuple[float | None, float | None]:
-    """Return a begin and an end, either of which may be left out.
+def setting(text: str) -> "Option":
+    """Return one key of a scenario file with its value. Values are checked with the whole scenario.
 
-    >>> period("1d:30d"), period("1d:"), period(":90")
-    ((86400.0, 2592000.0), (86400.0, None), (None, 90.0))
+    >>> setting("agents.margin_s=1m")
+    Option(key=('agents', 'margin_s'), name='--set agents.margin_s', value=60.0)
     """
-    begin, colon, end = text.partition(":")
-    if not colon or not (begin or end):
-        raise ValueError(f"expected BEGIN:END, such as 1d:30d, found {text!r}")
-    begin_s, end_s = seconds(begin) if begin else None, seconds(end) if end else None
-    if begin_s is not None and end_s is not None and begin_s >= end_s:
-        raise ValueError(f"it must end after it begins, found {text!r}")
-    return begin_s, end_s
+    from gleaner.control.simulation.scenario import Option
 
-
-def named_number(text: str) -> tuple[str, float]:
-    """Return a name and its number.
-
-    >>> named_number("alice=400")
-    ('alice', 400.0)
-    """
-    match = re.fullmatch(r"(.+)=(\d{1,15}(?:\.\d+)?)", text, re.ASCII)
-    if match is None:
-        raise ValueError(f"expected NAME=NUMBER, found {text!r}")
-    return match.group(1), float(match.group(2))
-
-
-def named_choice(text: str) -> tuple[str, str]:
-    """Return a name and the choice for it.
-
-    >>> named_choice("size=allocated")
-    ('size', 'allocated')
-    """
-    name, equals, choice = text.partition("=")
-    if not (name and equals and choice):
-        raise ValueError(f"expected NAME=CHOICE, such as size=allocated, found {text!r}")
-    return name, choice
+    key, equals, value = text.partition("=")
+    names = tuple(key.split(".", 3))  # the fourth is perhaps a user's name, which may have a point
+    if not (equals and len(names) > 1 and all(names)):
+        raise ValueError(f"expected KEY=VALUE, such as agents.margin_s=10s, found {text!r}")
+    with suppress(ValueError):
+        return Option(names, f"--set {key}", seconds(value) if key.endswith("_s") else value)
+    return Option(names, f"--set {key}", value)
 
 
 Trace: TypeAlias = Annotated[
@@ -126,12 +105,6 @@ Lengths: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="TIME,TIME", help="Also with agents of these lengths, such as 30m,1h."),
 ]
-Targets: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="USER=UNITS", help="sfs: a user's target; repeatable.")
-]
-Entitlements: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="GROUP=PERCENT", help="omfs: a group's entitlement; repeatable.")
-]
 ScenarioFile: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Settings (TOML); options win over it.")
 ]
@@ -146,63 +119,30 @@ Processors: TypeAlias = Annotated[
     int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
 ]
 NodesOption: TypeAlias = Annotated[int | None, typer.Option(help="Nodes instead of a pool.")]
-Allocation: TypeAlias = Annotated[
-    Literal["nodes", "processors", "cores"] | None,
-    typer.Option(help="What a job is given: whole nodes, processors anywhere, or cores of shared nodes."),
-]
-
-
-Save: TypeAlias = Annotated[
-    float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 0]")
-]
-Restore: TypeAlias = Annotated[
-    float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 0]")
-]
-Margin: TypeAlias = Annotated[
-    float | None, typer.Option(parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins.")
-]
-Synchronised: TypeAlias = Annotated[
-    bool | None,
-    typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
-]
-Preemption: TypeAlias = Annotated[
-    bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
-]
-Convention: TypeAlias = Annotated[
+Set: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=CHOICE",
-        help="What a job of the log is: size=allocated, past-limit=raised, zero-run-time=second, too-large=shrunk, "
-        "ties=file; repeatable.",
+        "--set", metavar="KEY=VALUE", help="A key of a scenario file, such as agents.margin_s=10s; repeatable."
     ),
 ]
-Until: TypeAlias = Annotated[
+Save: TypeAlias = Annotated[
     float | None,
-    typer.Option(parser=parsed_time, metavar="TIME", help="Stop the replay this long after the first submission."),
+    typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 0; of tune: 60s]"),
 ]
-KeepWaiting: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
-]
-Window: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission."),
+Restore: TypeAlias = Annotated[
+    float | None,
+    typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 0; of tune: 60s]"),
 ]
 
 
 _KEYS = {
     "trace": "workload.trace",
-    "until": "workload.until_s",
-    "keep_waiting": "workload.keep_waiting",
     "processors": "machine.processors",
     "nodes": "machine.nodes",
     "cores": "machine.cores",
-    "allocation": "machine.allocation",
     "scheduler": "scheduler.kind",
     "save": "agents.save.constant_s",
     "restore": "agents.restore.constant_s",
-    "margin": "agents.margin_s",
-    "synchronised": "agents.synchronised",
-    "preemption": "agents.preemption",
 }
 """The setting that each of these options sets as a whole."""
 
@@ -222,30 +162,8 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
     ]
     if lengths_s:
         options.append(Option(("agents", "length_s"), "--agents", min(lengths_s)))
-    for name, key in (("target", ("sfs", "targets")), ("entitlement", ("omfs", "percent"))):
-        for text in cast("Sequence[str]", found.get(name) or ()):
-            who, amount = read(f"--{name}", named_number, text)
-            options.append(Option(("scheduler", *key, who), f"--{name} {text}", amount))
-    for text in cast("Sequence[str]", found.get("convention") or ()):
-        name, choice = read("--convention", named_choice, text)
-        options.append(Option(("workload", "conventions", name.replace("-", "_")), f"--convention {text}", choice))
-    if window := found.get("window"):
-        begin_s, end_s = read("--window", period, str(window))
-        ends = (("begin_s", begin_s), ("end_s", end_s))
-        options += [Option(("measure", key), "--window", value) for key, value in ends if value is not None]
+    options += [read("--set", setting, text) for text in cast("Sequence[str]", found.get("set_") or ())]
     return options
-
-
-def check_owners(
-    kinds: Sequence[SchedulerKind], targets: Sequence[str] | None, entitlements: Sequence[str] | None
-) -> None:
-    """Check that no targets or entitlements are named for schedulers that know none. Raises `BadInput`."""
-    for option, what, own in (
-        ("--target", targets, SchedulerKind.SFS),
-        ("--entitlement", entitlements, SchedulerKind.OMFS),
-    ):
-        if what and own not in kinds:
-            raise BadInput(f"{option} is for {own}, and the scheduler is {' or '.join(kinds)}")
 
 
 def read(option: str, parse: Callable[[str], T], text: str) -> T:
@@ -279,6 +197,14 @@ def write(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise CliError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_page(path: Path, page: "Page") -> None:
+    """Write the page of a report."""
+    from gleaner.control.simulation import report
+
+    with write(path):
+        report.write(path, page)
 
 
 def answer(

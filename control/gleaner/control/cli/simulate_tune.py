@@ -9,32 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gleaner.control.cli import render
+from gleaner.control.cli import simulate_options as options
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer
-from gleaner.control.cli.simulate_options import (
-    Allocation,
-    Cores,
-    Entitlements,
-    Json,
-    NodesOption,
-    Processors,
-    Report,
-    ScenarioFile,
-    Scheduler,
-    Synchronised,
-    Targets,
-    Trace,
-    answer,
-    check_owners,
-    check_places,
-    given,
-    parsed_time,
-    read,
-    seconds,
-    simulation_parts,
-    write,
-)
-from gleaner.control.cli.simulate_options import lengths as times
 from gleaner.control.settings import SHORTEST_ROUND_S
 
 if TYPE_CHECKING:
@@ -54,7 +31,7 @@ def share_or_time(text: str) -> tuple[float, bool]:
     ((0.01, True), (90.0, False))
     """
     if not text.endswith("%"):
-        return seconds(text), False
+        return options.seconds(text), False
     try:
         share = float(text.removesuffix("%")) / 100
     except ValueError:
@@ -66,57 +43,36 @@ def share_or_time(text: str) -> tuple[float, bool]:
 
 def tune(
     context: typer.Context,
-    trace: Trace = None,
+    trace: options.Trace = None,
     *,
     lengths: Annotated[str, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.")] = "30m,1h,2h,4h",
-    preemption: Annotated[
-        bool | None,
-        typer.Option(
-            "--preemption/--no-preemption",
-            help="Agents leave for a regular job once they have saved.  [default: both; where nodes differ, without]",
-        ),
-    ] = None,
-    synchronised: Synchronised = None,
-    save: Annotated[
-        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 60s]")
-    ] = None,
-    restore: Annotated[
-        float | None, typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 60s]")
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            parser=parsed_time, metavar="TIME", help="How much earlier than needed a save begins.  [default: 10s]"
-        ),
-    ] = None,
+    save: options.Save = None,
+    restore: options.Restore = None,
     wait_limit: Annotated[
         str,
         typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
     ] = "3%",
     seeds: Annotated[int, typer.Option(min=2, help="Histories of the cluster, drawn from the trace's weeks.")] = 10,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
-    scheduler: Scheduler = None,
-    processors: Processors = None,
-    nodes: NodesOption = None,
-    cores: Cores = None,
-    allocation: Allocation = None,
-    target: Targets = None,
-    entitlement: Entitlements = None,
-    scenario: ScenarioFile = None,
-    json: Json = None,
-    report: Report = None,
+    scheduler: options.Scheduler = None,
+    processors: options.Processors = None,
+    nodes: options.NodesOption = None,
+    cores: options.Cores = None,
+    set_: options.Set = None,
+    scenario: options.ScenarioFile = None,
+    json: options.Json = None,
+    report: options.Report = None,
 ) -> Answer:
     """Compare agents of several lengths with none.
 
     It prints what they win, and how much longer regular jobs wait.
     """
-    check_places(json, report, sources=(trace, scenario))
-    limit, is_share = read("--wait-limit", share_or_time, wait_limit)
-    lengths_s = read("--lengths", times, lengths)
+    options.check_places(json, report, sources=(trace, scenario))
+    limit, is_share = options.read("--wait-limit", share_or_time, wait_limit)
+    lengths_s = options.read("--lengths", options.lengths, lengths)
     if min(lengths_s) < SHORTEST_ROUND_S:
         raise BadInput(f"--lengths: control takes no agents below {SHORTEST_ROUND_S} s")
-    with simulation_parts():
-        from gleaner.control.simulation import report as pages
+    with options.simulation_parts():
         from gleaner.control.simulation import run
         from gleaner.control.simulation.metrics.output import cleaning_lines
         from gleaner.control.simulation.scenario import read_scenario
@@ -125,8 +81,7 @@ def tune(
         from gleaner.control.simulation.tuning.tune import Sweep, compare, settings_of
         from gleaner.control.simulation.tuning.variants import variation
 
-        asked = read_scenario(scenario, given(context, (max(lengths_s),)))
-        check_owners((asked.scheduler.kind,), target, entitlement)
+        asked = read_scenario(scenario, options.given(context, (max(lengths_s),)))
         _check(asked)
         with render.steps("reading the trace, MiB") as draw:
             ground = run.prepare(asked, draw)
@@ -150,11 +105,10 @@ def tune(
         )
         if report is not None:
             subtitle = f"{sweep.workload.name} on {run.machine_name(sweep.machine)}, {asked.scheduler.kind.value}"
-            with write(report):
-                pages.write(report, answers.page(found, subtitle, remarks))
+            options.write_page(report, answers.page(found, subtitle, remarks))
         parts = (*answers.sentences(found), answers.table(found), answers.method(found))
         code = 130 if is_stopped else 0 if found.best else 1
-        return answer(answers.as_json(found), parts, remarks, json, code)
+        return options.answer(answers.as_json(found), parts, remarks, json, code)
 
 
 def _check(asked: "Scenario") -> None:

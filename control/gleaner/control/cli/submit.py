@@ -1,10 +1,11 @@
 """The verb `submit`, and the options that say what a job is."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -24,6 +25,24 @@ from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import InputError, one_line
 from gleaner.control.models.jobs import Submission, Submitted
 
+Cpus: TypeAlias = Annotated[int | None, typer.Option(help="Cores.  [default: 1]")]
+Memory: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
+]
+Environment: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")
+]
+SavesItself: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
+]
+Inputs: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
+]
+Mounts: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
+]
+Group: TypeAlias = Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")]
+
 
 def submit(
     context: typer.Context,
@@ -33,10 +52,8 @@ def submit(
     *,
     image: Annotated[str | None, typer.Option(help="Container image.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
-    memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
-    ] = None,
+    cpus: Cpus = None,
+    memory_mib: Memory = None,
     nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
     priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
     retries: Annotated[
@@ -61,19 +78,13 @@ def submit(
     silent_limit: Annotated[
         str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
     ] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
+    env: Environment = None,
     array: Annotated[
         str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")
     ] = None,
-    saves_itself: Annotated[
-        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
-    ] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
-    ] = None,
-    mount: Annotated[
-        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
-    ] = None,
+    saves_itself: SavesItself = None,
+    input: Inputs = None,
+    mount: Mounts = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Keep only such files of /job; repeatable.  [default: all]"),
@@ -81,7 +92,7 @@ def submit(
     deliver_to: Annotated[
         str | None, typer.Option(metavar="URL", help="The folder to which the result is copied, with {job} in it.")
     ] = None,
-    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None,
+    group: Group = None,
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
@@ -133,7 +144,7 @@ def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[FileToSend]:
 
 
 def _only_file(arguments: Sequence[str]) -> Path:
-    if arguments and not Path(arguments[0]).suffix and not (len(arguments) == 1 and _is_file(arguments[0])):
+    if arguments and not Path(arguments[0]).suffix and not (len(arguments) == 1 and os.path.isfile(arguments[0])):  # noqa: PTH113 - False for the longest commands
         command = one_line(shlex.join(arguments))
         raise BadInput(
             f"say what to submit: --image IMAGE is missing before -- {command}; it names the container image"
@@ -141,14 +152,6 @@ def _only_file(arguments: Sequence[str]) -> Path:
     if len(arguments) != 1:
         raise BadInput("say what to submit: a campaign file, or --image IMAGE -- COMMAND")
     return Path(arguments[0])
-
-
-def _is_file(name: str) -> bool:
-    """Return True if there is such a file. A command in one argument may be longer than any file's name."""
-    try:
-        return Path(name).is_file()
-    except OSError:
-        return False
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Given]:

@@ -5,9 +5,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,17 +26,9 @@ LONGEST_SECRET = 256
 To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file of mode 0600; else print.")]
 
 
-class PersonRole(StrEnum):
-    """The role of a token's holder."""
-
-    USER = "user"
-    ADMIN = "admin"
-    METRICS = "metrics"
-
-
 @app.command()
 def create(
-    role: Annotated[PersonRole, typer.Option(help="What the token's holder may do.")],
+    role: Annotated[Literal["user", "admin", "metrics"], typer.Option(help="What the token's holder may do.")],
     name: Annotated[str, typer.Option(help="Name of the token's holder.")],
     group: Annotated[str | None, typer.Option(help="The group whose jobs a user may see and change.")] = None,
     *,
@@ -51,14 +42,12 @@ def create(
     ] = False,
 ) -> Answer:
     """Make a token. It is shown once; only its hash is kept."""
-    if role is PersonRole.USER and group is None:
+    if role == "user" and group is None:
         raise BadInput("a user's token needs --group: the group whose jobs it is for")
-    if manager and role is not PersonRole.USER:
+    if manager and role != "user":
         raise BadInput("--manager goes with --role user: a manager is a user of the group")
     request = checked(TokenRequest, role=role, name=name, group=group, manager=manager, days=days)
-    if to is None:
-        return Answer(_issue(request, local=local))
-    return Answer(_write(to, lambda: _issue(request, local=local)))
+    return Answer(_issue(request, local=local) if to is None else _write(to, lambda: _issue(request, local=local)))
 
 
 @app.command("list")

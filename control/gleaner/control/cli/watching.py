@@ -9,6 +9,7 @@ from gleaner.control.cli import render
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.models.campaigns import CampaignStatus
 
 
 def wait(
@@ -21,13 +22,19 @@ def wait(
     if bool(jobs) == (campaign is not None):
         raise BadInput("say what to wait for: jobs, or --campaign C")
     with connect() as control:
-        last = render.progress(control.standings(jobs=jobs or (), campaign=campaign, timeout_s=timeout))
+        standings = control.standings(jobs=jobs or (), campaign=campaign, timeout_s=timeout)
+        last = render.progress("waiting", standings, _counts)
     remarks: list[str] = []
     if last.unfinished:
         remarks.append(f"{last.unfinished} not ended after {timeout:g} s")
     if last.failed or last.cancelled:
         remarks.append(f"{last.failed} failed, {last.cancelled} cancelled")
     return Answer(last, as_json, tuple(remarks), exit_code=1 if remarks else 0)
+
+
+def _counts(status: CampaignStatus) -> tuple[int, int, str]:
+    done = status.succeeded + status.failed + status.cancelled
+    return done, done + status.unfinished, render.standing(status)
 
 
 def logs(

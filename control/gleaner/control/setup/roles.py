@@ -128,7 +128,7 @@ def _account(machine: TargetMachine, wanted: SiteAnswers) -> Wanted:
     name, numbers = wanted.account, [f"{wanted.uid}", f"{wanted.gid}"]
     found = machine.is_live and read("getent", "passwd", name)
     if found and found.split(":")[2:4] != numbers:
-        raise SetupRefused(f"the account {name} is not {':'.join(numbers)} here: give its numbers with --uid and --gid")
+        raise SetupRefused(f"the account {name} is not {':'.join(numbers)} here: see `glean setup control`")
     add = (
         ("sh", "-c", f"getent group {name} || groupadd -g {wanted.gid} {name}"),
         ("useradd", "-u", numbers[0], "-g", numbers[1], "-M", "-d", "/nonexistent", "-s", "/usr/sbin/nologin",

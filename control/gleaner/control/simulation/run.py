@@ -105,11 +105,11 @@ def check(scheduler: SchedulerSettings, ground: Ground) -> None:
     workload = ground.workload
     if scheduler.kind is SchedulerKind.SFS:
         if not scheduler.sfs.others and not any(scheduler.sfs.targets.values()):
-            raise BadScenario("sfs needs targets: --target USER=UNITS, or [scheduler.sfs] targets or others")
+            raise BadScenario("sfs needs targets: --set scheduler.sfs.targets.USER=UNITS, or others of [scheduler.sfs]")
         refuse_strangers("user", scheduler.sfs.targets, workload.users, workload.name)
     if scheduler.kind is SchedulerKind.OMFS:
         if not any(scheduler.omfs.percent.values()):
-            raise BadScenario("omfs needs entitlements: --entitlement GROUP=PERCENT, or [scheduler.omfs.percent]")
+            raise BadScenario("omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT")
         refuse_strangers("group", scheduler.omfs.percent, workload.groups, workload.name)
 
 

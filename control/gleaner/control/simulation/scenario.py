@@ -188,8 +188,8 @@ def _put(tables: Tables, key: tuple[str, ...], value: object) -> None:
     inner: dict[str, Any] = tables
     for name in key[:-1]:
         below = inner.setdefault(name, {})
-        if not isinstance(below, dict):  # validation will say so
-            return
+        if not isinstance(below, dict):  # validation names the option that has put a table there
+            below = inner[name] = {}
         inner = cast("dict[str, Any]", below)
     inner[key[-1]] = value
 
