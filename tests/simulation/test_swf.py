@@ -17,8 +17,8 @@ from tests.simulation.swf_files import write_swf
 from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.model import Workload
+from gleaner.control.simulation.errors import BadScenario, BadTrace
+from gleaner.control.simulation.model import Workload, refuse_strangers
 from gleaner.control.simulation.workloads.swf import read_swf
 from gleaner.control.simulation.workloads.trace_file import lines_of
 from gleaner.control.simulation.workloads.traces import read
@@ -165,14 +165,50 @@ def test_a_log_whose_lines_are_all_short_is_refused_at_the_first(tmp_path: Path)
         (lzma.compress(JOBS.encode()), "it is an xz archive"),
     ],
 )
-def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: bytes, what: str) -> None:
-    path = tmp_path / "log.swf"
+def test_a_file_that_is_no_trace_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("log.swf")
     path.write_bytes(content)
     with pytest.raises(BadTrace) as refused:
         read(path)
     assert str(refused.value).startswith(str(path))
     assert what in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+LONG = "x" * 5000
+COLUMNS = "JobIDRaw|Submit|Start|ElapsedRaw|TimelimitRaw|AllocCPUS|State"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (f"{GOOD}\n{LONG}\n", "log.swf, line 2, field 1 (job number): expected a number, found 'xxx"),
+        (f"{GOOD}\n{GOOD.replace(' 60 ', f' {LONG} ')}\n", "log.swf, line 2, field 4 (run time): expected a number"),
+        (f"\x00{LONG}\n", "log.swf: expected Standard Workload Format or the output of sacct"),
+        (f"{COLUMNS}\n101|{LONG}|0|600|30|4|COMPLETED\n", "log.swf, line 2, column Submit: expected a time such as"),
+        (
+            f"Cluster|{COLUMNS}\n{LONG}|101|0|0|600|30|4|COMPLETED\nb|102|0|0|600|30|4|COMPLETED\n",
+            "log.swf: it has jobs of several clusters (b and xxx",
+        ),
+    ],
+)
+def test_a_long_line_or_name_is_shown_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadTrace) as refused:
+        read(writing(Path(), content))
+    assert str(refused.value).startswith(what)
+    assert len(str(refused.value)) <= 200
+
+
+def test_a_long_name_of_a_user_is_shown_in_part() -> None:
+    with pytest.raises(BadScenario, match=r"^user 'bob' has no job in log\.swf; there are: x+ \.\.\. x+$") as refused:
+        refuse_strangers("user", ["bob"], (LONG,), "log.swf")
+    assert len(str(refused.value)) == 200
 
 
 def test_a_compressed_log_that_ends_early_is_named_with_the_line(tmp_path: Path) -> None:
@@ -229,6 +265,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(
         read(path)
     except BadTrace as refused:
         assert "\n" not in str(refused)
+        assert len(str(refused)) <= 200
 
 
 seconds = st.integers(0, 10**9) | st.floats(0, 1e9)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.errors import BadScenario
+from gleaner.control.simulation.errors import BadScenario, cut
 
 Seconds = NDArray[np.float64]
 """Seconds from the workload's own origin. Whole numbers are exact, so two instants compare as in the trace."""
@@ -65,7 +65,7 @@ def refuse_strangers(what: str, named: Iterable[str], known: tuple[str, ...], wo
     strangers = sorted(set(named) - set(known))
     if strangers:
         some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-        raise BadScenario(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}")
+        raise BadScenario(cut(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,8 @@ from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
-COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
-ASK = f"ask sacct for --parsable2 --format {COLUMNS}"
-"""The advice to a user whose file cannot be read. None of these columns holds a text that users choose."""
+ASK = "ask sacct as docs/simulate/workloads.md does"
+"""The advice to a user whose file cannot be read. None of the columns there holds a text that users choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
@@ -189,7 +188,7 @@ def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
     No column's name begins with a digit, and every job's number does.
     """
     if any(name[:1].isdecimal() for name in header):
-        raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, and no --noheader")
+        raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, without --noheader")
     places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
     missing = [name for name in _NEEDED if name not in places]
     if not any(name in places for name in _SIZES):

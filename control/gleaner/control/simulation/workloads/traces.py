@@ -75,7 +75,7 @@ def _is_header_of_sacct(path: Path, line: str) -> bool:
     if line.startswith(";"):
         return False
     if "JobID" in line and "|" not in line:
-        raise BadTrace(f"{path}: its columns are not separated by '|': {ASK}, and no --delimiter")
+        raise BadTrace(f"{path}: its columns are not separated by '|': {ASK}, without --delimiter")
     if line.replace("\t", " ").isprintable():
         if "|" in line:
             return True
@@ -83,8 +83,8 @@ def _is_header_of_sacct(path: Path, line: str) -> bool:
         if 2 * sum(map(_is_number, words)) >= len(words):
             return False
     raise BadTrace(
-        f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:40]!r};"
-        f" for a log of Slurm's, {ASK}, and no --noheader and no --delimiter"
+        f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:32]!r};"
+        f" {ASK}"
     )
 
 
