@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.simulation.swf_files import write_swf
+from tests.simulation.traces import SACCT_COLUMNS
 
 from gleaner.control.simulation.model import Workload, of_processors
-from gleaner.control.simulation.workloads import sacct, traces
+from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/traces.json")
@@ -87,7 +88,7 @@ def _accounting(jobs: Workload) -> bytes:
         jobs.processors.tolist(),
         strict=True,
     )
-    lines = [sacct.COLUMNS.replace(",", "|")]
+    lines = [SACCT_COLUMNS.replace(",", "|")]
     lines += [
         f"{job}|{submit}|{submit}|{submit}|{run}|{limit}|{size}|1|{size % 8 + 1}G|u{job % 500}|a{job % 40}|COMPLETED"
         for job, submit, run, limit, size in rows

@@ -7,6 +7,7 @@ import pytest
 from tests.cli.test_unpack import fetch
 from tests.made_images import tar
 from tests.readers.reader import Reader, at
+from tests.simulation.traces import SACCT_COLUMNS
 
 from gleaner.client import ClientError
 from gleaner.control.campaigns import campaign_file
@@ -14,11 +15,11 @@ from gleaner.control.effective_settings import load_settings
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.scenario import read_scenario
-from gleaner.control.simulation.workloads import sacct, traces
+from gleaner.control.simulation.workloads import traces
 
 SWF = b"; MaxProcs: 400 (4 each)\n1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1\n"
 SACCT = (
-    sacct.COLUMNS.replace(",", "|")
+    SACCT_COLUMNS.replace(",", "|")
     + "\n101|2026-01-31T10:00:00|2026-01-31T10:00:00|2026-01-31T10:00:30|600|30|64|2|8000M|alice|physics|COMPLETED\n"
 ).encode()
 CAMPAIGN = b"name: pi\nimage: gleaner/pi\ncommand: [a, '{index}']\nindices: 1-3\nmemory_mib: 1G\nenvironment: {A: b}\n"

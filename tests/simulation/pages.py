@@ -1,28 +1,21 @@
 """A report with every kind of part in it."""
 
 import math
-from typing import Any
 
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import (
     Axis,
     Bars,
     Block,
-    Card,
-    Cards,
-    Code,
     Curve,
     Gantt,
-    Layer,
     Lines,
     Page,
-    Points,
-    Role,
+    Part,
     Section,
-    Series,
     Stack,
-    Text,
     Unit,
+    Use,
 )
 
 NASTY = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\"> & \"quoted\""
@@ -43,10 +36,9 @@ def everything(name: str = NASTY) -> Page:
         ],
         limits=[(0.99, name)],
     )
-    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], [Layer(name, [0.5, 0.7], Role.REGULAR)], 1.0)
-    bars = Bars("Waits", Axis("wait", Unit.SECONDS), [name, "2-4"], [Series(name, [100, None])], name)
-    blocks = [Block(0, 1, 0, 500, Role.REGULAR, name), Block(2, 2, 100, 900, Role.SAVING, "agent")]
-    gantt = Gantt("Nodes", time, [name, "1", "2"], 0, 1000, blocks)
-    cards = Cards([Card(name, "98.8 %", name)])
-    words: list[Any] = [cards, Text(name), Code(name), Points([name]), Table((name, "b"), ((name, "1"),), name)]
+    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {Use.REGULAR: [0.5, 0.7]})
+    bars = Bars("Waits", Axis("wait", Unit.SECONDS), [name, "2-4"], {name: [100, None]}, name)
+    blocks = [Block(0, 1, 0, 500, Use.REGULAR), Block(2, 2, 100, 900, Use.SAVING)]
+    gantt = Gantt("Nodes", time, 3, 1000, blocks, name)
+    words: list[Part] = [name, (name,), {name: name}, Table((name, "b"), ((name, "1"),), name)]
     return Page(name, name, [Section(name, words), Section("Plots", [lines, stack, bars, gantt])])

@@ -16,23 +16,6 @@ from gleaner.control.simulation.settings import SchedulerKind, SchedulerSettings
 AMOUNTS = st.lists(st.floats(0, 1e200), min_size=1, max_size=20).map(np.array)
 
 
-def test_who_gets_as_much_as_the_others_is_treated_fairly() -> None:
-    assert jain(np.array([7.0, 7.0, 7.0])) == pytest.approx(1)
-
-
-def test_one_of_five_who_gets_everything_makes_a_fifth() -> None:
-    assert jain(np.array([0.0, 0.0, 9.0, 0.0, 0.0])) == pytest.approx(0.2)
-
-
-def test_what_counts_is_how_much_of_its_due_each_got() -> None:
-    """Ratios of 1, 1 and 0 give 4 / (3 * 2)."""
-    assert jain(np.array([50.0, 30.0, 0.0]), ought=np.array([50.0, 30.0, 10.0])) == pytest.approx(2 / 3)
-
-
-def test_who_should_get_nothing_does_not_count() -> None:
-    assert jain(np.array([50.0, 30.0, 8.0]), ought=np.array([50.0, 30.0, 0.0])) == pytest.approx(1)
-
-
 def test_nothing_is_shared_evenly_among_some_and_not_at_all_among_none() -> None:
     assert jain(np.zeros(3)) == 1
     assert math.isnan(jain(np.zeros(0)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+SACCT_COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 _BESIDE = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 
 

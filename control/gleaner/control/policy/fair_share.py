@@ -3,7 +3,7 @@
 Priorities say what goes first, targets say who (Steffen, "A Better Way of Scheduling Jobs on HPC Systems: Simultaneous
 Fair-Share", HPCSYSPROS 2019): a group that holds less than its target goes before all groups that hold theirs. Nothing
 is remembered: only what runs and what waits now counts. Here an agent is one of many, so a job that does not fit is not
-asked about; `simulation.replay.fair_share` has the published walk over a whole queue.
+asked about; `simulation.replay.rank` has the published walk over a whole queue.
 
 A target is the group's part of the cores of live agents, times the group's multiplier. Groups that the rules do not
 name share the rest equally, or have no target. A group without a target gets what no group below its target asks for.

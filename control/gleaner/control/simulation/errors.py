@@ -5,8 +5,23 @@ class SimulationError(Exception):
     """The root of these errors: nothing was simulated."""
 
 
+_LONGEST, _HEAD, _REST = 200, 120, 75
+
+
+def cut(text: str) -> str:
+    """Return the text in at most 200 letters, without its middle if it is longer.
+
+    Texts that quote a log need this, since a line or a name in a log can have any length. The beginning names the file
+    and the line, and the end what to do.
+    """
+    return text if len(text) <= _LONGEST else f"{text[:_HEAD]} ... {text[-_REST:]}"
+
+
 class BadTrace(SimulationError):
     """The error for a workload that cannot be read, or holds no job that fits."""
+
+    def __str__(self) -> str:
+        return cut(super().__str__())
 
 
 class BadScenario(SimulationError):

@@ -4,14 +4,14 @@ The regular jobs are arrays with one entry per job, in order of submission.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.errors import BadScenario
+from gleaner.control.simulation.errors import BadScenario, cut
 
 Seconds = NDArray[np.float64]
 """Seconds from the workload's own origin. Whole numbers are exact, so two instants compare as in the trace."""
@@ -46,15 +46,13 @@ class Workload:
         return len(self.job)
 
     def __post_init__(self) -> None:
-        lengths = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.name in _ARRAYS}
+        lengths = {name: len(getattr(self, name)) for name in _ARRAYS}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"arrays of different lengths: {lengths}")
 
     def only(self, chosen: NDArray[np.bool_] | Counts) -> Self:
         """Return the workload with these jobs alone, in the order in which they are named."""
-        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
-        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
-        return type(self)(**arrays, **others)
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _ARRAYS})
 
 
 _ARRAYS = ("job", "submit_s", "run_s", "limit_s", "processors", "memory_mib", "user", "group", "job_class")
@@ -65,7 +63,7 @@ def refuse_strangers(what: str, named: Iterable[str], known: tuple[str, ...], wo
     strangers = sorted(set(named) - set(known))
     if strangers:
         some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-        raise BadScenario(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}")
+        raise BadScenario(cut(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}"))
 
 
 @dataclass(frozen=True, slots=True)

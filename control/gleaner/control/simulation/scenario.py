@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from gleaner.control.input_errors import InputError, read_toml, table_complaint
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_processors
-from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings, SettingsTable
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
 
@@ -23,11 +23,7 @@ MOST = 10**9
 """The most nodes, cores or processors."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class WorkloadSettings(_Table):
+class WorkloadSettings(SettingsTable):
     """`[workload]`: the jobs that come, and the time for which they come."""
 
     trace: Path | None = None
@@ -58,7 +54,7 @@ class WorkloadSettings(_Table):
         return self
 
 
-class ClassSettings(_Table):
+class ClassSettings(SettingsTable):
     """`[[machine.classes]]`: nodes that are alike."""
 
     nodes: int = Field(ge=1, le=MOST)
@@ -68,7 +64,7 @@ class ClassSettings(_Table):
     priority: int = Field(default=0, ge=-MOST, le=MOST)
 
 
-class MachineSettings(_Table):
+class MachineSettings(SettingsTable):
     """`[machine]`: a pool of processors, or nodes; without it the trace's header says how many processors."""
 
     processors: int | None = Field(default=None, ge=1, le=MOST)
@@ -113,7 +109,7 @@ class MachineSettings(_Table):
 _OF_NODES = {Allocation.NODES, Allocation.CORES}
 
 
-class MeasureSettings(_Table):
+class MeasureSettings(SettingsTable):
     """`[measure]`: the window in which node time is measured and jobs are counted."""
 
     begin_s: float | None = Field(default=None, ge=0)
@@ -128,7 +124,7 @@ class MeasureSettings(_Table):
         return self
 
 
-class Scenario(_Table):
+class Scenario(SettingsTable):
     """All tables of a scenario file."""
 
     workload: WorkloadSettings = WorkloadSettings()

@@ -6,7 +6,9 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class _Table(BaseModel):
+class SettingsTable(BaseModel):
+    """A table of a scenario file. A key that it does not know is refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -60,7 +62,7 @@ def transfer_s(constant_s: float, node_mib_s: float, shared_mib_s: float, memory
     return constant_s + slowest_s
 
 
-class CostSettings(_Table):
+class CostSettings(SettingsTable):
     """The time of one save, or one restore: `constant_s`, and that of the memory at the bandwidths that are not 0."""
 
     constant_s: float = Field(default=0, ge=0)
@@ -78,7 +80,7 @@ class CostSettings(_Table):
         return transfer_s(self.constant_s, self.node_mib_s, self.shared_mib_s, memory_mib, at_once)
 
 
-class PrioritySettings(_Table):
+class PrioritySettings(SettingsTable):
     """`[scheduler.priority]`: the weights of the linear sum, as in Slurm's multi-factor priority."""
 
     per_second: float = 1.0
@@ -90,7 +92,7 @@ class PrioritySettings(_Table):
     backfill: Backfill = Backfill.NONE
 
 
-class ShareSettings(_Table):
+class ShareSettings(SettingsTable):
     """`[scheduler.sfs]`: target throughput in units (nodes or processors) for each user, times `factor`."""
 
     targets: dict[str, float] = {}
@@ -99,7 +101,7 @@ class ShareSettings(_Table):
     factor: float = Field(default=1.0, gt=0)
 
 
-class EntitlementSettings(_Table):
+class EntitlementSettings(SettingsTable):
     """`[scheduler.omfs]`: how much each group may take back, and what stops thrashing."""
 
     percent: dict[str, float] = {}
@@ -121,7 +123,7 @@ class EntitlementSettings(_Table):
         return self
 
 
-class MigrationSettings(_Table):
+class MigrationSettings(SettingsTable):
     """`[scheduler.migration]`: one migration at a time, and none while a job waits."""
 
     kind: Migration = Migration.NONE
@@ -130,7 +132,7 @@ class MigrationSettings(_Table):
     restore: CostSettings = CostSettings(constant_s=30)
 
 
-class SchedulerSettings(_Table):
+class SchedulerSettings(SettingsTable):
     """`[scheduler]`"""
 
     kind: SchedulerKind = SchedulerKind.EASY
@@ -142,7 +144,7 @@ class SchedulerSettings(_Table):
     migration: MigrationSettings = MigrationSettings()
 
 
-class AgentQueueSettings(_Table):
+class AgentQueueSettings(SettingsTable):
     """`[agents.queue]`: the low-priority jobs. Without `jobs` the queue is endless."""
 
     jobs: int | None = Field(default=None, ge=0, le=10**8)
@@ -158,7 +160,7 @@ class AgentQueueSettings(_Table):
         return self
 
 
-class AgentSettings(_Table):
+class AgentSettings(SettingsTable):
     """`[agents]`: Gleaner's agents on idle nodes."""
 
     length_s: float = Field(default=3600, gt=0)

@@ -44,6 +44,14 @@ class Parts:
     agents_lost: float
     idle: float
 
+    @property
+    def effective(self) -> float:
+        return self.regular_compute + self.agents_compute
+
+    @property
+    def regular(self) -> float:
+        return self.regular_compute + self.regular_restore + self.regular_save + self.regular_lost
+
 
 @dataclass(frozen=True, slots=True)
 class Waits:
@@ -200,8 +208,8 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
         jobs=int(chosen.sum()),
         started=int((chosen & ~np.isnan(schedule.start_s)).sum()),
         finished=int((chosen & ~np.isnan(schedule.end_s)).sum()),
-        effective_load=parts.regular_compute + parts.agents_compute,
-        regular_load=parts.regular_compute + parts.regular_restore + parts.regular_save + parts.regular_lost,
+        effective_load=parts.effective,
+        regular_load=parts.regular,
         idle=parts.idle,
         saving=parts.regular_save + parts.agents_save,
         restoring=parts.regular_restore + parts.agents_restore,
@@ -356,11 +364,8 @@ def _effect(
         p95_wait_s=_change(before.p95_s, after.p95_s),
         p99_wait_s=_change(before.p99_s, after.p99_s),
         mean_slowdown=_change(before.mean_slowdown, after.mean_slowdown) if slowed else None,
-        regular_load=_change(
-            was.regular_compute + was.regular_restore + was.regular_save + was.regular_lost,
-            parts.regular_compute + parts.regular_restore + parts.regular_save + parts.regular_lost,
-        ),
-        effective_load=_change(was.regular_compute + was.agents_compute, parts.regular_compute + parts.agents_compute),
+        regular_load=_change(was.regular, parts.regular),
+        effective_load=_change(was.effective, parts.effective),
         idle=_change(was.idle, parts.idle),
         later=float((moved_s > 0).mean()),
         earlier=float((moved_s < 0).mean()),

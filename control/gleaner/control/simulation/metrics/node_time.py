@@ -71,21 +71,16 @@ def _past(at_s: Seconds, weight: Seconds, edges_s: Seconds) -> Seconds:
     return edges_s * sums[before] - moments[before]
 
 
-def jain(got: NDArray[np.float64], ought: NDArray[np.float64] | None = None) -> float:
+def jain(got: NDArray[np.float64]) -> float:
     """Return Jain's index of fairness: 1 if all owners got equally much, 1/n if one of n got everything.
 
     (sum x)^2 / (n sum x^2) (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
-    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is what an owner got. With `ought`, what each
-    owner should have got, x is the ratio of both, and an owner that should have got nothing does not count. The index
-    is 1 if nobody got anything, and NaN if there is no owner.
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is what an owner got. The index is 1 if nobody got
+    anything, and NaN if there is no owner.
 
     >>> jain(np.array([5.0, 5.0, 0.0, 0.0]))
     0.5
-    >>> jain(np.array([20.0, 40.0]), ought=np.array([1.0, 2.0]))
-    1.0
     """
-    if ought is not None:
-        got = got[ought > 0] / ought[ought > 0]
     if len(got) == 0:
         return float("nan")
     largest = float(np.max(np.abs(got)))

@@ -1,6 +1,6 @@
 """The charts of a run: the machine's use and the waiting jobs over time, and as much of the schedule as can be read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -9,20 +9,8 @@ from gleaner.control.simulation.metrics.node_assignment import placed
 from gleaner.control.simulation.metrics.node_time import by_bin, throughput, waiting
 from gleaner.control.simulation.metrics.tables import duration
 from gleaner.control.simulation.model import Allocation, Schedule, Seconds, Stretches
-from gleaner.control.simulation.report.page import (
-    PALETTE,
-    Axis,
-    Block,
-    Curve,
-    Gantt,
-    Layer,
-    Lines,
-    Part,
-    Role,
-    Stack,
-    Text,
-    Unit,
-)
+from gleaner.control.simulation.report.page import Axis, Block, Curve, Gantt, Lines, Part, Stack, Unit, Use
+from gleaner.control.simulation.report.pictures import PALETTE
 from gleaner.control.simulation.run import Outcome
 
 _BINS = 240
@@ -33,41 +21,32 @@ _TIME = Axis("time since the first submission", Unit.SECONDS)
 def busy_plot(outcome: Outcome) -> Stack:
     """Return the shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
     window, schedule = outcome.measures.window, outcome.schedule
-    edges_s = _edges(window)
+    edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
     regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
     whole = schedule.machine.units * np.diff(edges_s)
-    layers = (
-        ("regular jobs", regular.compute, Role.REGULAR),
-        ("agents computing", ours.compute, Role.COMPUTING),
-        ("saving", regular.save + ours.save, Role.SAVING),
-        ("restoring", regular.restore + ours.restore, Role.RESTORING),
-        ("lost", regular.lost + ours.lost, Role.LOST),
-    )
-    drawn = [
-        Layer(label, np.maximum(amount / whole, 0).tolist(), role)
-        for label, amount, role in layers
-        if role is Role.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
-    ]
+    amounts = {
+        Use.REGULAR: regular.compute,
+        Use.COMPUTING: ours.compute,
+        Use.SAVING: regular.save + ours.save,
+        Use.RESTORING: regular.restore + ours.restore,
+        Use.LOST: regular.lost + ours.lost,
+    }
+    layers = {
+        use: np.maximum(amount / whole, 0).tolist()
+        for use, amount in amounts.items()
+        if use is Use.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
+    }
     since_s = (edges_s - _origin(schedule)).tolist()
-    return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, drawn, highest=1.0)
+    return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, layers)
 
 
-def queue_plot(outcome: Outcome) -> Lines:
-    """Return the mean number of waiting jobs in each bin, with and without agents."""
-    edges_s = _edges(outcome.measures.window)
-    middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
-    curves = [Curve("with agents" if outcome.baseline else "waiting", middles, _queue(outcome.schedule, edges_s))]
-    if outcome.baseline is not None:
-        curves.insert(0, Curve("without agents", middles, _queue(outcome.baseline, edges_s), role=Role.SECOND))
-        curves[1] = Curve("with agents", middles, curves[1].y, role=Role.FIRST)
-    return Lines("Waiting jobs", _TIME, Axis("waiting jobs"), curves, points=False)
-
-
-def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
+def queues_plot(schedules: Mapping[str, Schedule], window: Window, title: str = "") -> Lines:
     """Return the mean number of waiting jobs in each bin, of several replays of one trace."""
-    edges_s = _edges(outcomes[0].measures.window)
-    middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcomes[0].schedule)).tolist()
-    curves = [Curve(outcome.label, middles, _queue(outcome.schedule, edges_s)) for outcome in outcomes]
+    edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
+    curves = [
+        Curve(label, _middles(edges_s, each), waiting(each.workload.submit_s, each.start_s, edges_s).tolist())
+        for label, each in schedules.items()
+    ]
     return Lines(f"Waiting jobs{title}", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
@@ -85,22 +64,16 @@ def owners_plot(outcome: Outcome, unit: str) -> Lines | None:
         return None
     edges_s = np.linspace(found.window.begin_s, found.window.end_s, _FEW_BINS + 1)
     got = throughput(outcome.schedule.jobs, codes, len(names), edges_s)
-    middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
-    curves = [
-        Curve(one.name, middles, [float(units) for units in got[names.index(one.name)]])
-        for one in owners[: len(PALETTE)]
-    ]
+    middles = _middles(edges_s, outcome.schedule)
+    curves = [Curve(one.name, middles, got[names.index(one.name)].tolist()) for one in owners[: len(PALETTE)]]
     what = "group" if groups else "user"
     some = f", the largest {len(curves)} of {len(owners)}" if len(owners) > len(curves) else ""
     return Lines(f"Throughput by {what}{some}", _TIME, Axis(f"{unit} computing"), curves, points=False)
 
 
-def _queue(schedule: Schedule, edges_s: Seconds) -> list[float]:
-    return [float(mean) for mean in waiting(schedule.workload.submit_s, schedule.start_s, edges_s)]
-
-
-def _edges(window: Window) -> Seconds:
-    return np.linspace(window.begin_s, window.end_s, _BINS + 1)
+def _middles(edges_s: Seconds, schedule: Schedule) -> list[float]:
+    middles: list[float] = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(schedule)).tolist()
+    return middles
 
 
 def _origin(schedule: Schedule) -> float:
@@ -128,7 +101,7 @@ def gantt_parts(schedule: Schedule, window: Window, agents_s: float | None = Non
     since_s = begin_s - float(np.nanmin(schedule.workload.submit_s))
     what = "node" if machine.allocation is Allocation.NODES else "processor"
     stretches = placed(schedule, begin_s, end_s)
-    blocks = _blocks(schedule, stretches.only(stretches.node < rows), rows, begin_s)
+    blocks = _blocks(stretches.only(stretches.node < rows), rows, begin_s)
     some = f"the first {rows} of {machine.units} {what}s" if rows < machine.units else f"all {rows} {what}s"
     known = schedule.parts is not None
     how = "where the replay placed them" if known else f"on the first free {what}s, since the replay only counts them"
@@ -136,15 +109,14 @@ def gantt_parts(schedule: Schedule, window: Window, agents_s: float | None = Non
     chart = Gantt(
         title,
         Axis(f"time since {duration(since_s)} after the first submission", Unit.SECONDS),
-        [str(row) for row in range(rows)],
-        0.0,
+        rows,
         end_s - begin_s,
         blocks,
         what,
     )
     shown = f"{duration(end_s - begin_s)} in the middle of the window, on {some}"
     limits = "" if end_s - begin_s >= window.length_s else ": no more, so that single pieces of work can be told apart"
-    return [Text(f"{shown}{limits}. Jobs are drawn {how}."), chart]
+    return [f"{shown}{limits}. Jobs are drawn {how}.", chart]
 
 
 def _period(schedule: Schedule, window: Window, share: float, longest_s: float) -> tuple[float, float]:
@@ -161,7 +133,7 @@ def _period(schedule: Schedule, window: Window, share: float, longest_s: float) 
     return middle_s - length_s / 2, middle_s + length_s / 2
 
 
-def _blocks(schedule: Schedule, stretches: Stretches, rows: int, origin_s: float) -> list[Block]:
+def _blocks(stretches: Stretches, rows: int, origin_s: float) -> list[Block]:
     """Return a block for each use that a stretch made of its nodes, one after the other."""
     restored_s = stretches.start_s + stretches.restore_s
     saving_s = stretches.end_s - stretches.save_s
@@ -169,13 +141,11 @@ def _blocks(schedule: Schedule, stretches: Stretches, rows: int, origin_s: float
     borders -= origin_s
     blocks: list[Block] = []
     for index in range(len(stretches)):
-        job, first = int(stretches.job[index]), int(stretches.node[index])
+        first = int(stretches.node[index])
         last = min(first + int(stretches.units[index]), rows) - 1
-        computing = Role.REGULAR if job >= 0 else Role.COMPUTING
-        label = f"job {schedule.workload.job[job]}" if job >= 0 else "agent"
-        for place, role in enumerate((Role.RESTORING, computing, Role.LOST, Role.SAVING)):
+        computing = Use.REGULAR if stretches.job[index] >= 0 else Use.COMPUTING
+        for place, use in enumerate((Use.RESTORING, computing, Use.LOST, Use.SAVING)):
             start, end = float(borders[place, index]), float(borders[place + 1, index])
             if end > start:
-                said = label if role is computing else f"{label}, {role.value}"
-                blocks.append(Block(first, last, start, end, role, said))
+                blocks.append(Block(first, last, start, end, use))
     return blocks

@@ -1,6 +1,6 @@
 """The parts of a report: sections of text, tables and plots. `report.write` makes one HTML file of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -18,25 +18,15 @@ class Unit(StrEnum):
     """Written in minutes, hours or days."""
 
 
-class Role(StrEnum):
-    """The meaning of a colour. A role has the same colour in every plot."""
+class Use(StrEnum):
+    """The use of a part of the machine, as a legend names it. A use has the same colour in every plot."""
 
-    FIRST = "c1"
-    SECOND = "c2"
-    THIRD = "c3"
-    FOURTH = "c4"
-    FIFTH = "c5"
-    SIXTH = "c6"
-    REGULAR = "regular"
-    COMPUTING = "computing"
-    SAVING = "saving"
+    REGULAR = "regular jobs"
+    COMPUTING = "agents computing"
     RESTORING = "restoring"
+    SAVING = "saving"
     LOST = "lost"
     IDLE = "idle"
-
-
-PALETTE = (Role.FIRST, Role.SECOND, Role.THIRD, Role.FOURTH, Role.FIFTH, Role.SIXTH)
-"""The roles, in this order, of curves and bars that name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +47,6 @@ class Curve:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +63,24 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer of a stack: a value for each bin."""
-
-    label: str
-    values: Sequence[float]
-    role: Role
-
-
-@dataclass(frozen=True, slots=True)
 class Stack:
-    """Layers on top of each other, over bins that begin and end at `edges` (one more than there are values)."""
+    """Shares of the machine on top of each other, over bins that begin and end at `edges` (one more than values)."""
 
     title: str
     x: Axis
     y: Axis
     edges: Sequence[float]
-    layers: Sequence[Layer]
-    highest: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Bars of one colour, one for each category; None where there is nothing to show."""
-
-    label: str
-    values: Sequence[float | None]
-    role: Role | None = None
+    layers: Mapping[Use, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Groups of bars, side by side."""
+    """Groups of bars, side by side. Each series has a value for each category; None where there is nothing to show."""
 
     title: str
     y: Axis
     categories: Sequence[str]
-    series: Sequence[Series]
+    series: Mapping[str, Sequence[float | None]]
     x_label: str = ""
 
 
@@ -122,61 +92,24 @@ class Block:
     last: int
     start: float
     end: float
-    role: Role
-    label: str = ""
+    use: Use
 
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """A chart of who held which row at which time. The rest, which no block covers, is idle."""
+    """A chart of who held which row at which time, from 0 to `end`. The rest, which no block covers, is idle."""
 
     title: str
     x: Axis
-    rows: Sequence[str]
-    begin: float
+    rows: int
     end: float
     blocks: Sequence[Block]
     row_label: str = "node"
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A figure to be seen first."""
-
-    label: str
-    value: str
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cards:
-    """Figures in a row."""
-
-    cards: Sequence[Card]
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A paragraph. Nothing in it is read as HTML."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """Text to copy as it is, such as settings."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """A list of remarks."""
-
-    lines: Sequence[str]
-
-
-Part: TypeAlias = Cards | Text | Code | Points | Table | Lines | Stack | Bars | Gantt
+Plot: TypeAlias = Lines | Stack | Bars | Gantt
+Part: TypeAlias = str | Sequence[str] | Mapping[str, object] | Table | Plot
+"""A paragraph, a list of remarks, settings to copy, a table or a plot. Nothing in it is read as HTML."""
 
 
 @dataclass(frozen=True, slots=True)

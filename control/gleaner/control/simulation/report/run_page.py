@@ -1,9 +1,8 @@
 """The report of one run, and of several side by side."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from gleaner.control.simulation.metrics.measures import Measures
+from gleaner.control.simulation.metrics.measures import Measures, SizeClass
 from gleaner.control.simulation.metrics.output import (
     cleaning_lines,
     comparison_table,
@@ -14,23 +13,9 @@ from gleaner.control.simulation.metrics.output import (
     sizes_table,
 )
 from gleaner.control.simulation.metrics.tables import change, duration, number, percent
-from gleaner.control.simulation.report.charts import busy_plot, gantt_parts, owners_plot, queue_plot, queues_plot
-from gleaner.control.simulation.report.page import (
-    PALETTE,
-    Axis,
-    Bars,
-    Card,
-    Cards,
-    Code,
-    Page,
-    Part,
-    Points,
-    Role,
-    Section,
-    Series,
-    Text,
-    Unit,
-)
+from gleaner.control.simulation.report.charts import busy_plot, gantt_parts, owners_plot, queues_plot
+from gleaner.control.simulation.report.page import Axis, Bars, Page, Part, Section, Unit
+from gleaner.control.simulation.report.pictures import PALETTE
 from gleaner.control.simulation.run import Ground, Outcome, machine_name
 
 _METHOD = (
@@ -46,11 +31,17 @@ _METHOD = (
 def run_page(outcome: Outcome, ground: Ground) -> Page:
     """Return the page of one replay: what it means, and what happened when."""
     found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
+    label = "with agents" if outcome.baseline else "waiting"
+    schedules, means_s = {label: outcome.schedule}, {"mean wait": _means_s(found)}
+    if outcome.baseline is not None:
+        schedules["without agents"] = outcome.baseline
+        before_s = {_size(one): one.baseline.mean_s for one in found.size_classes if one.baseline}
+        means_s = {"with agents": _means_s(found), "without agents": before_s}
     sections = [
-        Section("At a glance", (_cards(found), Text(_verdict(found)), machine_table(found), jobs_table(found))),
-        Section("Over time", (busy_plot(outcome), queue_plot(outcome))),
+        Section("At a glance", (_verdict(found), machine_table(found), jobs_table(found))),
+        Section("Over time", (busy_plot(outcome), queues_plot(schedules, found.window))),
         Section("Nodes", gantt_parts(outcome.schedule, found.window, agents.length_s if agents else None)),
-        Section("Regular jobs by size", (_sizes_plot(found, unit), sizes_table(found, unit))),
+        Section("Regular jobs by size", (_sizes_plot(means_s, unit), sizes_table(found, unit))),
     ]
     owners = _owners(outcome, unit)
     if owners:
@@ -62,32 +53,21 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
 
 def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
     """Return the page of several replays of one trace."""
+    plotted = _plotted(outcomes)
+    window = outcomes[0].measures.window
     sections = [
         Section("Side by side", (comparison_table(outcomes), _side_by_side(outcomes))),
         Section(
-            "Regular jobs by size", [_sizes_of_all(some, ground.unit, title) for title, some in _plotted(outcomes)]
+            "Regular jobs by size",
+            [_sizes_plot({one.label: _means_s(one.measures) for one in some}, ground.unit, t) for t, some in plotted],
         ),
-        Section("Queues", [queues_plot(some, title) for title, some in _plotted(outcomes)]),
+        Section(
+            "Queues",
+            [queues_plot({one.label: one.schedule for one in some}, window, t) for t, some in plotted],
+        ),
         _method(outcomes[0], ground),
     ]
     return Page("Schedulers compared", f"{ground.workload.name} on {machine_name(ground.machine)}", sections)
-
-
-def _cards(found: Measures) -> Cards:
-    effect, waits = found.effect, found.waits
-    before = [""] * 4
-    if effect is not None:
-        load, idle = percent(effect.effective_load.before, 1), percent(effect.idle.before, 1)
-        mean, p95 = duration(effect.mean_wait_s.before), duration(effect.p95_wait_s.before)
-        before = [f"{figure} without agents" for figure in (load, idle, mean, p95)]
-    return Cards(
-        (
-            Card("effective load", percent(found.effective_load, 1), before[0]),
-            Card("idle", percent(found.idle, 1), before[1]),
-            Card("mean wait of regular jobs", duration(waits.mean_s), before[2]),
-            Card("95th percentile of waits", duration(waits.p95_s), before[3]),
-        )
-    )
 
 
 def _verdict(found: Measures) -> str:
@@ -109,14 +89,18 @@ def _verdict(found: Measures) -> str:
     )
 
 
-def _sizes_plot(found: Measures, unit: str) -> Bars:
-    categories = [size_name(one.smallest, one.largest) for one in found.size_classes]
-    label = "with agents" if found.effect else "mean wait"
-    series = [Series(label, [one.waits.mean_s for one in found.size_classes], Role.FIRST)]
-    if found.effect:
-        before = [one.baseline.mean_s if one.baseline else None for one in found.size_classes]
-        series.insert(0, Series("without agents", before, Role.SECOND))
-    return Bars("Mean wait by size", Axis("mean wait", Unit.SECONDS), categories, series, unit)
+def _sizes_plot(means_s: Mapping[str, Mapping[str, float | None]], unit: str, title: str = "") -> Bars:
+    sizes = list(next(iter(means_s.values())))
+    series = {label: [each.get(size) for size in sizes] for label, each in means_s.items()}
+    return Bars(f"Mean wait by size{title}", Axis("mean wait", Unit.SECONDS), sizes, series, unit)
+
+
+def _means_s(found: Measures) -> dict[str, float | None]:
+    return {_size(one): one.waits.mean_s for one in found.size_classes}
+
+
+def _size(one: SizeClass) -> str:
+    return size_name(one.smallest, one.largest)
 
 
 def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]:
@@ -129,18 +113,9 @@ def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]
     return [(f", {kind.value}", some[: len(PALETTE)]) for kind, some in of.items()]
 
 
-def _sizes_of_all(outcomes: Sequence[Outcome], unit: str, title: str) -> Bars:
-    names = [size_name(one.smallest, one.largest) for one in outcomes[0].measures.size_classes]
-    series: list[Series] = []
-    for outcome in outcomes:
-        found = {size_name(one.smallest, one.largest): one.waits.mean_s for one in outcome.measures.size_classes}
-        series.append(Series(outcome.label, [found.get(name) for name in names]))
-    return Bars(f"Mean wait by size{title}", Axis("mean wait", Unit.SECONDS), names, series, unit)
-
-
 def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:
     waits = [outcome.measures.waits for outcome in outcomes]
-    series = [Series("mean", [one.mean_s for one in waits]), Series("95th percentile", [one.p95_s for one in waits])]
+    series = {"mean": [one.mean_s for one in waits], "95th percentile": [one.p95_s for one in waits]}
     labels = [outcome.label for outcome in outcomes]
     return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
 
@@ -167,4 +142,4 @@ def _method(outcome: Outcome, ground: Ground) -> Section:
     settings["scheduler"] = {"kind": scheduler.kind.value, **scheduler.model_dump(mode="json", exclude_defaults=True)}
     if scenario.agents is not None:
         settings["agents"] = scenario.agents.model_dump(mode="json")
-    return Section("How this was computed", (Points(lines), Code(json.dumps(settings, indent=2))))
+    return Section("How this was computed", (lines, settings))

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from gleaner.control.simulation.metrics.tables import Table, duration, percent
 from gleaner.control.simulation.model import Allocation, Machine, Workload
-from gleaner.control.simulation.report.page import Axis, Curve, Lines, Page, Part, Points, Section, Text, Unit
+from gleaner.control.simulation.report.page import Axis, Curve, Lines, Page, Part, Section, Unit
 from gleaner.control.simulation.settings import AgentSettings
 from gleaner.control.simulation.tuning.tune import Comparison, Interval, Sweep
 
@@ -173,11 +173,11 @@ def odd(found: Answer, lengths_s: Sequence[float]) -> Iterator[str]:
 def page(found: Answer, subtitle: str, remarks: Sequence[str]) -> Page:
     """Return the report."""
     first, *others = sentences(found)
-    answer: tuple[Part, ...] = (Text(first), Points(others), *_plots(found), table(found))
+    answer: tuple[Part, ...] = (first, others, *_plots(found), table(found))
     return Page(
         "What agents would do to this cluster",
         subtitle,
-        (Section("The answer", answer), Section("How it was done", (Points((method(found), *remarks)),))),
+        (Section("The answer", answer), Section("How it was done", ((method(found), *remarks),))),
     )
 
 

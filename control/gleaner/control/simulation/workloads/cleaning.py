@@ -13,11 +13,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.model import Classes, Cleaning, Codes, Counts, Seconds, Workload
+from gleaner.control.simulation.model import Classes, Cleaning, Counts, Seconds, Workload
+from gleaner.control.simulation.settings import SettingsTable
 
 UNKNOWN = -1
 """The mark for an unknown value in any number of a record, as in the Standard Workload Format."""
@@ -29,13 +28,11 @@ Mask = NDArray[np.bool_]
 Size: TypeAlias = Literal["requested", "allocated"]
 
 
-class Conventions(BaseModel):
+class Conventions(SettingsTable):
     """`[workload.conventions]`: the meaning of a job of a log, in which simulators differ. The defaults are usual.
 
     With these choices the result of another simulator can be reproduced.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: Size | None = None
     """The number of processors that counts as the job's size, of the two in a log. Where the log lacks this number, the
@@ -75,47 +72,21 @@ class Ending(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A log as it was read, one entry per line, before any rule. A value that is not known is `UNKNOWN`."""
+    """A log as it was read, one job per line, before any rule. A value that is not known is `UNKNOWN`."""
 
-    name: str
-    job: Counts
-    submit_s: Seconds
+    jobs: Workload
     wait_s: Seconds
     """The time that each job waited in the real system."""
-    run_s: Seconds
-    limit_s: Seconds
-    processors: Counts
-    memory_mib: Seconds
-    """The memory of each whole job."""
-    user: Codes
-    group: Codes
     ending: Classes
-    users: tuple[str, ...]
-    groups: tuple[str, ...]
     passed_over: tuple[tuple[str, int], ...] = ()
     """The rules by which the reader itself left out lines, with their counts."""
     told: tuple[tuple[str, Mask], ...] = ()
     """The rules by which the reader itself changed jobs, or had a choice about them, with the jobs of each."""
 
-    def __len__(self) -> int:
-        return len(self.job)
-
     def only(self, chosen: Mask | Counts) -> "Records":
         """Return the records of these lines alone, in the order in which they are named."""
-        return replace(
-            self,
-            job=self.job[chosen],
-            submit_s=self.submit_s[chosen],
-            wait_s=self.wait_s[chosen],
-            run_s=self.run_s[chosen],
-            limit_s=self.limit_s[chosen],
-            processors=self.processors[chosen],
-            memory_mib=self.memory_mib[chosen],
-            user=self.user[chosen],
-            group=self.group[chosen],
-            ending=self.ending[chosen],
-            told=tuple((rule, mask[chosen]) for rule, mask in self.told),
-        )
+        told = tuple((rule, mask[chosen]) for rule, mask in self.told)
+        return Records(self.jobs.only(chosen), self.wait_s[chosen], self.ending[chosen], self.passed_over, told)
 
 
 def differing(size: Size) -> str:
@@ -125,27 +96,21 @@ def differing(size: Size) -> str:
     return "kept: as many processors as it was given, though it asked for others"
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """A workload, how long its jobs waited in the real system (NaN: not known), and what cleaning did."""
+def clean(
+    path: Path, records: Records, *, processors: int | None, conventions: Conventions
+) -> tuple[Workload, Seconds, Cleaning]:
+    """Return the jobs that can be simulated on this number of processors (None: any), their waits, and what was done.
 
-    workload: Workload
-    wait_s: Seconds
-    cleaning: Cleaning
-
-
-def clean(path: Path, records: Records, *, processors: int | None, conventions: Conventions) -> Cleaned:
-    """Return the jobs that can be simulated on this number of processors (None: any).
-
+    The waits are those in the real system (NaN: not known).
     The jobs are sorted by time of submission, then by number. A run time of 0 stays unless another convention is asked
     for: in a log with whole seconds it means less than half a second. Raise `BadTrace` if no job is left. The error
     names the rules that took the jobs.
     """
     met = [(f"left out: {rule}", count) for rule, count in records.passed_over]
-    read = len(records) + sum(count for _, count in records.passed_over)
+    read = len(records.jobs) + sum(count for _, count in records.passed_over)
     if not read:
         raise BadTrace(f"{path}: it holds no jobs")
-    left = np.ones(len(records), bool)
+    left = np.ones(len(records.jobs), bool)
     for rule, mask in _unusable(records, processors, conventions):
         count = int((left & mask).sum())
         left &= ~mask
@@ -154,23 +119,25 @@ def clean(path: Path, records: Records, *, processors: int | None, conventions: 
     if not left.any():
         raise BadTrace(_nothing_left(path, records, read, met, processors))
     chosen = np.flatnonzero(left)
-    order = (
-        (records.submit_s[chosen],) if conventions.ties == "file" else (records.job[chosen], records.submit_s[chosen])
-    )
-    kept, changes = _changed(records.only(chosen[np.lexsort(order)]), processors, conventions)
+    keys = (records.jobs.job[chosen], records.jobs.submit_s[chosen])
+    order = np.lexsort(keys[1:] if conventions.ties == "file" else keys)
+    kept = records.only(chosen[order])
+    workload, changes = _changed(kept.jobs, processors, conventions)
     met.extend((rule, int(mask.sum())) for rule, mask in (*kept.told, *changes) if mask.any())
     wait_s = np.where(kept.wait_s < 0, np.nan, kept.wait_s)
-    return Cleaned(_workload(kept), wait_s, Cleaning(read, tuple(met)))
+    return workload, wait_s, Cleaning(read, tuple(met))
 
 
-def _changed(kept: Records, processors: int | None, conventions: Conventions) -> tuple[Records, list[tuple[str, Mask]]]:
+def _changed(
+    jobs: Workload, processors: int | None, conventions: Conventions
+) -> tuple[Workload, list[tuple[str, Mask]]]:
     """Return the same jobs with what has to be changed, and the jobs that each change, or each choice, met."""
-    is_zero, no_limit = kept.run_s == 0, kept.limit_s <= 0
-    run_s = np.where(is_zero, 1.0, kept.run_s) if conventions.zero_run_time == "second" else kept.run_s
-    limit_s = np.where(no_limit, np.maximum(run_s, 1.0), kept.limit_s)
+    is_zero, no_limit = jobs.run_s == 0, jobs.limit_s <= 0
+    run_s = np.where(is_zero, 1.0, jobs.run_s) if conventions.zero_run_time == "second" else jobs.run_s
+    limit_s = np.where(no_limit, np.maximum(run_s, 1.0), jobs.limit_s)
     is_past = run_s > limit_s
     told: list[tuple[str, Mask]] = []
-    size = kept.processors
+    size = jobs.processors
     if processors is not None and conventions.too_large == "shrunk":
         told.append((f"changed: larger than the machine ({processors} processors), now as large", size > processors))
         size = np.minimum(size, processors)
@@ -183,29 +150,31 @@ def _changed(kept: Records, processors: int | None, conventions: Conventions) ->
         run_s = np.minimum(run_s, limit_s)
     takes = "changed: it ran for 0 s, now for 1 s" if conventions.zero_run_time == "second" else "kept: it ran for 0 s"
     told.append((takes, is_zero))
-    return replace(kept, run_s=run_s, limit_s=limit_s, processors=size), told
+    return replace(
+        jobs, run_s=run_s, limit_s=limit_s, processors=size, memory_mib=np.maximum(jobs.memory_mib, 0.0)
+    ), told
 
 
 def _unusable(records: Records, processors: int | None, conventions: Conventions) -> list[tuple[str, Mask]]:
     """Return the rules that leave a job out, in their order. The first rule that a job meets counts."""
-    ran = records.run_s > 0
+    ran = records.jobs.run_s > 0
     rules = [
         ("one part of a job that another line sums up", records.ending == Ending.PART),
         ("cancelled before it started", (records.ending == Ending.CANCELLED) & ~ran),
         ("it never started", records.ending == Ending.NEVER_STARTED),
         ("still waiting when the log was written", records.ending == Ending.WAITING),
         ("still running when the log was written", records.ending == Ending.RUNNING),
-        ("submitted at a negative time", records.submit_s < 0),
-        ("run time unknown", records.run_s == UNKNOWN),
-        ("negative run time", records.run_s < 0),
-        ("it ran for more than 50 years", records.run_s > _LONGEST_S),
-        ("submitted more than 50 years before or after the others", _far_from_the_others(records.submit_s)),
-        ("no number of processors", records.processors <= 0),
+        ("submitted at a negative time", records.jobs.submit_s < 0),
+        ("run time unknown", records.jobs.run_s == UNKNOWN),
+        ("negative run time", records.jobs.run_s < 0),
+        ("it ran for more than 50 years", records.jobs.run_s > _LONGEST_S),
+        ("submitted more than 50 years before or after the others", _far_from_the_others(records.jobs.submit_s)),
+        ("no number of processors", records.jobs.processors <= 0),
     ]
     if conventions.zero_run_time == "left-out":
-        rules.append(("it ran for 0 s", records.run_s == 0))
+        rules.append(("it ran for 0 s", records.jobs.run_s == 0))
     if processors is not None and conventions.too_large == "left-out":
-        rules.append((f"larger than the machine ({processors} processors)", records.processors > processors))
+        rules.append((f"larger than the machine ({processors} processors)", records.jobs.processors > processors))
     return rules
 
 
@@ -218,27 +187,10 @@ def _far_from_the_others(submit_s: Seconds) -> Mask:
     return np.asarray(np.abs(submit_s - most_s) > _LONGEST_S, bool)
 
 
-def _workload(kept: Records) -> Workload:
-    return Workload(
-        name=kept.name,
-        job=kept.job,
-        submit_s=kept.submit_s,
-        run_s=kept.run_s,
-        limit_s=kept.limit_s,
-        processors=kept.processors,
-        memory_mib=np.maximum(kept.memory_mib, 0.0),
-        user=kept.user,
-        group=kept.group,
-        job_class=np.full(len(kept), JobClass.NON_PREEMPTIBLE, np.int8),
-        users=kept.users,
-        groups=kept.groups,
-    )
-
-
 def _nothing_left(path: Path, records: Records, read: int, met: list[tuple[str, int]], processors: int | None) -> str:
-    sizes = records.processors[records.processors > 0]
+    sizes = records.jobs.processors[records.jobs.processors > 0]
     if processors is not None and len(sizes) and sizes.min() > processors:
         fit = f"fits on {processors} processors; the smallest asks for {sizes.min()}"
-        return f"{path}: none of its {len(records)} jobs {fit}"
+        return f"{path}: none of its {len(records.jobs)} jobs {fit}"
     reasons = "; ".join(f"{rule}: {count}" for rule, count in met)
     return f"{path}: none of its {read} jobs can be simulated ({reasons})"

@@ -29,14 +29,14 @@ from pathlib import Path
 
 import numpy as np
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds
+from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
-COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
-ASK = f"ask sacct for --parsable2 --format {COLUMNS}"
-"""The advice to a user whose file cannot be read. None of these columns holds a text that users choose."""
+ASK = "ask sacct as docs/simulate/workloads.md does"
+"""The advice to a user whose file cannot be read. None of the columns there holds a text that users choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
@@ -124,12 +124,12 @@ class _Log:
         return names, place[self.column(name).astype(np.int64)]
 
 
-def read_sacct(path: Path, lines: Blocks, *, size: Size) -> tuple[Records, float]:
-    """Return the jobs in the lines of a file, and the midnight (UTC) before the first job was submitted.
+def read_sacct(path: Path, lines: Blocks, *, size: Size) -> Records:
+    """Return the jobs in the lines of a file.
 
-    The jobs' times are seconds since that midnight. Job steps and jobs with invalid times are left out. Of a job that
-    was requeued only the last run is kept. Raise `BadTrace` with file, line and column for a value that Slurm does not
-    write.
+    Their times are seconds since the midnight (UTC) before the first job was submitted. Job steps and jobs with invalid
+    times are left out. Of a job that was requeued only the last run is kept. Raise `BadTrace` with file, line and
+    column for a value that Slurm does not write.
     """
     log = _Log()
     for block in _blocks(path, lines, log):
@@ -189,7 +189,7 @@ def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
     No column's name begins with a digit, and every job's number does.
     """
     if any(name[:1].isdecimal() for name in header):
-        raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, and no --noheader")
+        raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, without --noheader")
     places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
     missing = [name for name in _NEEDED if name not in places]
     if not any(name in places for name in _SIZES):
@@ -357,8 +357,7 @@ _PARSERS: dict[str, tuple[Callable[[str], float], str]] = {
 }
 
 
-def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
-    """Return the jobs of the columns, and the midnight before the first was submitted, in seconds since 1970."""
+def _records(name: str, log: _Log, size: Size) -> Records:
     job = log.column("JobIDRaw").astype(np.int64)
     submitted_s, eligible_s, start_s = (log.column(column) for column in ("Submit", "Eligible", "Start"))
     submit_s: Seconds = np.maximum(submitted_s, eligible_s)
@@ -374,26 +373,26 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
     )
     users, user = log.owners("User")
     groups, group = log.owners("Account")
-    records = Records(
+    jobs = Workload(
         name=name,
         job=job,
         submit_s=submit_s - midnight_s,
-        wait_s=np.where(start_s >= submit_s, start_s - submit_s, float(UNKNOWN)),
         run_s=log.column("ElapsedRaw"),
         limit_s=limit_s,
         processors=processors,
         memory_mib=memory_mib * factor,
         user=user,
         group=group,
-        ending=_endings(log.column("State"), (start_s == UNKNOWN) & (log.column("ElapsedRaw") <= 0)),
+        job_class=np.full(len(job), JobClass.NON_PREEMPTIBLE, np.int8),
         users=users,
         groups=groups,
-        passed_over=tuple(log.passed_over.items()),
-        told=told,
     )
+    wait_s = np.where(start_s >= submit_s, start_s - submit_s, float(UNKNOWN))
+    ending = _endings(log.column("State"), (start_s == UNKNOWN) & (jobs.run_s <= 0))
+    records = Records(jobs, wait_s, ending, tuple(log.passed_over.items()), told)
     stop_s = log.column("End")
     is_backwards = (stop_s != UNKNOWN) & (start_s != UNKNOWN) & (stop_s < start_s)
-    is_twice = is_backwards & (stop_s + _HOUR_S - start_s == records.run_s)
+    is_twice = is_backwards & (stop_s + _HOUR_S - start_s == records.jobs.run_s)
     if is_twice.any():
         rule = ("changed: it ended in the hour that comes twice; ask sacct with TZ=UTC", is_twice)
         records, is_backwards = replace(records, told=(*records.told, rule)), is_backwards & ~is_twice
@@ -401,8 +400,8 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
         rule = ("it ended before it started", int(is_backwards.sum()))
         records = replace(records.only(~is_backwards), passed_over=(*records.passed_over, rule))
         submitted_s, start_s = submitted_s[~is_backwards], start_s[~is_backwards]
-    end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(records.run_s, 0)
-    return _last_runs(records, submitted_s, end_s), midnight_s
+    end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(records.jobs.run_s, 0)
+    return _last_runs(records, submitted_s, end_s)
 
 
 def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
@@ -443,17 +442,17 @@ def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Record
     Two lines with one number and one time of submission are one run, as in two files where it is in both. A job that
     Slurm queues again gets a new time of submission, as soon as its nodes are free of it.
     """
-    lines = np.lexsort((submitted_s, records.job))  # the order of the file stays among equals
+    lines = np.lexsort((submitted_s, records.jobs.job))  # the order of the file stays among equals
     line, following = lines[:-1], lines[1:]
     after_s = submitted_s[following] - end_s[line]
     is_queued_again = (
         (records.ending[line] == Ending.REQUEUED)
-        & (records.user[line] == records.user[following])
+        & (records.jobs.user[line] == records.jobs.user[following])
         & (after_s >= 0)
         & (after_s <= _QUEUED_AGAIN_WITHIN_S)
     )
     is_one_run = submitted_s[line] == submitted_s[following]
-    earlier = line[(records.job[line] == records.job[following]) & (is_one_run | is_queued_again)]
+    earlier = line[(records.jobs.job[line] == records.jobs.job[following]) & (is_one_run | is_queued_again)]
     if not len(earlier):
         return records
     resized = int((records.ending[earlier] == Ending.RUNNING).sum())
@@ -461,7 +460,7 @@ def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Record
         "an earlier run of a job that was requeued": len(earlier) - resized,
         "an earlier line of a job that was resized": resized,
     }
-    stays = np.ones(len(records), bool)
+    stays = np.ones(len(records.jobs), bool)
     stays[earlier] = False
     counted = ((rule, count) for rule, count in rules.items() if count)
     return replace(records.only(stays), passed_over=(*records.passed_over, *counted))

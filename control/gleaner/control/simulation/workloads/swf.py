@@ -10,14 +10,14 @@ Where the format offers two numbers for a job, this module takes:
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.model import Codes
+from gleaner.control.simulation.model import Codes, Workload
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, Size, differing
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
@@ -51,18 +51,10 @@ _EXACT = 2.0**53
 """The number above which float64 no longer has every whole number."""
 
 
-@dataclass(frozen=True, slots=True)
-class SwfLog:
-    """The content of a file: its jobs as written, and its header comments (`MaxProcs`, `UnixStartTime`, `Computer`)."""
+def read_swf(path: Path, blocks: Blocks, *, size: Size) -> tuple[Records, Mapping[str, str]]:
+    """Return the jobs in the lines of a file, and the value of each label of its header, such as `MaxProcs`.
 
-    records: Records
-    header: Mapping[str, str]
-    """The value in the first line of each label."""
-
-
-def read_swf(path: Path, blocks: Blocks, *, size: Size) -> SwfLog:
-    """Return the content of the file that has these lines.
-
+    Where a label comes twice, the first counts.
     Raise `BadTrace` with file, line and field for a line that is not 18 numbers.
     """
     header: dict[str, str] = {}
@@ -76,7 +68,7 @@ def read_swf(path: Path, blocks: Blocks, *, size: Size) -> SwfLog:
             lines = ["\n" if line.lstrip().startswith(";") else line for line in lines]  # noqa: PLW2901
         rows.append(_numbers(path, first, lines)[:, _READ])
     whole = np.concatenate(rows) if rows else np.empty((0, len(_READ)))
-    return SwfLog(_records(path.name, whole, size), header)
+    return _records(path.name, whole, size), header
 
 
 def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
@@ -142,22 +134,22 @@ def _records(name: str, rows: NDArray[np.float64], size: Size) -> Records:
         ending[column["status"] == code] = meaning
     users, user = _names(column["user"])
     groups, group = _names(column["group"])
-    return Records(
+    jobs = Workload(
         name=name,
         job=column["job number"].astype(np.int64),
         submit_s=column["submit time"],
-        wait_s=column["wait time"],
         run_s=column["run time"],
         limit_s=column["requested time"],
         processors=processors.astype(np.int64),
         memory_mib=np.where(kb > 0, kb * np.maximum(processors, 0) / _KB_PER_MIB, float(UNKNOWN)),
         user=user,
         group=group,
-        ending=ending,
+        job_class=np.full(len(rows), JobClass.NON_PREEMPTIBLE, np.int8),
         users=users,
         groups=groups,
-        told=((differing(size), (requested > 0) & (allocated > 0) & (requested != allocated)),),
     )
+    told = ((differing(size), (requested > 0) & (allocated > 0) & (requested != allocated)),)
+    return Records(jobs, column["wait time"], ending, told=told)
 
 
 def _of_two(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,19 +11,16 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.random import PCG64, Generator
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Counts, Machine, Seconds, Workload
+from gleaner.control.simulation.settings import SettingsTable
 from gleaner.control.simulation.workloads import lublin_feitelson
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Constant(_Table):
+class Constant(SettingsTable):
     """A distribution whose value is always the same."""
 
     kind: Literal["constant"] = "constant"
@@ -34,7 +31,7 @@ class Constant(_Table):
         return np.full(count, self.value)
 
 
-class Exponential(_Table):
+class Exponential(SettingsTable):
     """The exponential distribution, which is without memory."""
 
     kind: Literal["exponential"] = "exponential"
@@ -45,7 +42,7 @@ class Exponential(_Table):
         return rng.exponential(self.mean, count)
 
 
-class LogNormal(_Table):
+class LogNormal(SettingsTable):
     """A distribution whose logarithm is normal. `mean` and `deviation` are those of the values themselves."""
 
     kind: Literal["lognormal"] = "lognormal"
@@ -58,7 +55,7 @@ class LogNormal(_Table):
         return rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
 
 
-class Uniform(_Table):
+class Uniform(SettingsTable):
     """Values anywhere between `low` and `high`. Both ends are included where whole numbers are asked for."""
 
     kind: Literal["uniform"] = "uniform"
@@ -112,7 +109,7 @@ class Source(StrEnum):
     """Jobs of a trace, drawn with their size, run time, limit, memory and owner together."""
 
 
-class LimitSettings(_Table):
+class LimitSettings(SettingsTable):
     """`[workload.synthetic.limits]`: the limits that users ask for, made from the run times that they need."""
 
     factor: Distribution = Constant(value=1)
@@ -121,7 +118,7 @@ class LimitSettings(_Table):
     """True if limits are rounded up to the next common value: 15 minutes, an hour, a day."""
 
 
-class OwnerSettings(_Table):
+class OwnerSettings(SettingsTable):
     """`[[workload.synthetic.owners]]`: a user, and the share of the jobs that the user submits.
 
     Shares are relative to their sum.
@@ -132,7 +129,7 @@ class OwnerSettings(_Table):
     share: float = Field(default=1, ge=0)
 
 
-class SyntheticSettings(_Table):
+class SyntheticSettings(SettingsTable):
     """`[workload.synthetic]`: a synthetic workload."""
 
     source: Source = Source.DISTRIBUTIONS

@@ -5,7 +5,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gleaner.control.simulation.errors import BadTrace
@@ -20,9 +20,6 @@ _OTHERS = {
     b"PK\x03\x04": "a zip archive",
 }
 """The first bytes of files that cannot be read, each with the name of their format."""
-_GZIP_BITS = 31
-"""The code by which zlib reads the gzip format."""
-_SMALL_BYTES = 512
 _MIB = 1 << 20
 _BLOCK_BYTES = 8 * _MIB
 """The size of a block: large enough that the cost of a block does not matter, small enough that its lines do not fill
@@ -79,24 +76,6 @@ def _failures(path: Path) -> Generator[None]:
     except FileNotFoundError:
         raise BadTrace(f"{path}: there is no such file") from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise BadTrace(f"{path}{_last_line(path)}: the gzip file is broken or cut short ({error})") from error
+        raise BadTrace(f"{path}: the gzip file is broken or cut short ({error})") from error
     except OSError as error:
         raise BadTrace(f"{path}: cannot be read ({error.strerror or error})") from error
-
-
-def _last_line(path: Path) -> str:
-    """Return the number of the line in which a broken gzip file ends. A pipe cannot be read again, and has no number.
-
-    `gzip` loses what it had read when the end comes, so the file is read again, which only a broken one needs.
-    """
-    if not path.is_file():
-        return ""
-    number, reader = 1, zlib.decompressobj(wbits=_GZIP_BITS)
-    with suppress(OSError, zlib.error), path.open("rb") as raw:
-        while chunk := raw.read(_SMALL_BYTES):
-            while chunk:
-                number += reader.decompress(chunk).count(b"\n")
-                chunk = reader.unused_data
-                if reader.eof:
-                    reader = zlib.decompressobj(wbits=_GZIP_BITS)
-    return f", line {number}"

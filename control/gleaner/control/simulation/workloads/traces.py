@@ -1,8 +1,7 @@
 """The reading of traces of all formats: other modules read traces only through this one."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from gleaner.control.simulation.workloads.trace_file import Blocks, Progress, li
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A cleaned log, and what else its file says."""
+    """A cleaned log, and how large its machine is."""
 
     workload: Workload
     cleaning: Cleaning
@@ -24,9 +23,6 @@ class Trace:
     """The processors that the machine has, as the header says. None if the header does not say."""
     wait_s: Seconds
     """The time that each job of the workload waited in the log; NaN where that is not known."""
-    starts_at: float | None = None
-    """The workload's second 0, in seconds since 1970; None if the file does not say."""
-    header: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def read(
@@ -46,15 +42,14 @@ def read(
     blocks = lines_of(path, progress)
     is_sacct, looked_at = _is_sacct(path, blocks)
     blocks = chain(looked_at, blocks)
+    of_header = None
     if is_sacct:
-        records, starts_at = read_sacct(path, blocks, size=conventions.size or "allocated")
-        found = clean(path, records, processors=processors, conventions=conventions)
-        return Trace(found.workload, found.cleaning, None, found.wait_s, starts_at)
-    log = read_swf(path, blocks, size=conventions.size or "requested")
-    of_header = _positive(log.header.get("MaxProcs")) or _positive(log.header.get("MaxNodes"))
-    found = clean(path, log.records, processors=processors or of_header, conventions=conventions)
-    starts = _positive(log.header.get("UnixStartTime"))
-    return Trace(found.workload, found.cleaning, of_header, found.wait_s, starts, log.header)
+        records = read_sacct(path, blocks, size=conventions.size or "allocated")
+    else:
+        records, header = read_swf(path, blocks, size=conventions.size or "requested")
+        of_header = _positive(header.get("MaxProcs")) or _positive(header.get("MaxNodes"))
+    workload, wait_s, cleaning = clean(path, records, processors=processors or of_header, conventions=conventions)
+    return Trace(workload, cleaning, of_header, wait_s)
 
 
 def _is_sacct(path: Path, blocks: Blocks) -> tuple[bool, list[tuple[int, list[str]]]]:
@@ -75,7 +70,7 @@ def _is_header_of_sacct(path: Path, line: str) -> bool:
     if line.startswith(";"):
         return False
     if "JobID" in line and "|" not in line:
-        raise BadTrace(f"{path}: its columns are not separated by '|': {ASK}, and no --delimiter")
+        raise BadTrace(f"{path}: its columns are not separated by '|': {ASK}, without --delimiter")
     if line.replace("\t", " ").isprintable():
         if "|" in line:
             return True
@@ -83,8 +78,8 @@ def _is_header_of_sacct(path: Path, line: str) -> bool:
         if 2 * sum(map(_is_number, words)) >= len(words):
             return False
     raise BadTrace(
-        f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:40]!r};"
-        f" for a log of Slurm's, {ASK}, and no --noheader and no --delimiter"
+        f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:32]!r};"
+        f" {ASK}"
     )
 
 
