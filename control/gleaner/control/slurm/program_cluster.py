@@ -61,7 +61,7 @@ class SlurmCluster:
         word = parse.new_word()
         answer = self._run(parse.ask_nodes(word, nodes))
         there = parse.parse_tables(answer, "", word, read_s=now_s)
-        for name in {*nodes} - {*there.nodes}:
+        for name in () if there.gaps else {*nodes} - {*there.nodes}:
             self._must_be_unknown(name, word)
         if not there.nodes:  # without a name squeue would answer for every node, and for an unknown name it refuses all
             return there
