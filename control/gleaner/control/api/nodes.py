@@ -10,8 +10,8 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.policy.lossy_nodes import SliceCounts
 from gleaner.control.policy.node_clocks import wrong_clock
-from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import drains, node_health, queries
 from gleaner.control.queue.errors import NotFound

@@ -23,7 +23,7 @@ from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, Invalid
-from gleaner.control.queue.quotas import check_submission
+from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition

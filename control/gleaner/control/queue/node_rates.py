@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func, select, update
 
 from gleaner.agent.messages import Checkpointed, Completed, CostSample, Deregistration, NodeRates, Returned, Saved, Way
 from gleaner.agent.timing.save_cost import MOST_SAMPLES, fit, sample
-from gleaner.control.policy.node_rates import (
+from gleaner.control.policy.rate_estimates import (
     LATE_FACTOR,
     RateRules,
     at_least_s,

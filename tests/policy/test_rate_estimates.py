@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.node_rates import faded, mean_time_between_losses_s
+from gleaner.control.policy.rate_estimates import faded, mean_time_between_losses_s
 
 
 @given(days=st.floats(0, 1e4), losses=st.floats(0, 1e4))
