@@ -19,7 +19,7 @@ from gleaner.control.simulation.settings import (
     SchedulerKind,
     SchedulerSettings,
 )
-from lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Experiment, Facts, Reproduction, Row
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))
 
@@ -98,7 +98,7 @@ class NodeTimes:
         return f"9 in 10 seeds {low:.1f} to {high:.1f}; difference {difference.mean():+.1f} ± {1.96 * error:.1f}"
 
 
-def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
+def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
     """Replay both experiments over all seeds (`quick`: over 8), and compare.
 
     The rows also show the effect of each choice that was not published.

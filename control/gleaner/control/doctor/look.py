@@ -67,7 +67,7 @@ def complaint(ended: ProgramResult) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileStatus:
     """A file or a folder: its owner, and its mode (the nine bits of permissions)."""
 
     uid: int
@@ -172,7 +172,7 @@ class Look:
             raise Unread(f"{' '.join(words[:3])} failed: {complaint(ended)}")
         return ended.stdout
 
-    def place(self, path: str | Path) -> Place:
+    def place(self, path: str | Path) -> FileStatus:
         """Return the owner and mode of a file or folder."""
         try:
             facts = Path(path).stat()
@@ -180,7 +180,7 @@ class Look:
             is_missing = isinstance(error, FileNotFoundError)
             why = f"there is no {path}" if is_missing else f"{path} cannot be looked at: {error.strerror}"
             raise Unread(why, is_missing=is_missing) from error
-        return Place(facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_mtime)
+        return FileStatus(facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_mtime)
 
     def text(self, path: str | Path) -> str:
         """Return a file's text, a mebibyte at most."""
