@@ -7,19 +7,19 @@ from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import (
     Axis,
     Bars,
-    Block,
     Card,
     Cards,
     Code,
+    Colour,
     Curve,
     Gantt,
     Layer,
     Lines,
     Page,
     Points,
-    Role,
     Section,
     Series,
+    Span,
     Stack,
     Text,
     Unit,
@@ -43,9 +43,9 @@ def everything(name: str = NASTY) -> Page:
         ],
         limits=[(0.99, name)],
     )
-    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], [Layer(name, [0.5, 0.7], Role.REGULAR)], 1.0)
+    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], [Layer(name, [0.5, 0.7], Colour.REGULAR)], 1.0)
     bars = Bars("Waits", Axis("wait", Unit.SECONDS), [name, "2-4"], [Series(name, [100, None])], name)
-    blocks = [Block(0, 1, 0, 500, Role.REGULAR, name), Block(2, 2, 100, 900, Role.SAVING, "agent")]
+    blocks = [Span(0, 1, 0, 500, Colour.REGULAR, name), Span(2, 2, 100, 900, Colour.SAVING, "agent")]
     gantt = Gantt("Nodes", time, [name, "1", "2"], 0, 1000, blocks)
     cards = Cards([Card(name, "98.8 %", name)])
     words: list[Any] = [cards, Text(name), Code(name), Points([name]), Table((name, "b"), ((name, "1"),), name)]

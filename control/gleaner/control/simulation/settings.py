@@ -99,7 +99,7 @@ class ShareSettings(_Table):
     factor: float = Field(default=1.0, gt=0)
 
 
-class EntitlementSettings(_Table):
+class OmfsSettings(_Table):
     """`[scheduler.omfs]`: how much each group may take back, and what stops thrashing."""
 
     percent: dict[str, float] = {}
@@ -121,7 +121,7 @@ class EntitlementSettings(_Table):
         return self
 
 
-class MigrationSettings(_Table):
+class SchedulerMigration(_Table):
     """`[scheduler.migration]`: one migration at a time, and none while a job waits."""
 
     kind: Migration = Migration.NONE
@@ -138,8 +138,8 @@ class SchedulerSettings(_Table):
     """The interval of decisions, which are taken at its multiples; 0: whenever a job comes or ends."""
     priority: PrioritySettings = PrioritySettings()
     sfs: ShareSettings = ShareSettings()
-    omfs: EntitlementSettings = EntitlementSettings()
-    migration: MigrationSettings = MigrationSettings()
+    omfs: OmfsSettings = OmfsSettings()
+    migration: SchedulerMigration = SchedulerMigration()
 
 
 class AgentQueueSettings(_Table):

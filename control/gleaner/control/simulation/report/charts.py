@@ -12,58 +12,58 @@ from gleaner.control.simulation.model import Allocation, Schedule, Seconds, Stre
 from gleaner.control.simulation.report.page import (
     PALETTE,
     Axis,
-    Block,
+    Colour,
     Curve,
     Gantt,
     Layer,
     Lines,
     Part,
-    Role,
+    Span,
     Stack,
     Text,
     Unit,
 )
-from gleaner.control.simulation.run import Outcome
+from gleaner.control.simulation.run import ReplayOutcome
 
 _BINS = 240
 _FEW_BINS = 60
 _TIME = Axis("time since the first submission", Unit.SECONDS)
 
 
-def busy_plot(outcome: Outcome) -> Stack:
+def busy_plot(outcome: ReplayOutcome) -> Stack:
     """Return the shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
     window, schedule = outcome.measures.window, outcome.schedule
     edges_s = _edges(window)
     regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
     whole = schedule.machine.units * np.diff(edges_s)
     layers = (
-        ("regular jobs", regular.compute, Role.REGULAR),
-        ("agents computing", ours.compute, Role.COMPUTING),
-        ("saving", regular.save + ours.save, Role.SAVING),
-        ("restoring", regular.restore + ours.restore, Role.RESTORING),
-        ("lost", regular.lost + ours.lost, Role.LOST),
+        ("regular jobs", regular.compute, Colour.REGULAR),
+        ("agents computing", ours.compute, Colour.COMPUTING),
+        ("saving", regular.save + ours.save, Colour.SAVING),
+        ("restoring", regular.restore + ours.restore, Colour.RESTORING),
+        ("lost", regular.lost + ours.lost, Colour.LOST),
     )
     drawn = [
         Layer(label, np.maximum(amount / whole, 0).tolist(), role)
         for label, amount, role in layers
-        if role is Role.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
+        if role is Colour.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
     ]
     since_s = (edges_s - _origin(schedule)).tolist()
     return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, drawn, highest=1.0)
 
 
-def queue_plot(outcome: Outcome) -> Lines:
+def queue_plot(outcome: ReplayOutcome) -> Lines:
     """Return the mean number of waiting jobs in each bin, with and without agents."""
     edges_s = _edges(outcome.measures.window)
     middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
     curves = [Curve("with agents" if outcome.baseline else "waiting", middles, _queue(outcome.schedule, edges_s))]
     if outcome.baseline is not None:
-        curves.insert(0, Curve("without agents", middles, _queue(outcome.baseline, edges_s), role=Role.SECOND))
-        curves[1] = Curve("with agents", middles, curves[1].y, role=Role.FIRST)
+        curves.insert(0, Curve("without agents", middles, _queue(outcome.baseline, edges_s), role=Colour.SECOND))
+        curves[1] = Curve("with agents", middles, curves[1].y, role=Colour.FIRST)
     return Lines("Waiting jobs", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
-def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
+def queues_plot(outcomes: Sequence[ReplayOutcome], title: str) -> Lines:
     """Return the mean number of waiting jobs in each bin, of several replays of one trace."""
     edges_s = _edges(outcomes[0].measures.window)
     middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcomes[0].schedule)).tolist()
@@ -71,7 +71,7 @@ def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
     return Lines(f"Waiting jobs{title}", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
-def owners_plot(outcome: Outcome, unit: str) -> Lines | None:
+def owners_plot(outcome: ReplayOutcome, unit: str) -> Lines | None:
     """Return the units on which each of the largest groups computed over time, or each user of a single group.
 
     None if there is only one of them.
@@ -161,21 +161,21 @@ def _period(schedule: Schedule, window: Window, share: float, longest_s: float) 
     return middle_s - length_s / 2, middle_s + length_s / 2
 
 
-def _blocks(schedule: Schedule, stretches: Stretches, rows: int, origin_s: float) -> list[Block]:
+def _blocks(schedule: Schedule, stretches: Stretches, rows: int, origin_s: float) -> list[Span]:
     """Return a block for each use that a stretch made of its nodes, one after the other."""
     restored_s = stretches.start_s + stretches.restore_s
     saving_s = stretches.end_s - stretches.save_s
     borders = np.stack([stretches.start_s, restored_s, saving_s - stretches.lost_s, saving_s, stretches.end_s])
     borders -= origin_s
-    blocks: list[Block] = []
+    blocks: list[Span] = []
     for index in range(len(stretches)):
         job, first = int(stretches.job[index]), int(stretches.node[index])
         last = min(first + int(stretches.units[index]), rows) - 1
-        computing = Role.REGULAR if job >= 0 else Role.COMPUTING
+        computing = Colour.REGULAR if job >= 0 else Colour.COMPUTING
         label = f"job {schedule.workload.job[job]}" if job >= 0 else "agent"
-        for place, role in enumerate((Role.RESTORING, computing, Role.LOST, Role.SAVING)):
+        for place, role in enumerate((Colour.RESTORING, computing, Colour.LOST, Colour.SAVING)):
             start, end = float(borders[place, index]), float(borders[place + 1, index])
             if end > start:
                 said = label if role is computing else f"{label}, {role.value}"
-                blocks.append(Block(first, last, start, end, role, said))
+                blocks.append(Span(first, last, start, end, role, said))
     return blocks

@@ -18,7 +18,7 @@ class Unit(StrEnum):
     """Written in minutes, hours or days."""
 
 
-class Role(StrEnum):
+class Colour(StrEnum):
     """The meaning of a colour. A role has the same colour in every plot."""
 
     FIRST = "c1"
@@ -35,7 +35,7 @@ class Role(StrEnum):
     IDLE = "idle"
 
 
-PALETTE = (Role.FIRST, Role.SECOND, Role.THIRD, Role.FOURTH, Role.FIFTH, Role.SIXTH)
+PALETTE = (Colour.FIRST, Colour.SECOND, Colour.THIRD, Colour.FOURTH, Colour.FIFTH, Colour.SIXTH)
 """The roles, in this order, of curves and bars that name none."""
 
 
@@ -57,7 +57,7 @@ class Curve:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    role: Role | None = None
+    role: Colour | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Layer:
 
     label: str
     values: Sequence[float]
-    role: Role
+    role: Colour
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Series:
 
     label: str
     values: Sequence[float | None]
-    role: Role | None = None
+    role: Colour | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Span:
     """A piece of a Gantt chart: rows `first` to `last` from start to end."""
 
     first: int
     last: int
     start: float
     end: float
-    role: Role
+    role: Colour
     label: str = ""
 
 
@@ -135,7 +135,7 @@ class Gantt:
     rows: Sequence[str]
     begin: float
     end: float
-    blocks: Sequence[Block]
+    blocks: Sequence[Span]
     row_label: str = "node"
 
 

@@ -20,29 +20,29 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
 from gleaner.control.simulation.metrics.tables import Table, duration, number, percent
-from gleaner.control.simulation.report.page import PALETTE, Axis, Bars, Block, Curve, Gantt, Lines, Role, Stack, Unit
+from gleaner.control.simulation.report.page import PALETTE, Axis, Bars, Colour, Curve, Gantt, Lines, Span, Stack, Unit
 
 _COLOURS = {
-    Role.FIRST: "#1f6fb2",
-    Role.SECOND: "#d9730d",
-    Role.THIRD: "#1b8a6b",
-    Role.FOURTH: "#8e4ec6",
-    Role.FIFTH: "#c2406e",
-    Role.SIXTH: "#7a6a00",
-    Role.REGULAR: "#3b6ea5",
-    Role.COMPUTING: "#57b894",
-    Role.SAVING: "#e8a33d",
-    Role.RESTORING: "#a77bd0",
-    Role.LOST: "#c43c3c",
-    Role.IDLE: "#eef1f4",
+    Colour.FIRST: "#1f6fb2",
+    Colour.SECOND: "#d9730d",
+    Colour.THIRD: "#1b8a6b",
+    Colour.FOURTH: "#8e4ec6",
+    Colour.FIFTH: "#c2406e",
+    Colour.SIXTH: "#7a6a00",
+    Colour.REGULAR: "#3b6ea5",
+    Colour.COMPUTING: "#57b894",
+    Colour.SAVING: "#e8a33d",
+    Colour.RESTORING: "#a77bd0",
+    Colour.LOST: "#c43c3c",
+    Colour.IDLE: "#eef1f4",
 }
 _ROLES = {
-    Role.REGULAR: "regular jobs",
-    Role.COMPUTING: "agents computing",
-    Role.RESTORING: "restoring",
-    Role.SAVING: "saving",
-    Role.LOST: "lost",
-    Role.IDLE: "idle",
+    Colour.REGULAR: "regular jobs",
+    Colour.COMPUTING: "agents computing",
+    Colour.RESTORING: "restoring",
+    Colour.SAVING: "saving",
+    Colour.LOST: "lost",
+    Colour.IDLE: "idle",
 }
 _MARKERS, _DASHES = "os^Dv<", ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 _INK, _FAINT, _RULE, _ALARM = "#1c2733", "#4c5a68", "#dfe4ea", "#b3261e"
@@ -175,7 +175,7 @@ def _bars(plot: Bars, axes: Axes) -> None:
 
 
 def _gantt(plot: Gantt, axes: Axes) -> None:
-    axes.set_facecolor(_COLOURS[Role.IDLE])
+    axes.set_facecolor(_COLOURS[Colour.IDLE])
     gap = 0.06 if len(plot.rows) <= 64 else 0.0
     for role in _used(plot):
         shapes = [_shape(block, plot, gap) for block in plot.blocks if block.role is role]
@@ -188,12 +188,12 @@ def _gantt(plot: Gantt, axes: Axes) -> None:
     _along(axes, plot.x, (plot.begin, plot.end), tight=True)
 
 
-def _used(plot: Gantt) -> list[Role]:
-    used = {block.role for block in plot.blocks} | {Role.IDLE}
+def _used(plot: Gantt) -> list[Colour]:
+    used = {block.role for block in plot.blocks} | {Colour.IDLE}
     return [role for role in _ROLES if role in used]
 
 
-def _shape(block: Block, plot: Gantt, gap: float) -> list[tuple[float, float]]:
+def _shape(block: Span, plot: Gantt, gap: float) -> list[tuple[float, float]]:
     left, right = max(block.start, plot.begin), min(block.end, plot.end)
     top, bottom = block.first + gap, block.last + 1 - gap
     return [(left, top), (right, top), (right, bottom), (left, bottom)]

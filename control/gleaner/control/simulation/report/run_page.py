@@ -22,16 +22,16 @@ from gleaner.control.simulation.report.page import (
     Card,
     Cards,
     Code,
+    Colour,
     Page,
     Part,
     Points,
-    Role,
     Section,
     Series,
     Text,
     Unit,
 )
-from gleaner.control.simulation.run import Ground, Outcome, machine_name
+from gleaner.control.simulation.run import Ground, ReplayOutcome, machine_name
 
 _METHOD = (
     "Effective load: unit time that was computed and kept, by regular jobs and by agents' jobs, over all unit time. "
@@ -43,7 +43,7 @@ _METHOD = (
 )
 
 
-def run_page(outcome: Outcome, ground: Ground) -> Page:
+def run_page(outcome: ReplayOutcome, ground: Ground) -> Page:
     """Return the page of one replay: what it means, and what happened when."""
     found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
     sections = [
@@ -60,7 +60,7 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
     return Page(title, f"{ground.workload.name} on {machine_name(ground.machine)}, {outcome.label}", sections)
 
 
-def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
+def comparison_page(outcomes: Sequence[ReplayOutcome], ground: Ground) -> Page:
     """Return the page of several replays of one trace."""
     sections = [
         Section("Side by side", (comparison_table(outcomes), _side_by_side(outcomes))),
@@ -112,14 +112,14 @@ def _verdict(found: Measures) -> str:
 def _sizes_plot(found: Measures, unit: str) -> Bars:
     categories = [size_name(one.smallest, one.largest) for one in found.size_classes]
     label = "with agents" if found.effect else "mean wait"
-    series = [Series(label, [one.waits.mean_s for one in found.size_classes], Role.FIRST)]
+    series = [Series(label, [one.waits.mean_s for one in found.size_classes], Colour.FIRST)]
     if found.effect:
         before = [one.baseline.mean_s if one.baseline else None for one in found.size_classes]
-        series.insert(0, Series("without agents", before, Role.SECOND))
+        series.insert(0, Series("without agents", before, Colour.SECOND))
     return Bars("Mean wait by size", Axis("mean wait", Unit.SECONDS), categories, series, unit)
 
 
-def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]:
+def _plotted(outcomes: Sequence[ReplayOutcome]) -> list[tuple[str, Sequence[ReplayOutcome]]]:
     """Return a title and the outcomes of each plot: all schedulers, or if some have agents, one plot a scheduler."""
     plain = [outcome for outcome in outcomes if outcome.scenario.agents is None]
     if len(plain) == len(outcomes):
@@ -129,7 +129,7 @@ def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]
     return [(f", {kind.value}", some[: len(PALETTE)]) for kind, some in of.items()]
 
 
-def _sizes_of_all(outcomes: Sequence[Outcome], unit: str, title: str) -> Bars:
+def _sizes_of_all(outcomes: Sequence[ReplayOutcome], unit: str, title: str) -> Bars:
     names = [size_name(one.smallest, one.largest) for one in outcomes[0].measures.size_classes]
     series: list[Series] = []
     for outcome in outcomes:
@@ -138,14 +138,14 @@ def _sizes_of_all(outcomes: Sequence[Outcome], unit: str, title: str) -> Bars:
     return Bars(f"Mean wait by size{title}", Axis("mean wait", Unit.SECONDS), names, series, unit)
 
 
-def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:
+def _side_by_side(outcomes: Sequence[ReplayOutcome]) -> Bars:
     waits = [outcome.measures.waits for outcome in outcomes]
     series = [Series("mean", [one.mean_s for one in waits]), Series("95th percentile", [one.p95_s for one in waits])]
     labels = [outcome.label for outcome in outcomes]
     return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
 
 
-def _owners(outcome: Outcome, unit: str) -> list[Part]:
+def _owners(outcome: ReplayOutcome, unit: str) -> list[Part]:
     found, plot = outcome.measures, owners_plot(outcome, unit)
     parts: list[Part] = [] if plot is None else [plot]
     for owners, what, jain in ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups)):
@@ -154,7 +154,7 @@ def _owners(outcome: Outcome, unit: str) -> list[Part]:
     return parts
 
 
-def _method(outcome: Outcome, ground: Ground) -> Section:
+def _method(outcome: ReplayOutcome, ground: Ground) -> Section:
     window, scenario = outcome.measures.window, outcome.scenario
     scheduler = scenario.scheduler
     period = (
