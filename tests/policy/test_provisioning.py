@@ -224,7 +224,7 @@ views = st.builds(
     ProvisioningView,
     now_s=instants,
     rules=rules,
-    known=st.frozensets(st.integers(0, 12).map("n{}".format)),
+    all_nodes=st.frozensets(st.integers(0, 12).map("n{}".format)),
     nodes=some_nodes,
     excluded=st.frozensets(st.integers(0, 12).map("n{}".format)),
     pending=st.lists(
@@ -264,9 +264,9 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
     rules = replace(a_view.rules, agents_at_most=3, shortest_slice_s=0)
     free, wanted = (IdleNode("n99", NODE),), (WaitingJobs(1, 1, 1, misfits),)
     (agent,) = plan(replace(a_view, rules=rules, nodes=free, pending=(), running=(), waiting=wanted)).submit
-    assert set(agent.exclude) == (a_view.excluded | misfits) & a_view.known
+    assert set(agent.exclude) == (a_view.excluded | misfits) & a_view.all_nodes
     for other in plan(a_view).submit:
-        assert set(other.exclude) <= a_view.known
+        assert set(other.exclude) <= a_view.all_nodes
 
 
 @given(views)

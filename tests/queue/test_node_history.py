@@ -26,21 +26,21 @@ def _ended(harness: QueueHarness) -> None:
 
 def test_each_slice_counts_as_harvested_or_lost_for_who_submitted_it(harness: QueueHarness) -> None:
     _ended(harness)
-    rows = harness.look(node_history.spent, begin_s=0, end_s=9e9, group=None)
+    rows = harness.look(node_history.report_rows, begin_s=0, end_s=9e9, group=None)
     atlas, cms = rows
     assert (atlas.group, atlas.slices, cms.group, cms.slices) == ("atlas", 2, "cms", 1)
     assert (atlas.harvested_core_h, atlas.lost_core_h) == (4 * 30 / HOUR_S, 4 * 40 / HOUR_S)
     assert (atlas.restoring_core_h, atlas.saving_core_h) == (4 * (2 + 5) / HOUR_S, 4 * 3 / HOUR_S)
     lost_s = 1100 - 30 - 2 - 3  # after its checkpoint
     assert (cms.harvested_core_h, cms.lost_core_h) == (4 * 30 / HOUR_S, 4 * lost_s / HOUR_S)
-    assert [row.group for row in harness.look(node_history.spent, begin_s=0, end_s=9e9, group="cms")] == ["cms"]
-    assert harness.look(node_history.spent, begin_s=0, end_s=1100, group=None) == ()  # all ended then or later
+    assert [row.group for row in harness.look(node_history.report_rows, begin_s=0, end_s=9e9, group="cms")] == ["cms"]
+    assert harness.look(node_history.report_rows, begin_s=0, end_s=1100, group=None) == ()  # all ended then or later
 
 
 def test_the_loop_and_the_report_count_the_same(harness: QueueHarness) -> None:
     _ended(harness)
     found = harness.look(node_history.ended_attempts, after_s=0, until_s=9e9)
-    rows = harness.look(node_history.spent, begin_s=0, end_s=9e9, group=None)
+    rows = harness.look(node_history.report_rows, begin_s=0, end_s=9e9, group=None)
     for name, kind in (
         ("harvested_s", "harvested"),
         ("lost_s", "lost"),
@@ -57,7 +57,7 @@ def test_a_cancelled_slice_is_lost(harness: QueueHarness) -> None:
     harness.claim_one(harness.agent("a"))
     harness.now_s += 50
     harness.do(jobs.cancel, job, now_s=harness.now_s)
-    (row,) = harness.look(node_history.spent, begin_s=0, end_s=9e9, group=None)
+    (row,) = harness.look(node_history.report_rows, begin_s=0, end_s=9e9, group=None)
     assert (row.harvested_core_h, row.lost_core_h) == (0, 50 / HOUR_S)
 
 

@@ -15,7 +15,7 @@ from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import ClaimRequest
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.policy.resources import stepped
+from gleaner.control.policy.resources import memory_step
 from gleaner.control.queue import claims, jobs, lanes, queries, quota_checks
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.database import transaction
@@ -164,12 +164,12 @@ def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(harness: Q
     agent = harness.agent("a")
     assert claim(harness, rules, agent, most=1) == [1]
     harness.record_save(1, 1)  # a save is never refused; it is of 1000 bytes
-    assert harness.look(quota_checks.stored) == {("physics", "alice"): 1000, ("physics", ""): 1000}
+    assert harness.look(quota_checks.stored_bytes) == {("physics", "alice"): 1000, ("physics", ""): 1000}
     with pytest.raises(OverQuota, match=r"group physics has 0.0 GiB stored .* nothing new begins; cancel saved jobs"):
-        submit(harness, rules, stored=harness.look(quota_checks.stored))
+        submit(harness, rules, stored=harness.look(quota_checks.stored_bytes))
     assert claim(harness, rules, agent) == [1], "what was begun goes on"
     harness.record_completion(1, 2, output=True)
-    assert harness.look(quota_checks.stored) == {("physics", "alice"): 5, ("physics", ""): 5}
+    assert harness.look(quota_checks.stored_bytes) == {("physics", "alice"): 5, ("physics", ""): 5}
     assert claim(harness, rules, agent) == [2, 3]
 
 
@@ -209,12 +209,12 @@ def test_where_nothing_is_limited_a_claim_asks_nothing_more(harness: QueueHarnes
 
 @given(memory_mib=st.integers(16, 16 * 2**20), nodes=st.frozensets(st.integers(1, 2**24), max_size=3))
 def test_a_step_is_at_least_what_was_asked_for_and_at_most_an_eighth_more(memory_mib: int, nodes: set[int]) -> None:
-    step = stepped(memory_mib, nodes)
+    step = memory_step(memory_mib, nodes)
     assert memory_mib <= step <= memory_mib * 9 / 8 + 1
-    assert stepped(step, nodes) == step, "what was rounded is not rounded further"
+    assert memory_step(step, nodes) == step, "what was rounded is not rounded further"
     for node in nodes:
         assert node < memory_mib or step <= node, "what fits a node still does"
-    assert all(stepped(1 << power) == 1 << power for power in range(4, 25))
+    assert all(memory_step(1 << power) == 1 << power for power in range(4, 25))
 
 
 def _lanes(harness: QueueHarness) -> int:

@@ -46,8 +46,8 @@ def _families(caller: Caller) -> dict[str, Family]:
     with caller.reading() as db:
         jobs = queries.status(db)
         phases = queries.agent_phases(db, now_s=now_s)
-        excluded = node_health.excluded(db, now_s)
-        distrusted = [node for node in node_health.distrusted(db).values() if node.reason]
+        excluded = node_health.excluded_nodes(db, now_s)
+        distrusted = [node for node in node_health.distrusted_nodes(db).values() if node.reason]
         spans = {"day": now_s - DAY_S, "month": month_span(f"{datetime.fromtimestamp(now_s).astimezone():%Y-%m}")[0]}
         used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
         paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}

@@ -58,8 +58,8 @@ def cluster(caller: User) -> ClusterStatus:
     state, now_s = caller.state, caller.now_s
     view = state.cluster
     with caller.reading() as db:
-        failures = node_health.distrusted(db)
-        drained = drains.nodes_drained(db)
+        failures = node_health.distrusted_nodes(db)
+        drained = drains.drain_by_node(db)
         counts = state.node_losses.counts(db)
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
     regular = regular_nodes(view) if view else frozenset[str]()

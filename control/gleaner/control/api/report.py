@@ -41,7 +41,7 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     end_s = max(begin_s, min(month_end_s, now_s))
     with caller.reading() as db:
         seen = node_history.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
-        rows = node_history.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
+        rows = node_history.report_rows(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
         harm_day = harm(regular_delays.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
         harm_month = harm(regular_delays.delays_s(db, begin_s=begin_s, end_s=month_end_s))
         stored = caller.state.stored.bytes_by_owner(db)

@@ -56,7 +56,7 @@ def release(db: Connection, kind: Kind, group: str, content: str) -> None:
     db.execute(delete(UPLOAD).where(_is(kind, group, content)))
 
 
-def reserved(db: Connection) -> set[str]:
+def reserved_keys(db: Connection) -> set[str]:
     """Return the keys of all that is on its way to the storage."""
     rows = db.execute(select(UPLOAD).where(UPLOAD.c.kind != REMOVAL))
     return {_key(row.kind, row.group, row.content) for row in rows}
