@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control import settings
 from gleaner.control.settings import Settings
 
@@ -124,7 +124,7 @@ def _rows(model: type[BaseModel]) -> Iterator[str]:
 
 def undescribed() -> list[str]:
     """Return the settings that have no description."""
-    models = (AgentSettings, *_tables().values())
+    models = (SiteAgentSettings, *_tables().values())
     return [
         f"{model.__name__}.{name}"
         for model in models
@@ -177,7 +177,7 @@ def users_page() -> str:
 def agents_page() -> str:
     """Return the page of the agents' settings."""
     return f"{_OF_AGENTS}\n" + "\n".join(
-        ["| setting | default | what it does |", "|---|---|---|", *_rows(AgentSettings), ""]
+        ["| setting | default | what it does |", "|---|---|---|", *_rows(SiteAgentSettings), ""]
     )
 
 

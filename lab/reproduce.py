@@ -8,7 +8,7 @@ from typing import cast
 from gleaner.control.cli import render
 from gleaner.control.cli.output import Answer
 from lab.experiments import NAMES, settings_of
-from lab.experiments.comparison import Comparison, lines, table
+from lab.experiments.comparison import Reproduction, lines, table
 
 
 def main() -> None:
@@ -25,9 +25,9 @@ def main() -> None:
         render.show(Answer((table(comparison), lines(comparison))))
 
 
-def compared(name: str, *, quick: bool) -> Comparison:
+def compared(name: str, *, quick: bool) -> Reproduction:
     """Repeat an experiment with the settings of its file. `quick`: fewer repetitions."""
-    run = cast("Callable[..., Comparison]", import_module(f"lab.experiments.{name}").run)
+    run = cast("Callable[..., Reproduction]", import_module(f"lab.experiments.{name}").run)
     return run(settings_of(name), quick=quick)
 
 

@@ -17,7 +17,7 @@ from gleaner.control.simulation.metrics.output import cleaning_lines
 from gleaner.control.simulation.model import Machine, Workload, of_nodes
 from gleaner.control.simulation.workloads import traces
 from lab.real_slurm import output, world
-from lab.real_slurm.validation import Plan, validate
+from lab.real_slurm.validation import ValidationPlan, validate
 from lab.real_slurm.workloads import cut, made
 
 
@@ -46,7 +46,7 @@ def main(
             workload, remarks = _of_trace(trace, machine, jobs, length_s)
         place = world.find(engine)
         with render.steps("the real Slurm") as draw:
-            plan = Plan(speed, offsets, repeats, interval, resolution)
+            plan = ValidationPlan(speed, offsets, repeats, interval, resolution)
             found = validate(workload, machine, plan, place, progress=draw)
     except (SimulationError, ValueError) as error:
         sys.exit(f"validate: {error}")

@@ -17,7 +17,7 @@ from tests.runtime.kinds.table import KINDS
 
 from gleaner.agent.job import job_checkpoints, lifecycle
 from gleaner.agent.runtime import criu_reasons
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -229,8 +229,8 @@ def test_the_settings_that_matter_first_exist() -> None:
     assert len(rows) == 5
     for name, *_ in rows:
         key = re.sub(r"[`\s]|agent:", "", name)
-        table, _dot, field = key.partition(".")
-        assert key in AgentSettings.model_fields if name.startswith("agent:") else hasattr(control[table], field), key
+        table, _dot, row = key.partition(".")
+        assert key in SiteAgentSettings.model_fields if name.startswith("agent:") else hasattr(control[table], row), key
 
 
 def test_the_page_of_storage_says_which_saves_do_not_read_what_they_share() -> None:

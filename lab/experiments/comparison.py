@@ -29,14 +29,14 @@ class Experiment(Facts):
     not_published: tuple[str, ...]
     explained: tuple[str, ...]
 
-    def compared(self, rows: "Iterable[Row]", **known: object) -> "Comparison":
+    def compared(self, rows: "Iterable[Row]", **known: object) -> "Reproduction":
         """Return the comparison of these rows, with what is known after the replays put into the words."""
         values = dict(self) | known
         title, not_published, explained = (
             tuple(line.format(**values) for line in lines)
             for lines in ((self.title,), self.not_published, self.explained)
         )
-        return Comparison(title[0], not_published, tuple(rows), explained)
+        return Reproduction(title[0], not_published, tuple(rows), explained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Reproduction:
     """One experiment against its publication."""
 
     title: str
@@ -62,13 +62,13 @@ class Comparison:
     """The reasons why our figures and the published figures differ: one line per reason."""
 
 
-def table(comparison: Comparison) -> Table:
+def table(comparison: Reproduction) -> Table:
     """Return both sides of the comparison side by side, one row per figure."""
     rows = tuple((row.what, _written(row.published), _written(row.ours), row.remark) for row in comparison.rows)
     return Table(("", "published", "ours", "remark"), rows, comparison.title, words=("remark",))
 
 
-def lines(comparison: Comparison) -> str:
+def lines(comparison: Reproduction) -> str:
     """Return the facts that had to be chosen, and the reasons why figures differ; empty if there are none."""
     said = [*_headed("Not published, so chosen here before the first comparison:", comparison.not_published)]
     said += _headed("Where ours differs:", comparison.explained)

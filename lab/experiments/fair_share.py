@@ -8,7 +8,7 @@ import numpy as np
 from gleaner.control.simulation.model import Schedule, Seconds, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings, ShareSettings
-from lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Experiment, Facts, Reproduction, Row
 
 DAY_S = 86_400.0
 
@@ -74,7 +74,7 @@ class RunFigures:
     """The utilisation in the days of submission."""
 
 
-def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
+def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
     """Replay the four set-ups over all seeds (`quick`: over 8), and compare.
 
     The rows also show the effect of the one thing that was not published.

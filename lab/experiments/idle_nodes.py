@@ -18,7 +18,7 @@ from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
 from gleaner.control.simulation.workloads import synthetic, traces
 from gleaner.control.simulation.workloads.synthetic import Uniform
-from lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Experiment, Facts, Reproduction, Row
 
 _DAY_S = 86400.0
 _FOLDER = "GLEANER_TRACES"
@@ -120,7 +120,7 @@ class Site:
         return Loads(100 * columns[0], 100 * columns[1], columns[2])
 
 
-def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
+def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
     """Replay both experiments over all seeds (`quick`: one, over ten days), and compare.
 
     The rows also show the effect of each choice that was not published.

@@ -15,11 +15,11 @@ from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     CostSettings,
     Migration,
-    MigrationSettings,
     SchedulerKind,
+    SchedulerMigration,
     SchedulerSettings,
 )
-from lab.experiments.comparison import Comparison, Experiment, Facts, Row
+from lab.experiments.comparison import Experiment, Facts, Reproduction, Row
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))
 
@@ -98,7 +98,7 @@ class NodeTimes:
         return f"9 in 10 seeds {low:.1f} to {high:.1f}; difference {difference.mean():+.1f} ± {1.96 * error:.1f}"
 
 
-def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
+def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
     """Replay both experiments over all seeds (`quick`: over 8), and compare.
 
     The rows also show the effect of each choice that was not published.
@@ -121,12 +121,12 @@ def found(
     if high:
         classes.insert(0, NodeClass(high, settings.cores, "high", priority=1))
     machine = Machine(tuple(classes), Allocation.CORES, prefers_one)
-    moves = MigrationSettings(kind=kind, every_s=settings.look_every_s, save=settings.cost, restore=settings.cost)
+    moves = SchedulerMigration(kind=kind, every_s=settings.look_every_s, save=settings.cost, restore=settings.cost)
     shares: list[list[NDArray[np.float64]]] = [[], []]
     moved = 0
     for seed in range(seeds):
         workload = submitted(settings, load, seed)
-        for kept, migration in zip(shares, (MigrationSettings(), moves), strict=True):
+        for kept, migration in zip(shares, (SchedulerMigration(), moves), strict=True):
             scheduler = SchedulerSettings(kind=settings.scheduler, migration=migration)
             schedule = replay(workload, machine, scheduler, until_s=settings.length_s)
             by_node = occupancy(schedule, 0, settings.length_s).by_node

@@ -23,7 +23,7 @@ left=$(( (SLURM_JOB_START_TIME + {run_s}) * 1000 - $(date +%s%3N) ))
 """
 
 
-class Failed(Exception):
+class SlurmFailed(Exception):
     """The error for a program of Slurm that failed. The message has its last words."""
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
         _say("done", **World(Path(tempfile.mkdtemp()), task).replay())
-    except Failed as error:
+    except SlurmFailed as error:
         _say("failed", why=str(error))
 
 
@@ -104,12 +104,12 @@ class World:
         return ids
 
     def _wait(self, jobs: int) -> None:
-        """Wait until Slurm's own record of complete jobs has them all. Raise `Failed` after `wait_s`."""
+        """Wait until Slurm's own record of complete jobs has them all. Raise `SlurmFailed` after `wait_s`."""
         end_s = time.time() + self._task["wait_s"]
         done = 0
         while (found := self._text("jobs").count("JobId=")) < jobs:
             if time.time() > end_s:
-                raise Failed(f"after {self._task['wait_s']:.0f} s of Slurm's time {jobs - found} jobs have not ended")
+                raise SlurmFailed(f"after {self._task['wait_s']:.0f} s of Slurm's time {jobs - found} jobs still run")
             if found > done:
                 done = found
                 _say("ended", jobs=done)
@@ -122,7 +122,7 @@ class World:
     def _answers(self, *words: str) -> bool:
         try:
             self._run(*words)
-        except Failed:
+        except SlurmFailed:
             return False
         return True
 
@@ -142,9 +142,9 @@ class World:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise Failed(f"{words[0]} did not answer") from None
+            raise SlurmFailed(f"{words[0]} did not answer") from None
         if done.returncode:
-            raise Failed(f"{words[0]}: {_last(done.stderr + done.stdout)}")
+            raise SlurmFailed(f"{words[0]}: {_last(done.stderr + done.stdout)}")
         return done.stdout
 
     def _until(self, what: str, is_there: Callable[[], bool]) -> None:
@@ -153,7 +153,7 @@ class World:
             if time.time() > end_s:
                 outs = sorted(self._folder.glob("*.out")) + sorted(self._folder.glob("*.log"))
                 words = (_last(path.read_text(errors="replace")) for path in outs)
-                raise Failed(f"{what} did not come up: {' | '.join(one for one in words if one)}")
+                raise SlurmFailed(f"{what} did not come up: {' | '.join(one for one in words if one)}")
             time.sleep(self._patience_s / 300)
 
     def _text(self, name: str) -> str:

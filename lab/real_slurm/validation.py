@@ -22,7 +22,7 @@ _LEAD_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ValidationPlan:
     """The plan for the replays by the real Slurm."""
 
     speed: float = 60
@@ -47,7 +47,7 @@ class Validation:
 
     workload: Workload
     machine: Machine
-    plan: Plan
+    plan: ValidationPlan
     simulated: Schedule
     records: tuple[Record, ...]
     moved_by_limits: float
@@ -76,7 +76,7 @@ class Validation:
 def validate(
     workload: Workload,
     machine: Machine,
-    plan: Plan,
+    plan: ValidationPlan,
     place: world.Place,
     *,
     progress: Callable[[int, int], None] = lambda done, whole: None,
@@ -101,7 +101,7 @@ def validate(
     return Validation(told, machine, plan, simulated, tuple(records), moved)
 
 
-def _task(workload: Workload, machine: Machine, plan: Plan, offset_s: float, end_s: float) -> dict[str, Any]:
+def _task(workload: Workload, machine: Machine, plan: ValidationPlan, offset_s: float, end_s: float) -> dict[str, Any]:
     """Return the task for the driver."""
     settings = SlurmSettings(
         machine.nodes,

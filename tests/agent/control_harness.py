@@ -29,7 +29,7 @@ from gleaner.agent.job_spec import JobSpec, SelfSave
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.images import ImageRow
@@ -150,7 +150,7 @@ class Control:
             "images_allowed": ("counter", "missing", "impossible"),
         } | settings
         (self.folder / "work").mkdir(exist_ok=True)
-        told = AgentSettings.model_validate(given)
+        told = SiteAgentSettings.model_validate(given)
         able = self.runtime.facts()
         return Agent(
             name=name,

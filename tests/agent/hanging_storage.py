@@ -20,7 +20,7 @@ from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient, Outbox
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 
 KILL_WAIT_S = 1.0
 
@@ -49,7 +49,7 @@ class StuckOutbox(Outbox):
 def live() -> None:
     """Arguments: the control program's address, the folder, the agent's token and its end."""
     url, folder, token, end_s = sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
-    settings = AgentSettings(
+    settings = SiteAgentSettings(
         control_url=(url,),
         storage=folder / "storage",
         work=folder / "work",

@@ -489,7 +489,7 @@ def test_sixty_jobs_that_end_with_137_exclude_no_node_and_leave_the_other_groups
     detail = control.job(other)
     assert (detail.job.outcome, [attempt.ending for attempt in detail.attempts]) == (Outcome.SUCCEEDED, ["succeeded"])
     with snapshot(control.state.engine) as db:
-        assert node_health.distrusted(db) == {}
+        assert node_health.distrusted_nodes(db) == {}
         assert {row.reason for row in queries.agent_rows(db, now_s=control.now_s)} == {"no work"}
 
 

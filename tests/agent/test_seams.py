@@ -25,7 +25,7 @@ from gleaner.agent.common.randomness import JITTER, Randomness
 from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, Message, Orders, Registration, Welcome
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 
 
 class ControlInMemory:
@@ -72,7 +72,7 @@ def an_agent(
         name="a1",
         end_s=clock.now_s() + lives_s,
         slurm_job=None,
-        settings=AgentSettings(storage=place / "storage", work=place / "work", idle_s=60, **settings),
+        settings=SiteAgentSettings(storage=place / "storage", work=place / "work", idle_s=60, **settings),
         client=ControlClient(
             urls=["http://control"],
             name="a1",

@@ -18,7 +18,7 @@ from gleaner.agent.checkpoints.interface import Published, checkpoint_key, outpu
 from gleaner.control.api.app import create_app
 from gleaner.control.api.connections import Patience
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.serving import Server
+from gleaner.control.daemon.serving import HttpServer
 from gleaner.control.queue import agents, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import ApiSettings
@@ -158,7 +158,7 @@ class ApiHarness:
 @contextmanager
 def served(app: ASGIApp, patience: Patience | None = None, **api: Any) -> Iterator[httpx.Client]:
     """Yield a client of this app on a real port, at a door as control opens it."""
-    server = Server(app, ApiSettings(**api), 0, patience)
+    server = HttpServer(app, ApiSettings(**api), 0, patience)
     running = threading.Thread(target=server.run, args=("a door of a test",))
     running.start()
     scheme = "https" if api.get("certificate") else "http"

@@ -88,7 +88,7 @@ class DaemonHarness:
     def excluded(self) -> tuple[str, ...]:
         """The nodes that are excluded now."""
         with snapshot(self.state.engine) as db:
-            return node_health.excluded(db, self.now_s)
+            return node_health.excluded_nodes(db, self.now_s)
 
     def register(self, name: str, node: str, *, criu: str = "4.1") -> None:
         """Speak for an agent: it has started."""

@@ -59,7 +59,7 @@ def test_a_pending_agent_that_is_closed_for_us_is_withdrawn_and_a_strangers_is_l
 
 def test_a_submission_that_was_never_answered_counts_as_pending_until_it_is_found_or_the_doubt_ends() -> None:
     unanswered = replace(SUBMITTED, scheduler_id=None, submitted_s=950)
-    assert together(unanswered).found == (("a", "7"),)
+    assert together(unanswered).strays == (("a", "7"),)
     assert together(unanswered, view=WITHOUT) == replace(NOTHING, pending=(PendingAgent("a", 950, 5000),))
     late = replace(WITHOUT, read_s=1010)
     assert together(unanswered, view=late).unstarted == (Unstarted("a", "the scheduler never took it", None),)

@@ -68,14 +68,14 @@ def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_the
     assert queue.claim("b") == (), "all pause"
     queue.now_s -= day_s
     leading.tick(queue.now_s)
-    assert queue.look(node_health.excluded, queue.now_s) == ()
+    assert queue.look(node_health.excluded_nodes, queue.now_s) == ()
     queue.record_heartbeat("b")
     queue.now_s += 1
     (canary,) = queue.claim("b")
     queue.record_completion(canary.job, canary.attempt)
     assert sorted((canary.job, *(each.job for each in queue.claim("b")))) == list(jobs)
     with transaction(queue_engine) as db:
-        assert node_health.distrusted(db).keys() == {"n2"}, "its agent's fault is left"
+        assert node_health.distrusted_nodes(db).keys() == {"n2"}, "its agent's fault is left"
 
 
 def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(

@@ -10,16 +10,16 @@ from tests.slurm.records import agent, node, seen
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon import node_history
 from gleaner.control.daemon.node_history import SETTLED_S, NodeHistory
 from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
-from gleaner.control.queue import jobs, node_time
+from gleaner.control.queue import jobs, node_history
 from gleaner.control.queue.database import connect, oldest_transaction_s, transaction
 from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.settings import Settings
 
 START_S = 1_800_000_000.0  # the beginning of an hour
 POLL_S = 20.0
+OLDEST = "gleaner.control.daemon.node_history.oldest_transaction_s"
 
 
 @dataclass
@@ -45,7 +45,7 @@ class HistoryHarness:
         self.history.step(self.queue.now_s)
 
     def sums(self, step_s: int = 3600) -> NodeTime:
-        return sum(self.queue.look(node_time.times, begin_s=0, end_s=9e9, step_s=step_s).values(), NodeTime())
+        return sum(self.queue.look(node_history.times, begin_s=0, end_s=9e9, step_s=step_s).values(), NodeTime())
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_time_in_which_nobody_looked_is_unknown(harness: HistoryHarness) -> None
 def test_each_node_has_the_letter_of_its_use(harness: HistoryHarness) -> None:
     harness.queue.job()
     harness.look()
-    (before,) = harness.queue.look(node_time.node_uses, begin_s=0, end_s=9e9, step_s=60)
+    (before,) = harness.queue.look(node_history.node_uses, begin_s=0, end_s=9e9, step_s=60)
     assert (before.names, before.letters) == (("n1", "n2", "n3", "n4"), "irau")
     harness.queue.claim_one(harness.queue.agent("glean-1", node="n3"))
     harness.look()
-    (after,) = harness.queue.look(node_time.node_uses, begin_s=0, end_s=9e9, step_s=600)
+    (after,) = harness.queue.look(node_history.node_uses, begin_s=0, end_s=9e9, step_s=600)
     assert after.letters == "irhu"
 
 
@@ -118,7 +118,7 @@ def test_an_attempt_that_a_long_transaction_ends_is_added_once_it_is_there(
     """All of a large campaign is cancelled in one transaction, which may last minutes on a busy server."""
     job, began_s = cancelled(harness)
     with monkeypatch.context() as patch:
-        patch.setattr(node_history, "oldest_transaction_s", lambda _: harness.queue.now_s - began_s)
+        patch.setattr(OLDEST, lambda _: harness.queue.now_s - began_s)
         for _ in range(3):
             harness.look(after_s=SETTLED_S + 60)
     harness.queue.do(jobs.cancel, job, now_s=began_s)
@@ -132,7 +132,7 @@ def test_a_transaction_that_never_ends_is_said_in_the_log_and_nothing_is_passed_
 ) -> None:
     job, began_s = cancelled(harness)
     with monkeypatch.context() as patch:
-        patch.setattr(node_history, "oldest_transaction_s", lambda _: 1200.0)
+        patch.setattr(OLDEST, lambda _: 1200.0)
         with pytest.raises(QueueBusy, match="has been open for 20 min"):
             harness.look(after_s=SETTLED_S + 60)
     harness.queue.do(jobs.cancel, job, now_s=began_s)

@@ -199,7 +199,7 @@ def test_only_a_node_that_carries_our_mark_is_set_back(harness: DrainsHarness) -
     assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "not drained by us: n2 (new memory), n3 (not drained)")
     assert harness.resume("n1").phase is DrainPhase.RESUMED
     assert harness.nodes.reasons == {"n2": "new memory"}
-    assert harness.queue.look(drains.nodes_drained) == {}
+    assert harness.queue.look(drains.drain_by_node) == {}
 
 
 def test_a_node_may_be_set_back_while_it_is_emptied(harness: DrainsHarness) -> None:
@@ -227,7 +227,7 @@ def test_a_node_that_others_have_set_back_can_be_drained_again(harness: DrainsHa
     second = harness.drain("n1")
     assert second.phase is DrainPhase.EMPTY
     assert harness.seen(first.id).phase is DrainPhase.RESUMED
-    assert harness.queue.look(drains.nodes_drained)["n1"].id == second.id
+    assert harness.queue.look(drains.drain_by_node)["n1"].id == second.id
 
 
 def test_what_did_not_go_in_its_grace_is_told_once_more_and_that_is_said(harness: DrainsHarness) -> None:
@@ -287,7 +287,7 @@ def test_a_drain_without_a_slurm_admin_is_withdrawn_for_good(harness: DrainsHarn
     assert (waits.phase, waits.said) == (DrainPhase.MARKING, NO_SLURM_ADMIN)
     assert harness.resume("n1").phase is DrainPhase.RESUMED
     assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
-    assert harness.queue.look(drains.nodes_emptied) == frozenset(), "agents may go there again"
+    assert harness.queue.look(drains.nodes_being_emptied) == frozenset(), "agents may go there again"
     harness.nodes.slurm_admin = "answers"
     harness.now_s += 7 * 24 * 3600
     harness.done(number)
@@ -408,9 +408,9 @@ def test_setting_back_is_finished_too(tmp_path: Path, *, dies_after: bool) -> No
 def test_nothing_is_planned_for_nodes_that_are_being_emptied(harness: DrainsHarness) -> None:
     harness.nodes.run("20", "n1")
     harness.drain("n1")
-    assert harness.queue.look(drains.nodes_emptied) == {"n1"}
+    assert harness.queue.look(drains.nodes_being_emptied) == {"n1"}
     harness.resume("n1")
-    assert harness.queue.look(drains.nodes_emptied) == frozenset()
+    assert harness.queue.look(drains.nodes_being_emptied) == frozenset()
 
 
 def test_an_agent_that_has_nothing_left_to_lose_is_vacated_too(harness: DrainsHarness) -> None:
@@ -429,7 +429,7 @@ def test_a_program_that_does_not_lead_does_nothing(harness: DrainsHarness) -> No
 def test_a_drain_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness: DrainsHarness, task: DrainTask) -> None:
     refused = harness.drain("n1", "nodeX", task=task, rounds=1)
     assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "the scheduler knows no node nodeX")
-    assert harness.queue.look(drains.nodes_emptied) == frozenset(), "agents may go to n1"
+    assert harness.queue.look(drains.nodes_being_emptied) == frozenset(), "agents may go to n1"
     assert harness.nodes.acts == []
 
 
@@ -488,7 +488,7 @@ def test_a_node_that_leaves_slurm_while_it_is_drained_stops_nothing_and_is_named
     assert seen.phase is DrainPhase.EMPTY
     del harness.nodes.reasons["n1"]
     assert harness.resume("n1", "n2").phase is DrainPhase.RESUMED
-    assert harness.queue.look(drains.nodes_drained) == {}
+    assert harness.queue.look(drains.drain_by_node) == {}
     assert harness.drain("n3").phase is DrainPhase.EMPTY
 
 

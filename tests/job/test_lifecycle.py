@@ -15,8 +15,8 @@ from gleaner.agent.job.lifecycle import (
     Finished,
     Finishing,
     GoOn,
+    JobLimit,
     Kill,
-    Limit,
     LimitPassed,
     Lost,
     NotStarted,
@@ -32,7 +32,7 @@ from gleaner.agent.job.lifecycle import (
     SaveDue,
     SaveFailed,
     Saving,
-    Signal,
+    SendSignal,
     Signalled,
     Started,
     StoreFolder,
@@ -162,13 +162,13 @@ def test_a_job_that_passes_a_limit_is_killed_and_has_failed_by_itself_also_while
     assert play(Started(C), LimitPassed("too large")) == (Ended(), stopped)
     for told in (VacateAsked(), SaveDue(), AgentEnds()):
         assert play(Started(C), told, LimitPassed("too large")) == (Ended(), [Save(C), *stopped])
-    signal = Signal(C, "SIGUSR1")
+    signal = SendSignal(C, "SIGUSR1")
     assert play(Started(C), AgentEnds(), LimitPassed("too large"), saves_itself=HOW) == (Ended(), [signal, *stopped])
 
 
 def test_a_job_that_has_used_up_its_time_before_is_not_begun() -> None:
-    passed = LimitPassed("compute limit 2 h reached", Limit.COMPUTING)
-    stopped = ReportStopped("compute limit 2 h reached", Limit.COMPUTING)
+    passed = LimitPassed("compute limit 2 h reached", JobLimit.COMPUTING)
+    stopped = ReportStopped("compute limit 2 h reached", JobLimit.COMPUTING)
     assert play(passed) == (Ended(), [stopped])
     assert play(AgentEnds(), passed) == (Ended(), [stopped])
     assert play(DropAsked(), passed) == (Ended(), [])
@@ -296,7 +296,7 @@ def test_a_job_that_saves_itself_is_told_and_its_folder_is_its_checkpoint() -> N
     for told in (VacateAsked(), AgentEnds()):
         task, todos = play(Started(C), told, Exited(85), SaveDone(CHECKPOINT), saves_itself=HOW)
         assert task == Ended()
-        assert todos == [Signal(C, "SIGUSR1"), StoreFolder(C), ReportSaved(CHECKPOINT), Kill(C), Clean()]
+        assert todos == [SendSignal(C, "SIGUSR1"), StoreFolder(C), ReportSaved(CHECKPOINT), Kill(C), Clean()]
 
 
 def test_a_job_that_saves_itself_is_never_saved_periodically() -> None:
@@ -323,7 +323,7 @@ def test_the_exit_code_of_a_self_save_counts_unasked_and_means_nothing_for_other
 def test_a_job_that_does_not_heed_its_signal_is_told_once_more_at_the_agents_end_and_then_killed() -> None:
     task, todos = play(Started(C), VacateAsked(), VacateAsked(), AgentEnds(), AgentEnds(), saves_itself=HOW)
     assert task == Signalled(C, HOW, vacating=True)
-    assert todos == [Signal(C, "SIGUSR1")] * 2
+    assert todos == [SendSignal(C, "SIGUSR1")] * 2
     task, todos = step(task, OutOfTime())
     assert task == Ended()
     assert todos == [

@@ -2,7 +2,7 @@
 
 import pytest
 from lab.experiments import fair_share, settings_of
-from lab.experiments.comparison import Comparison, Row
+from lab.experiments.comparison import Reproduction, Row
 
 from gleaner.control.simulation.settings import SchedulerKind
 
@@ -12,16 +12,16 @@ SETTINGS = fair_share.FairShareSettings.model_validate(settings_of("fair_share")
 
 
 @pytest.fixture(scope="module")
-def comparison() -> Comparison:
+def comparison() -> Reproduction:
     return fair_share.run(settings_of("fair_share"), quick=False)
 
 
-def row(comparison: Comparison, beginning: str) -> Row:
+def row(comparison: Reproduction, beginning: str) -> Row:
     return next(row for row in comparison.rows if row.what.startswith(beginning))
 
 
 @pytest.mark.slow
-def test_a_first_start_lies_where_the_released_program_has_it(comparison: Comparison) -> None:
+def test_a_first_start_lies_where_the_released_program_has_it(comparison: Reproduction) -> None:
     for set_up in SETTINGS.set_ups:
         for user, start in set_up.starts.items():
             found = row(comparison, f"{set_up.name}: {user}")
@@ -32,14 +32,14 @@ def test_a_first_start_lies_where_the_released_program_has_it(comparison: Compar
 
 @pytest.mark.parametrize(("name", "kind"), [("linear", SchedulerKind.PRIORITY), ("SFS", SchedulerKind.SFS)])
 def test_shares_are_within_the_tolerance_of_the_published(
-    comparison: Comparison, name: str, kind: SchedulerKind
+    comparison: Reproduction, name: str, kind: SchedulerKind
 ) -> None:
     published = SETTINGS.published[kind]
     for what, share in (("share of days", published.bob_runs), ("utilisation until", published.utilisation)):
         assert row(comparison, f"{name}: {what}").ours == pytest.approx(share, abs=published.tolerance)
 
 
-def test_bob_is_served_steadily_under_fair_share_alone(comparison: Comparison) -> None:
+def test_bob_is_served_steadily_under_fair_share_alone(comparison: Reproduction) -> None:
     linear, shared = row(comparison, "linear: share in which"), row(comparison, "SFS: share in which")
     assert isinstance(linear.ours, float)
     assert isinstance(shared.ours, float)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lab.real_slurm import output, world
 from lab.real_slurm.configuration import SlurmSettings, limits_s, slurm_conf
 from lab.real_slurm.record import Record, ReplayFailed, record
-from lab.real_slurm.validation import Plan, Validation, validate
+from lab.real_slurm.validation import Validation, ValidationPlan, validate
 from lab.real_slurm.workloads import as_slurm_has_it, cut, made
 from tests.simulation.made import by_hand
 
@@ -107,7 +107,7 @@ def test_a_record_that_is_not_whole_is_refused(jobs: str, message: str) -> None:
 
 def validation(*starts_s: tuple[float, float], offsets: int = 1) -> Validation:
     jobs = by_hand((0, 3, 100, 600), (1, 4, 100, 600))
-    plan = Plan(offsets=offsets, repeats=len(starts_s) // offsets)
+    plan = ValidationPlan(offsets=offsets, repeats=len(starts_s) // offsets)
     records = tuple(
         Record(offset_s, jobs.submit_s, np.array(start_s, float), np.array(start_s) + jobs.run_s)
         for start_s, offset_s in zip(starts_s, plan.offsets_s, strict=True)
@@ -127,7 +127,7 @@ def test_slurms_own_spread_is_that_of_replays_from_the_same_place() -> None:
 
 
 def test_offsets_divide_the_cycle_of_backfilling() -> None:
-    assert Plan(offsets=3, repeats=2, interval_s=30).offsets_s == (0, 0, 10, 10, 20, 20)
+    assert ValidationPlan(offsets=3, repeats=2, interval_s=30).offsets_s == (0, 0, 10, 10, 20, 20)
 
 
 def test_what_slurm_differs_by_from_run_to_run_is_said_beside_our_difference() -> None:
@@ -194,7 +194,7 @@ def test_the_real_slurm_starts_the_median_job_when_our_replay_does() -> None:
     subprocess.run([str(build), "--only", "slurm-lab"], check=True, timeout=280)
     machine = of_nodes(16)
     jobs = as_slurm_has_it(made(machine, jobs=40, length_s=1800, load=0.8, seed=3))
-    found = validate(jobs, machine, Plan(speed=60, offsets=1, repeats=1), world.find())
+    found = validate(jobs, machine, ValidationPlan(speed=60, offsets=1, repeats=1), world.find())
     (real,) = found.records
     assert (real.start_s >= jobs.submit_s).all()
     assert (real.end_s >= real.start_s + jobs.run_s).all()

@@ -89,7 +89,7 @@ def view_of(asked: Question) -> ProvisioningView:
     return ProvisioningView(
         now_s=0.0,
         rules=ProvisioningRules(asked.slice_s, 0.0, False, SHORTEST_S, SOON_S, asked.at_most + len(held)),
-        known=frozenset(),
+        all_nodes=frozenset(),
         nodes=tuple(IdleNode(name, Resources(room.cpus, room.memory_mib)) for name, room in places if not room.is_held),
         excluded=frozenset(),
         pending=tuple(PendingAgent(f"a{at}", 0.0, SOON_S) for at in range(asked.pending)),

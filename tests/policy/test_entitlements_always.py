@@ -17,7 +17,7 @@ from gleaner.control.policy.entitlements_view import (
     RunningJob,
     Verdict,
     as_answer,
-    as_given,
+    as_input,
 )
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.placement import targets_of
@@ -168,4 +168,4 @@ def test_where_nothing_comes_and_nothing_ends_everything_comes_to_rest(asked: En
 @settings(max_examples=examples(30))
 @given(contended())
 def test_a_stored_decision_is_decided_the_same_again(decided: EntitlementView) -> None:
-    assert entitlements.replay(as_given(decided)) == as_answer(decide(decided))
+    assert entitlements.replay(as_input(decided)) == as_answer(decide(decided))

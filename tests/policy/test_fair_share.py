@@ -61,7 +61,7 @@ def test_nobody_at_its_target_goes_before_a_group_below_it(known: Shares, asked:
 @given(known=shares, asked=turns)
 def test_a_stored_decision_is_the_same_when_replayed(known: Shares, asked: list[list[First]]) -> None:
     book = played(known, asked)
-    stored = json.loads(json.dumps([book.given(), book.answer()]))
+    stored = json.loads(json.dumps([book.input_json(), book.answer()]))
     assert REPLAYS[POLICY](stored[0]) == stored[1]
 
 
@@ -118,6 +118,6 @@ def test_a_start_says_in_a_sentence_why_and_only_where_another_could_have_starte
 def test_of_a_claim_for_many_places_only_the_first_turns_are_told() -> None:
     asked = [[first(2 * turn, "physics"), first(2 * turn + 1, "theory")] for turn in range(TURNS_KEPT + 5)]
     book = played(Shares(capacity_cpus=1000), asked)
-    assert len(book.given()["turns"]) == len(book.starts) == TURNS_KEPT
-    assert REPLAYS[POLICY](book.given()) == book.answer()
+    assert len(book.input_json()["turns"]) == len(book.starts) == TURNS_KEPT
+    assert REPLAYS[POLICY](book.input_json()) == book.answer()
     assert book.best([first(1, "physics"), first(2, "theory")]).group == "physics"

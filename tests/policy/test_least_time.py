@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.resources import stepped_s
+from gleaner.control.policy.resources import time_step_s
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, Surroundings, waits_because
 
 times = st.integers(1, 10**7)
@@ -11,14 +11,14 @@ times = st.integers(1, 10**7)
 
 @given(needs_s=times, longest_s=times)
 def test_a_step_is_no_less_than_what_is_needed_and_no_more_than_any_agent_has(needs_s: int, longest_s: int) -> None:
-    step_s = stepped_s(needs_s, longest_s)
+    step_s = time_step_s(needs_s, longest_s)
     assert step_s >= needs_s
     assert step_s <= longest_s or longest_s < needs_s
-    assert stepped_s(step_s, longest_s) == step_s
+    assert time_step_s(step_s, longest_s) == step_s
 
 
 def test_there_are_few_steps() -> None:
-    assert len({stepped_s(needs_s, 86_400) for needs_s in range(1, 86_401, 7)}) < 20
+    assert len({time_step_s(needs_s, 86_400) for needs_s in range(1, 86_401, 7)}) < 20
 
 
 @given(needs_s=st.integers(0, 4000), left_s=st.floats(0, 4000))

@@ -43,7 +43,7 @@ def decided(
     victims = np.empty(len(running), np.int64)
     found, many = decide(
         twin.Asked(wish.units, owners.index(wish.owner), int(wish.kind)),
-        twin.Running(
+        twin.RunningArrays(
             units=units,
             gives=units,
             owner=np.array([owners.index(job.owner) for job in running], np.int64),
@@ -61,7 +61,7 @@ def decided(
         idle,
         coming,
         NOW_S,
-        twin.Rules(float(rules.quantum_s), rules.protects, rules.literal),
+        twin.OmfsRules(float(rules.quantum_s), rules.protects, rules.literal),
         victims,
     )
     words: dict[int, Answer] = {twin.REFUSE: REFUSE, twin.START: START, twin.WAIT: WAIT}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control.control_state import provisioning_rules
 from gleaner.control.policy.provisioning import (
     IdleNode,
@@ -103,7 +103,7 @@ def test_nothing_is_submitted_when_the_round_has_less_than_the_shortest_slice_le
 def test_no_agent_is_submitted_that_has_no_time_to_begin_a_job(left_s: float, agents: int) -> None:
     """However short the slices: KillWait, the agent's margin and last words, its start, and something to compute."""
     rounds = RoundSettings(length_s=HOUR, shortest_slice_s=10)
-    assert rounds.agent_needs_s == 5 + 30 + AgentSettings().margin_s + 10
+    assert rounds.agent_needs_s == 5 + 30 + SiteAgentSettings().margin_s + 10
     answer = plan(view(now_s=11 * HOUR - left_s, rules=provisioning_rules(rounds)))
     assert len(answer.submit) == agents
     assert all(agent.latest_start_s == 11 * HOUR - 55 for agent in answer.submit)
@@ -224,7 +224,7 @@ views = st.builds(
     ProvisioningView,
     now_s=instants,
     rules=rules,
-    known=st.frozensets(st.integers(0, 12).map("n{}".format)),
+    all_nodes=st.frozensets(st.integers(0, 12).map("n{}".format)),
     nodes=some_nodes,
     excluded=st.frozensets(st.integers(0, 12).map("n{}".format)),
     pending=st.lists(
@@ -264,9 +264,9 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
     rules = replace(a_view.rules, agents_at_most=3, shortest_slice_s=0)
     free, wanted = (IdleNode("n99", NODE),), (WaitingJobs(1, 1, 1, misfits),)
     (agent,) = plan(replace(a_view, rules=rules, nodes=free, pending=(), running=(), waiting=wanted)).submit
-    assert set(agent.exclude) == (a_view.excluded | misfits) & a_view.known
+    assert set(agent.exclude) == (a_view.excluded | misfits) & a_view.all_nodes
     for other in plan(a_view).submit:
-        assert set(other.exclude) <= a_view.known
+        assert set(other.exclude) <= a_view.all_nodes
 
 
 @given(views)

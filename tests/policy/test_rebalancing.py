@@ -17,7 +17,7 @@ from gleaner.control.policy.rebalancing import (
     RebalancingView,
     Relocation,
     as_answer,
-    as_given,
+    as_input,
     decide,
 )
 from gleaner.control.simulation.replay import array_policies as twin
@@ -107,7 +107,7 @@ def test_a_job_that_is_saved_too_slowly_is_not_moved_to_a_preferred_node() -> No
 
 def test_a_decision_is_the_same_when_it_is_replayed_from_what_is_stored() -> None:
     seen = view({1: 2}, {2: 1, 3: 1})
-    stored = json.loads(json.dumps(as_given(seen)))
+    stored = json.loads(json.dumps(as_input(seen)))
     answer = json.loads(json.dumps(as_answer(decide(seen))))
     assert replay.REPLAYS[POLICY](stored) == answer
     assert "costs 20 core seconds and gains 14240" in answer["because"]["job 3"]

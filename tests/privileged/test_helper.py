@@ -19,7 +19,7 @@ from gleaner.agent.privileged.common.config import Config, Misconfigured
 from gleaner.agent.privileged.helper import monitor
 from gleaner.agent.privileged.helper.main import Helper
 from gleaner.agent.privileged.helper.watchdog import is_overdue
-from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.reporting.output_lines import OutputLines
 from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system import ipc
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
@@ -197,7 +197,7 @@ def test_a_log_keeps_what_was_written_up_to_its_limit_and_then_says_so(log: int)
     kept.end()
     frames = read(log)
     assert frames[-1] == (0, b"")
-    lines = list(Lines().of(frames[:-1]))
+    lines = list(OutputLines().of(frames[:-1]))
     assert lines == ["line 0", "line 1", "line 2", "[gleaner] more output than this is not kept"]
 
 

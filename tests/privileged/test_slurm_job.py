@@ -14,7 +14,7 @@ from tests.privileged import slurm
 from gleaner.agent.privileged.common.slurm_job import (
     USUAL_KILL_WAIT_S,
     JobHandle,
-    SlurmJob,
+    SlurmJobRecord,
     Unknown,
     kill_wait_s,
     parse,
@@ -30,7 +30,7 @@ esac
 """
 
 
-def job(**changes: Any) -> SlurmJob:
+def job(**changes: Any) -> SlurmJobRecord:
     return parse(json.dumps({"jobs": [slurm.job(**changes)]}), "66")
 
 

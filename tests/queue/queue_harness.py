@@ -238,7 +238,7 @@ class QueueHarness:
 
     def named(self, job: int) -> Collection[tuple[int, int]]:
         """Return the checkpoints that the job still needs, as (attempt, number)."""
-        return self.look(queries.kept, [job])[job].checkpoints
+        return self.look(queries.archives_to_keep, [job])[job].checkpoints
 
     def events(self, job: int) -> list[str]:
         return [event.what for event in self.detail(job).events]

@@ -137,7 +137,7 @@ def test_a_farewell_for_a_fault_counts_against_the_node(harness: QueueHarness) -
     for name in ("a", "b", "c"):
         harness.agent(name, node="bad")
         harness.record_deregistration(name, fault=True, reason="no Docker here")
-    assert harness.look(node_health.excluded, harness.now_s) == ("bad",)
+    assert harness.look(node_health.excluded_nodes, harness.now_s) == ("bad",)
 
 
 @pytest.mark.parametrize("report", ["none", "returned", "lost", "saved", "completed", "failed at once"])
@@ -165,6 +165,6 @@ def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(harness: QueueHa
         case _:
             pass
     harness.record_deregistration("d")
-    found = harness.look(node_health.distrusted)
+    found = harness.look(node_health.distrusted_nodes)
     assert ("bad" in found) is (report != "saved"), "it was excluded, and gets one job until one has run well"
     assert report == "saved" or found["bad"].faults == (0 if report == "completed" else 3)

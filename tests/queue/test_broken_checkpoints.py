@@ -16,12 +16,14 @@ def test_the_last_two_checkpoints_stay_named_until_the_end(harness: QueueHarness
     for attempt in range(1, 5):
         harness.claim("a")
         harness.record_save(job, attempt, number=attempt)
-    assert harness.look(queries.kept, [job]) == {job: queries.Kept(False, 4, frozenset({(4, 4), (3, 3)}), None)}
+    assert harness.look(queries.archives_to_keep, [job]) == {
+        job: queries.Kept(False, 4, frozenset({(4, 4), (3, 3)}), None)
+    }
     harness.claim("a")
-    kept = harness.look(queries.kept, [job, 99])
+    kept = harness.look(queries.archives_to_keep, [job, 99])
     assert kept == {job: queries.Kept(False, 5, frozenset({(4, 4), (3, 3)}), None)}
     harness.record_completion(job, 5, output=True)
-    assert harness.look(queries.kept, [job]) == {job: queries.Kept(True, 5, frozenset(), 5)}
+    assert harness.look(queries.archives_to_keep, [job]) == {job: queries.Kept(True, 5, frozenset(), 5)}
 
 
 def test_of_a_broken_checkpoint_the_one_before_counts_and_then_the_beginning(harness: QueueHarness) -> None:
@@ -89,7 +91,7 @@ def test_one_node_that_calls_every_checkpoint_broken_destroys_none_and_the_jobs_
         assert harness.endings(job).count("returned") == 1
         for checkpoint in ((1, 1), (2, 1)):
             found = JobArchive("", job, *checkpoint)
-            assert not is_garbage(found, harness.look(queries.kept, [job])[job])
+            assert not is_garbage(found, harness.look(queries.archives_to_keep, [job])[job])
     made = [work.checkpoint for work in harness.claim("good")]
     assert [(each.attempt, each.number) for each in made if each is not None] == [(2, 1)] * 20
 
@@ -138,9 +140,9 @@ def test_a_checkpoint_that_three_nodes_find_broken_is_set_aside_until_the_end(
     made = harness.claim_one("good").checkpoint
     assert made is not None
     assert (made.attempt, made.number) == (1, 1)
-    assert (2, 1) in harness.look(queries.kept, [job])[job].checkpoints, "it is kept aside"
+    assert (2, 1) in harness.look(queries.archives_to_keep, [job])[job].checkpoints, "it is kept aside"
     harness.record_completion(job, 6)
-    assert harness.look(queries.kept, [job])[job].checkpoints == frozenset()
+    assert harness.look(queries.archives_to_keep, [job])[job].checkpoints == frozenset()
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -96,4 +96,4 @@ def test_a_job_that_has_reached_its_limit_has_failed_for_good_and_says_so(harnes
     assert (detail.job.state, detail.job.outcome, detail.failures) == (State.COMPLETE, Outcome.FAILED, 0)
     assert (detail.failed_because, detail.attempts[-1].detail, detail.events[-1].detail) == (REACHED,) * 3
     assert harness.named(job) == frozenset()
-    assert harness.look(node_health.distrusted) == {}
+    assert harness.look(node_health.distrusted_nodes) == {}

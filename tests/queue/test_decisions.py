@@ -22,7 +22,7 @@ from gleaner.control.policy.entitlements_view import (
     WaitingJob,
     Wish,
     as_answer,
-    as_given,
+    as_input,
     view_of,
 )
 from gleaner.control.policy.job_class import JobClass
@@ -125,7 +125,7 @@ def bytes_of(harness: QueueHarness, number: int) -> int:
 def test_a_decision_on_a_large_cluster_takes_less_than_a_tenth_of_a_mebibyte(harness: QueueHarness) -> None:
     """1,000 jobs wait and 2,500 run; as plain JSON that is almost a mebibyte. `-s` shows both."""
     view, decided = large_cluster()
-    content: dict[str, Any] = {"given": as_given(view), "answer": as_answer(decided)}
+    content: dict[str, Any] = {"given": as_input(view), "answer": as_answer(decided)}
     number = decide(harness, "slurm 410000", policy="entitlements", **content)
     plain_bytes = len(json.dumps(content))
     print(f"\n{plain_bytes:,} bytes as JSON, {bytes_of(harness, number):,} as it is stored")

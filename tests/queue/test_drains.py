@@ -36,7 +36,7 @@ def test_what_is_noted_is_read_again(harness: QueueHarness) -> None:
     harness.do(drains.record_progress, noted)
     assert harness.look(drains.one, noted.id) == noted
     assert harness.look(drains.open_ones) == harness.look(drains.latest, 5) == (noted,)
-    assert harness.look(drains.nodes_drained) == {"n1": noted, "n2": noted}
+    assert harness.look(drains.drain_by_node) == {"n1": noted, "n2": noted}
 
 
 def test_words_are_stored_as_they_are_shown_and_one_that_is_none_of_ours_is_an_error(harness: QueueHarness) -> None:
@@ -54,7 +54,7 @@ def test_what_is_over_is_open_no_more_and_has_an_end(harness: QueueHarness) -> N
     drain = replaced(ask(harness, "n1"), phase=DrainPhase.EMPTY, ended_s=harness.now_s)
     harness.do(drains.record_progress, drain)
     assert harness.look(drains.open_ones) == ()
-    assert set(harness.look(drains.nodes_drained)) == {"n1"}
+    assert set(harness.look(drains.drain_by_node)) == {"n1"}
     with pytest.raises(IntegrityError), transaction(harness.engine) as db:
         db.execute(update(DRAIN).values(ended_s=None))
 
@@ -84,9 +84,9 @@ def test_agents_are_found_by_what_the_scheduler_calls_them(harness: QueueHarness
     jobs = [harness.job(), harness.job(saves_itself={"signal": "SIGTERM", "exit_code": 85})]
     harness.claim("one")
     harness.do(agents.record_submission, "one", "4711")
-    assert harness.look(relocation.agents_found, ["4711", "4712"]) == {
+    assert harness.look(relocation.find_agents, ["4711", "4712"]) == {
         "4711": relocation.AgentFound("one", tuple(jobs), "")
     }
     harness.register("one", criu="", runtime="none")
-    found = harness.look(relocation.agents_found, ["4711"])["4711"]
+    found = harness.look(relocation.find_agents, ["4711"])["4711"]
     assert found.cannot == f"job {jobs[0]} cannot be saved (its node saves nothing)", "the other saves itself"

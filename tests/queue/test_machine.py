@@ -33,7 +33,7 @@ from gleaner.control.policy.returns import Blame
 from gleaner.control.queue import agents, attempts, jobs, lanes, recovery
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Conflict, NotFound, NotYours
-from gleaner.control.queue.lanes import kept_off
+from gleaner.control.queue.lanes import barred_nodes
 from gleaner.control.queue.recovery import Found
 from gleaner.control.queue.tables import AGENT, ATTEMPT, CHECKPOINT, JOB, LANE, METADATA, NODE, PAUSE, Standing
 from gleaner.control.states import WAITING, State
@@ -137,8 +137,8 @@ class Agents(RuleBasedStateMachine):
         """Return what the claim's rule gives, in plain words, over all jobs."""
         self.harness.do(lanes.wake, self.harness.now_s)  # as the claim itself does first
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
-        assert all(kept_off(row, [agent.node]) for row in waiting if agent.node in self.refusals(row))
-        waiting = [row for row in waiting if not kept_off(row, [agent.node])]
+        assert all(barred_nodes(row, [agent.node]) for row in waiting if agent.node in self.refusals(row))
+        waiting = [row for row in waiting if not barred_nodes(row, [agent.node])]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
         with self.engine.connect() as connection:
@@ -421,7 +421,7 @@ class Restores(Agents):
             for table in METADATA.sorted_tables:
                 if copy.rows[table.name]:
                     db.execute(insert(table), copy.rows[table.name])
-            latest = recovery.unfinished(db)
+            latest = recovery.unfinished_attempts(db)
         before = {row.id: row for row in self.jobs()}
         found = [
             Found(job, attempt, number, digest(number or 99), 1000, exit_code=None if number else 0, node=NODE_FACTS)

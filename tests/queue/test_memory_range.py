@@ -73,7 +73,7 @@ def test_neither_the_lists_of_exit_codes_nor_the_node_have_to_do_with_it(harness
     for _ in range(2):
         _meet_limit(harness, harness.claim_one(agent))
     assert harness.detail(job).job.memory_mib == 2048
-    assert harness.look(node_health.distrusted) == {}
+    assert harness.look(node_health.distrusted_nodes) == {}
     _meet_limit(harness, harness.claim_one(agent))
     assert harness.detail(job).failed_because == (
         "memory limit 2048 MiB reached; not tried again: never_retry_on names exit code 137"

@@ -51,7 +51,7 @@ def _run(harness: QueueHarness, node: str = "good", *, most: int = 64) -> list[i
 
 
 def _excluded(harness: QueueHarness) -> tuple[str, ...]:
-    return harness.look(node_health.excluded, harness.now_s)
+    return harness.look(node_health.excluded_nodes, harness.now_s)
 
 
 def _failed_and_ran(harness: QueueHarness, groups: str) -> None:
@@ -64,7 +64,7 @@ def _failed_and_ran(harness: QueueHarness, groups: str) -> None:
 
 
 def _until_s(harness: QueueHarness) -> float | None:
-    return harness.look(node_health.distrusted)["bad"].excluded_until_s
+    return harness.look(node_health.distrusted_nodes)["bad"].excluded_until_s
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_three_jobs_of_two_groups_or_five_exclude_a_node_if_they_ran_elsewhere(
     _failed_and_ran(harness, groups)
     assert _excluded(harness) == (("bad",) if is_excluded else ())
     if is_excluded:
-        found = harness.look(node_health.distrusted)["bad"]
+        found = harness.look(node_health.distrusted_nodes)["bad"]
         assert found.reason == f"{len(groups)} jobs in a row failed here and ran elsewhere"
         assert found.excluded_until_s == harness.now_s + HOUR_S
 
@@ -91,7 +91,7 @@ def test_jobs_that_fail_everywhere_exclude_no_node(harness: QueueHarness) -> Non
                 harness.record_completion(work.job, work.attempt, exit_code=1, spent=computed(0.0))
         harness.now_s += 20
     assert {harness.detail(job).failures for job in jobs} == {3}
-    assert harness.look(node_health.distrusted) == {}
+    assert harness.look(node_health.distrusted_nodes) == {}
 
 
 @pytest.mark.parametrize("computed_s", [0.0, returns.QUICK_S])
@@ -189,7 +189,7 @@ def test_an_excluded_node_takes_no_job_then_one_and_all_when_that_runs_well(harn
     assert len(harness.claim("bad")) == 1, "it still gets one at a time"
     harness.record_completion(canary.job, canary.attempt)
     assert len(harness.claim("bad", cpus=3)) == 3
-    assert harness.look(node_health.distrusted) == {}
+    assert harness.look(node_health.distrusted_nodes) == {}
 
 
 def test_each_canary_that_fails_and_runs_elsewhere_doubles_the_time_up_to_a_day(harness: QueueHarness) -> None:
@@ -298,13 +298,13 @@ def test_agents_that_fail_exclude_their_node_for_longer_each_time_until_a_job_ru
         until_s = _until_s(harness)
         assert until_s == (harness.now_s + hours * HOUR_S if hours else None)
         harness.now_s = until_s or harness.now_s
-    found = harness.look(node_health.distrusted)["bad"]
+    found = harness.look(node_health.distrusted_nodes)["bad"]
     assert (found.faults, found.reason) == (4, "agents failed here 4 times in a row")
     harness.do(node_health.record_sound_agent, "bad")
-    assert harness.look(node_health.distrusted)["bad"].faults == 0
+    assert harness.look(node_health.distrusted_nodes)["bad"].faults == 0
     _jobs(harness, 1)
     _run(harness, "bad")
-    assert harness.look(node_health.distrusted) == {}
+    assert harness.look(node_health.distrusted_nodes) == {}
 
 
 def test_a_pause_holds_up_nobody_else_and_grows_and_has_a_bound(harness: QueueHarness) -> None:
@@ -420,7 +420,7 @@ class Cluster:
 
     def check(self) -> None:
         """Compare the nodes that were just excluded with the rule, in plain words over all attempts."""
-        now = {name for name, node in self.harness.look(node_health.distrusted).items() if node.excluded_until_s}
+        now = {name for name, node in self.harness.look(node_health.distrusted_nodes).items() if node.excluded_until_s}
         for node in now - self.excluded:
             assert self.nodes[node], "a node that breaks nothing is never excluded"
             with self.harness.engine.connect() as connection:

@@ -20,7 +20,7 @@ from gleaner.agent.messages import (
     Way,
 )
 from gleaner.agent.timing.save_cost import MIB, MOST_SAMPLES
-from gleaner.control.policy.node_rates import ERRORS_KEPT, RateRules
+from gleaner.control.policy.rate_estimates import ERRORS_KEPT, RateRules
 from gleaner.control.queue import agents, node_rates
 from gleaner.control.queue.database import connect
 

@@ -268,7 +268,7 @@ def packed_folder(modified: str) -> bytes:
 
 
 def container_output(content: bytes, _folder: Path) -> None:
-    lines = output_lines.Lines()
+    lines = output_lines.OutputLines()
     for line in [*lines.of(log_frames.messages([content])), *lines.rest()]:
         assert line == untrusted.storable(line)
 

@@ -123,7 +123,7 @@ SLURM = (
     Reader(
         "slurm-admin.conf",
         lambda content, folder: admin_settings.load(at(folder, content)),
-        (admin_settings.Misconfigured,),
+        (admin_settings.WrongSettings,),
         (
             b"control gleaner\nsocket /run/x\nheartbeat /run/y # why\npartition shared preemptible\ndrain cpu\n"
             b"dead-after-s 300\n",

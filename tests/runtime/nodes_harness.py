@@ -31,7 +31,7 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.reporting.output_lines import OutputLines
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
@@ -208,7 +208,7 @@ class Work:
         self.storage = storage
         self.job = uuid.uuid4().hex[:8]
         self.lines: list[str] = []
-        self.split = Lines()
+        self.split = OutputLines()
         self.inputs: Path | None = None
         """The folder with its inputs on every node, if it has any."""
         self.mounts: tuple[str, ...] = ()

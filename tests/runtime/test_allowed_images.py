@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.agent.system.image_names import full_name, refusal
 
 ID = "sha256:" + "0123456789abcdef" * 4
@@ -72,4 +72,4 @@ def test_nothing_may_run_where_nothing_is_allowed_and_all_names_have_one_full_na
 
 
 def test_as_shipped_only_the_projects_own_images_may_run() -> None:
-    assert AgentSettings().images_allowed == ("gleaner/*",)
+    assert SiteAgentSettings().images_allowed == ("gleaner/*",)

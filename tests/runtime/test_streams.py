@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.reporting.output_lines import MOST_BYTES, Lines
+from gleaner.agent.reporting.output_lines import MOST_BYTES, OutputLines
 from gleaner.agent.runtime.log_frames import messages
 
 
@@ -22,7 +22,7 @@ def cut(whole: bytes, sizes: list[int]) -> Iterator[bytes]:
 
 
 def lines(frames: Iterable[tuple[int, bytes]]) -> list[str]:
-    split = Lines()
+    split = OutputLines()
     return [*split.of(frames), *split.rest()]
 
 
@@ -61,7 +61,7 @@ written = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=50) | s
 def test_lines_are_the_same_whether_or_not_the_process_was_saved_in_between(
     before: list[tuple[int, bytes]], after: list[tuple[int, bytes]]
 ) -> None:
-    first = Lines()
+    first = OutputLines()
     found = list(first.of(before))
-    second = Lines(dict(first.beginnings))
+    second = OutputLines(dict(first.beginnings))
     assert [*found, *second.of(after), *second.rest()] == lines([*before, *after])

@@ -11,8 +11,8 @@ from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Sch
 from gleaner.control.simulation.settings import (
     CostSettings,
     Migration,
-    MigrationSettings,
     SchedulerKind,
+    SchedulerMigration,
     SchedulerSettings,
 )
 
@@ -45,7 +45,7 @@ def scheduler(
     every_s: float = 30,
 ) -> SchedulerSettings:
     save, restore = CostSettings(constant_s=save_s), CostSettings(constant_s=restore_s)
-    moves = MigrationSettings(kind=migration, every_s=every_s, save=save, restore=restore)
+    moves = SchedulerMigration(kind=migration, every_s=every_s, save=save, restore=restore)
     return SchedulerSettings(kind=SchedulerKind(kind), migration=moves)
 
 

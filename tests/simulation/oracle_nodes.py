@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from tests.policy import oracle_compaction
-from tests.policy.oracle_compaction import Node
+from tests.simulation import oracle_compaction
+from tests.simulation.oracle_compaction import Node
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.model import Allocation, Machine, Workload

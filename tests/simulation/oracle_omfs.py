@@ -11,7 +11,7 @@ from gleaner.control.policy.entitlements_view import EntitlementRules, RunningJo
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 from gleaner.control.simulation.model import Workload
-from gleaner.control.simulation.settings import EntitlementSettings
+from gleaner.control.simulation.settings import OmfsSettings
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
 
@@ -115,7 +115,7 @@ class Job:
     claim: "Job | None" = None
     """For which it is being saved."""
 
-    def held(self, now_s: float, settings: EntitlementSettings) -> Held:
+    def held(self, now_s: float, settings: OmfsSettings) -> Held:
         cost_s = settings.save.seconds(self.memory_mib)
         return Held(self.units, self.owner, self.kind, -self.number, now_s - self.since_s, cost_s)
 
@@ -131,7 +131,7 @@ Stretch = tuple[int, float, float, float, float, float]
 @dataclass
 class Cluster:
     units: int
-    settings: EntitlementSettings
+    settings: OmfsSettings
     rules: Rules
     now_s: float = 0
     waiting: list[Job] = field(default_factory=list[Job])
@@ -245,7 +245,7 @@ class Cluster:
 
 
 def replayed(
-    jobs: Sequence[Job], *, units: int, settings: EntitlementSettings, until_s: float = math.inf, every_s: float = 0
+    jobs: Sequence[Job], *, units: int, settings: OmfsSettings, until_s: float = math.inf, every_s: float = 0
 ) -> Cluster:
     """The cluster when it has done what it could; the jobs, by time of submission, have their starts and ends."""
     entitled = {owner: math.floor(units * percent / 100) for owner, percent in settings.percent.items()}

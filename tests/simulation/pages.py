@@ -6,13 +6,13 @@ from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import (
     Axis,
     Bars,
-    Block,
     Curve,
     Gantt,
     Lines,
     Page,
     Part,
     Section,
+    Span,
     Stack,
     Unit,
     Use,
@@ -38,7 +38,7 @@ def everything(name: str = NASTY) -> Page:
     )
     stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {Use.REGULAR: [0.5, 0.7]})
     bars = Bars("Waits", Axis("wait", Unit.SECONDS), [name, "2-4"], {name: [100, None]}, name)
-    blocks = [Block(0, 1, 0, 500, Use.REGULAR), Block(2, 2, 100, 900, Use.SAVING)]
+    blocks = [Span(0, 1, 0, 500, Use.REGULAR), Span(2, 2, 100, 900, Use.SAVING)]
     gantt = Gantt("Nodes", time, 3, 1000, blocks, name)
     words: list[Part] = [name, (name,), {name: name}, Table((name, "b"), ((name, "1"),), name)]
     return Page(name, name, [Section(name, words), Section("Plots", [lines, stack, bars, gantt])])

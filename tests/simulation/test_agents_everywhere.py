@@ -17,7 +17,7 @@ from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     Backfill,
-    EntitlementSettings,
+    OmfsSettings,
     PrioritySettings,
     SchedulerKind,
     SchedulerSettings,
@@ -26,7 +26,7 @@ from gleaner.control.simulation.settings import (
 
 pytestmark = pytest.mark.extended
 
-HALVES = EntitlementSettings(percent={"a": 50, "b": 50}, quantum_s=20)
+HALVES = OmfsSettings(percent={"a": 50, "b": 50}, quantum_s=20)
 LARGE_FIRST = PrioritySettings(per_unit=5, backfill=Backfill.EASY)
 SCHEDULERS = {
     "fcfs": SchedulerSettings(kind=SchedulerKind.FCFS),

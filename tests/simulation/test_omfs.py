@@ -14,25 +14,25 @@ from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload,
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Schedule, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.settings import CostSettings, OmfsSettings, SchedulerKind, SchedulerSettings
 
 UNITS = 10
 PERCENT = {"A": 50.0, "B": 30.0, "C": 20.0}
 SAVE_S, RESTORE_S, QUANTUM_S = 2.0, 1.0, 10.0
-BY_WORDS = EntitlementSettings(
+BY_WORDS = OmfsSettings(
     percent=PERCENT,
     quantum_s=QUANTUM_S,
     save=CostSettings(constant_s=SAVE_S),
     restore=CostSettings(constant_s=RESTORE_S),
 )
 LITERALLY = BY_WORDS.model_copy(update={"literal": True})
-FREE = EntitlementSettings(percent=PERCENT, quantum_s=0)
+FREE = OmfsSettings(percent=PERCENT, quantum_s=0)
 ENTITLED = {"A": 5, "B": 3, "C": 2}
 
 
 def ran(
     jobs: list[Job],
-    entitlements: EntitlementSettings,
+    entitlements: OmfsSettings,
     *,
     until_s: float | None = None,
     every_s: float = 0,
@@ -145,7 +145,7 @@ costs = st.builds(
     shared_mib_s=st.sampled_from([0.0, 0.5]),
 )
 any_rules = st.builds(
-    EntitlementSettings,
+    OmfsSettings,
     percent=st.sampled_from([PERCENT, {"A": 33.0, "B": 67.0}, {"D": 100.0}]),
     quantum_s=st.sampled_from([0.0, 7.0, 20.0]),
     quantum_protects=st.booleans(),
@@ -163,7 +163,7 @@ any_rules = st.builds(
     every_s=st.sampled_from([0.0, 0.0, 9.0]),
 )
 def test_a_replay_is_that_of_the_readable_form(
-    jobs: list[Job], rules: EntitlementSettings, until_s: float, every_s: float
+    jobs: list[Job], rules: OmfsSettings, until_s: float, every_s: float
 ) -> None:
     found = ran(jobs, rules, until_s=None if until_s == math.inf else until_s, every_s=every_s)
     expected = replayed(jobs, units=UNITS, settings=rules, until_s=until_s, every_s=every_s)
@@ -178,7 +178,7 @@ def test_a_replay_is_that_of_the_readable_form(
 
 @settings(deadline=None)
 @given(jobs=may_start, rules=any_rules)
-def test_no_more_units_are_held_than_there_are(jobs: list[Job], rules: EntitlementSettings) -> None:
+def test_no_more_units_are_held_than_there_are(jobs: list[Job], rules: OmfsSettings) -> None:
     told = ran(jobs, rules).jobs
     for at_s in told.start_s:
         assert told.units[(told.start_s <= at_s) & (at_s < told.end_s)].sum() <= UNITS
@@ -186,7 +186,7 @@ def test_no_more_units_are_held_than_there_are(jobs: list[Job], rules: Entitleme
 
 @settings(deadline=None)
 @given(jobs=may_start, rules=any_rules)
-def test_what_ended_has_computed_what_it_had_to_exactly(jobs: list[Job], rules: EntitlementSettings) -> None:
+def test_what_ended_has_computed_what_it_had_to_exactly(jobs: list[Job], rules: OmfsSettings) -> None:
     found = ran(jobs, rules)
     computed_s = np.bincount(found.jobs.job, found.jobs.compute_s, minlength=len(jobs))
     for number, job in enumerate(jobs):
@@ -203,7 +203,7 @@ by_words = any_rules.map(lambda rules: rules.model_copy(update={"literal": False
 
 @settings(deadline=None)
 @given(jobs=may_start, rules=by_words)
-def test_a_non_preemptible_job_runs_without_a_break(jobs: list[Job], rules: EntitlementSettings) -> None:
+def test_a_non_preemptible_job_runs_without_a_break(jobs: list[Job], rules: OmfsSettings) -> None:
     found = ran(jobs, rules)
     for number, job in enumerate(jobs):
         if job.kind is FIXED:
@@ -256,9 +256,9 @@ def test_a_queue_that_is_kept_full_tells_when_each_job_entered() -> None:
 def test_entitlements_are_of_whole_nodes_rounded_down() -> None:
     jobs = [Job(0, 100, 12, "B"), Job(10, 100, 5, "A")]
     workload = as_workload(jobs)
-    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=EntitlementSettings(percent={"A": 49}, quantum_s=0))
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=OmfsSettings(percent={"A": 49}, quantum_s=0))
     assert replay(workload, of_nodes(4, 4), scheduler).start_s.tolist() == [0, 100]
-    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=EntitlementSettings(percent={"A": 50}, quantum_s=0))
+    scheduler = SchedulerSettings(kind=SchedulerKind.OMFS, omfs=OmfsSettings(percent={"A": 50}, quantum_s=0))
     assert replay(workload, of_nodes(4, 4), scheduler).start_s.tolist() == [0, 10]
 
 
@@ -267,7 +267,7 @@ def test_an_entitlement_of_nobody_is_refused() -> None:
         replay(
             as_workload([Job(0, 1, 1, "A")]),
             of_processors(4),
-            SchedulerSettings(kind=SchedulerKind.OMFS, omfs=EntitlementSettings(percent={"Z": 10})),
+            SchedulerSettings(kind=SchedulerKind.OMFS, omfs=OmfsSettings(percent={"Z": 10})),
         )
 
 

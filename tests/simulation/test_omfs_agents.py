@@ -17,7 +17,7 @@ from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
     CostSettings,
-    EntitlementSettings,
+    OmfsSettings,
     SchedulerKind,
     SchedulerSettings,
 )
@@ -27,7 +27,7 @@ AGENTS = AgentSettings(length_s=100, shortest_slice_s=20, preemption=True, save=
 
 def ran(
     jobs: list[Job],
-    rules: EntitlementSettings = BY_WORDS,
+    rules: OmfsSettings = BY_WORDS,
     agents: AgentSettings | None = AGENTS,
     *,
     until_s: float | None = None,
@@ -112,7 +112,7 @@ def test_by_the_listing_two_owners_within_their_entitlements_vacate_each_other_f
         Job(55, 21, 7, "C", KILLED),
         Job(56, 37, 6, "C", KILLED),
     ]
-    listing = EntitlementSettings(
+    listing = OmfsSettings(
         percent=PERCENT,
         quantum_s=0,
         literal=True,

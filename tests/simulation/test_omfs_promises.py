@@ -23,13 +23,13 @@ from tests.simulation.test_omfs import (
 
 from gleaner.control.simulation.model import Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import CostSettings, EntitlementSettings, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.settings import CostSettings, OmfsSettings, SchedulerKind, SchedulerSettings
 
 
 @settings(deadline=None)
 @given(jobs=may_start, rules=by_words)
 def test_what_is_vacated_was_of_an_owner_above_its_entitlement_and_had_run_for_a_quantum(
-    jobs: list[Job], rules: EntitlementSettings
+    jobs: list[Job], rules: OmfsSettings
 ) -> None:
     """So there is no ping-pong: who has others vacated is within its entitlement, and stays safe while it is."""
     found = ran(jobs, rules)
@@ -48,9 +48,7 @@ def test_what_is_vacated_was_of_an_owner_above_its_entitlement_and_had_run_for_a
 
 @settings(deadline=None)
 @given(jobs=may_start, rules=by_words)
-def test_where_nothing_comes_and_nothing_ends_nobody_is_vacated_any_more(
-    jobs: list[Job], rules: EntitlementSettings
-) -> None:
+def test_where_nothing_comes_and_nothing_ends_nobody_is_vacated_any_more(jobs: list[Job], rules: OmfsSettings) -> None:
     """A evicts B, B evicts A would go on for ever: nobody's work is ever over here."""
     endless = [replace(job, run_s=1e6) for job in jobs]
     told = ran(endless, rules, until_s=20_000).jobs
@@ -83,7 +81,7 @@ def longest_denied_s(jobs: list[Job], found: Schedule) -> float:
 def test_nobody_with_fitting_demand_is_below_its_entitlement_for_longer_than_a_quantum_and_a_save(
     jobs: list[Job], quantum_s: float, save_s: float, protects: bool
 ) -> None:
-    rules = EntitlementSettings(
+    rules = OmfsSettings(
         percent=PERCENT,
         quantum_s=quantum_s,
         quantum_protects=protects,

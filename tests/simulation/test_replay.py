@@ -15,7 +15,7 @@ from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentSettings,
-    EntitlementSettings,
+    OmfsSettings,
     PrioritySettings,
     SchedulerKind,
     SchedulerSettings,
@@ -142,7 +142,7 @@ def test_no_decision_is_further_away_than_the_period(kind: str) -> None:
     workload = workload_of((at_s, 100, 100, 1) for at_s in np.sort(random.uniform(0, 50, 300)).tolist())
     machine = Machine((NodeClass(100, 4),), Allocation.CORES) if kind == "nodes" else of_processors(400)
     discipline = SchedulerKind.EASY if kind == "nodes" else SchedulerKind(kind)
-    all_of_it = EntitlementSettings(percent={"all": 100})
+    all_of_it = OmfsSettings(percent={"all": 100})
     settings = SchedulerSettings(kind=discipline, decide_every_s=0.1, omfs=all_of_it)
     assert replay(workload, machine, settings).wait_s.max() < 0.1 + 1e-9
 

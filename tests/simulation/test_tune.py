@@ -27,7 +27,7 @@ from gleaner.control.simulation.model import (
     uninterrupted,
 )
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.answer import Answer, sentences, small_jobs
+from gleaner.control.simulation.tuning.answer import TuningAnswer, sentences, small_jobs
 from gleaner.control.simulation.tuning.tune import Comparison, Sweep, Trial, compare, interval, settings_of, trial
 from gleaner.control.simulation.tuning.variants import variation
 
@@ -155,11 +155,11 @@ def compared(wait_s: float, won: float, *, spread: float = 0.1, length_s: float 
     return Comparison(AgentSettings(length_s=length_s, preemption=True), trials)
 
 
-def answer(*comparisons: Comparison, machine: Machine | None = None, limit_s: float = 180.0) -> Answer:
+def answer(*comparisons: Comparison, machine: Machine | None = None, limit_s: float = 180.0) -> TuningAnswer:
     machine = machine or of_nodes(8, 4)
     base = sweep()
     settings = tuple(one.agents for one in comparisons)
-    return Answer(Sweep(base.workload, machine, base.scheduler, base.how, settings), comparisons, limit_s)
+    return TuningAnswer(Sweep(base.workload, machine, base.scheduler, base.how, settings), comparisons, limit_s)
 
 
 def test_the_best_setting_wins_most_of_those_that_are_surely_within_the_limit() -> None:

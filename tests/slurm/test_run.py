@@ -52,7 +52,7 @@ def test_asking_again_is_for_an_absent_slurm_only(stderr: str, is_no_answer: boo
         (REFUSALS[0], "invalid partition specified: gleaner; Invalid partition name specified"),
         (REFUSALS[-1], "Your allocation is exhausted; Unspecified error"),
         (NO_ANSWERS[10], "fetch_config: DNS SRV lookup failed; Could not establish a configuration source"),
-        ("slurm_load_jobs error: Invalid job id specified\n", "slurm_load_jobs error: Invalid job id specified"),
+        ("slurm_load_jobs error: Invalid job id specified\n", "Invalid job id specified"),
         ("", "no message"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from gleaner.control.slurm.comments import CLASSES, DEFAULT_CLASS
 from gleaner.control.slurm_admin import settings
-from gleaner.control.slurm_admin.settings import Misconfigured
+from gleaner.control.slurm_admin.settings import WrongSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SHIPPED = DEPLOY / "settings" / "slurm-admin.conf"
@@ -37,14 +37,14 @@ def test_the_shipped_file_is_right() -> None:
     ],
 )
 def test_a_line_that_says_nothing_is_named_with_its_number(line: str) -> None:
-    with pytest.raises(Misconfigured, match=f"^slurm-admin.conf, line 4: '{re.escape(line)}' says nothing"):
+    with pytest.raises(WrongSettings, match=f"^slurm-admin.conf, line 4: '{re.escape(line)}' says nothing"):
         settings.parse(f"{LEAST}{line}\n", "slurm-admin.conf")
 
 
 @pytest.mark.parametrize("missing", ["control", "socket", "heartbeat"])
 def test_a_missing_line_is_named(missing: str) -> None:
     text = "".join(f"{line}\n" for line in LEAST.splitlines() if not line.startswith(missing))
-    with pytest.raises(Misconfigured, match=f"there is no line '{missing}'"):
+    with pytest.raises(WrongSettings, match=f"there is no line '{missing}'"):
         settings.parse(text, "slurm-admin.conf")
 
 
@@ -52,9 +52,9 @@ def test_a_file_that_others_could_write_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "slurm-admin.conf"
     path.write_text(LEAST)
     path.chmod(0o666)
-    with pytest.raises(Misconfigured, match="nobody else's to write"):
+    with pytest.raises(WrongSettings, match="nobody else's to write"):
         settings.load(path)
-    with pytest.raises(Misconfigured, match="cannot read"):
+    with pytest.raises(WrongSettings, match="cannot read"):
         settings.load(tmp_path / "none")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged.common.request import Refused
 from gleaner.control.slurm_admin import request
-from gleaner.control.slurm_admin.request import Alive, Awake, Drain, Heard, Hold, Reason, Release, Resume
+from gleaner.control.slurm_admin.request import Alive, Awake, Drain, Explain, Heard, Hold, Release, Resume
 
 
 def parsed(**message: Any) -> request.Request:
@@ -20,7 +20,7 @@ def test_each_request_is_what_its_fields_say() -> None:
     assert parsed(do="alive", partitions=["shared", "big"]) == Alive(("shared", "big"))
     assert parsed(do="awake") == Awake()
     assert parsed(do="release", job="4711_3", top=False) == Release("4711_3", top=False)
-    assert parsed(do="reason", job="7", text="chemistry: 12 of 10 CPUs") == Reason("7", "chemistry: 12 of 10 CPUs")
+    assert parsed(do="reason", job="7", text="chemistry: 12 of 10 CPUs") == Explain("7", "chemistry: 12 of 10 CPUs")
     assert parsed(do="drain", nodes=["n1", "n2"], by="alice") == Drain(("n1", "n2"), "alice")
     assert parsed(do="resume", nodes=["n1"]) == Resume(("n1",))
 

@@ -13,10 +13,10 @@ from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 from gleaner.control.slurm_admin import rules
 from gleaner.control.slurm_admin.request import (
     Drain,
+    Explain,
     Hold,
     JobRequest,
     NodeRequest,
-    Reason,
     Release,
     Requeue,
     Resume,
@@ -25,7 +25,7 @@ from gleaner.control.slurm_admin.request import (
 
 SETTINGS = facts.admin_settings()
 REQUESTS: list[JobRequest] = [
-    Release("7", top=True), Release("7", top=False), Reason("7", "x"), Hold("7"), Requeue("7"), Signal("7"),
+    Release("7", top=True), Release("7", top=False), Explain("7", "x"), Hold("7"), Requeue("7"), Signal("7"),
 ]  # fmt: skip
 every_request = pytest.mark.parametrize("request_", REQUESTS, ids=repr)
 
@@ -81,12 +81,12 @@ def test_the_nice_of_an_owner_is_found_again(nice: int) -> None:
 
 def test_the_reason_stands_in_the_comment_that_squeue_shows() -> None:
     said = ["scontrol update JobId=7 AdminComment=gleaner: 12 of 10 CPUs"]
-    assert done(Reason("7", "12 of 10 CPUs"), facts.job()) == done(Reason("7", "gleaner: 12 of 10 CPUs"), facts.job())
-    assert done(Reason("7", "12 of 10 CPUs"), facts.job()) == said
+    assert done(Explain("7", "12 of 10 CPUs"), facts.job()) == done(Explain("7", "gleaner: 12 of 10 CPUs"), facts.job())
+    assert done(Explain("7", "12 of 10 CPUs"), facts.job()) == said
 
 
 def test_a_reason_cannot_say_that_the_job_was_released() -> None:
-    assert "no reason to be held" in refusal(Reason("7", "released"), facts.job())
+    assert "no reason to be held" in refusal(Explain("7", "released"), facts.job())
 
 
 def test_a_job_is_marked_as_waiting_before_it_is_held() -> None:
@@ -145,7 +145,7 @@ def test_a_job_that_has_ended_is_named(request_: JobRequest) -> None:
 )
 def test_only_what_we_hold_is_released(held: dict[str, Any], why: str) -> None:
     assert why in refusal(Release("7", top=True), facts.job(**held))
-    assert why in refusal(Reason("7", "x"), facts.job(**held))
+    assert why in refusal(Explain("7", "x"), facts.job(**held))
 
 
 @pytest.mark.parametrize("mark", ["", "(null)", "mine", "gleaner: waits for its turn", "gleaner: released on top"])

@@ -18,7 +18,7 @@ from gleaner.control.slurm_admin import client, server
 from gleaner.control.slurm_admin.client import SlurmAdminRefused, SlurmAdminSilent
 from gleaner.control.slurm_admin.request import Awake, Drain
 from gleaner.control.slurm_admin.rules import Command
-from gleaner.control.slurm_admin.settings import Misconfigured, SlurmAdminSettings
+from gleaner.control.slurm_admin.settings import SlurmAdminSettings, WrongSettings
 
 ALIVE = b'{"do": "alive", "partitions": ["shared"]}'
 
@@ -54,9 +54,9 @@ class ServerHarness:
         self.client = client.SlurmAdminClient(self.settings.socket, timeout_s=20)
 
     def read(self) -> SlurmAdminSettings:
-        """Return the admin's settings of this moment. Raises `Misconfigured` if the test has made them wrong."""
+        """Return the admin's settings of this moment. Raises `WrongSettings` if the test has made them wrong."""
         if self.wrong:
-            raise Misconfigured(self.wrong)
+            raise WrongSettings(self.wrong)
         return self.settings
 
 

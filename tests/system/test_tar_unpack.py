@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gleaner.agent.system.tar_policy import Hostile, Policy, SizeLimit, steps
-from gleaner.agent.system.tar_unpack import Source, unpack
+from gleaner.agent.system.tar_unpack import TarSource, unpack
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 FIFO, CHAR, BLOCK = tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE
@@ -48,7 +48,7 @@ def put(target: Path, *members: Member, is_image: bool = True, limit: SizeLimit 
             has_whiteouts=is_image,
             has_own_links=not is_image,
         )
-        unpack(Source([archive(*members, **more).getvalue()]), folder, policy)
+        unpack(TarSource([archive(*members, **more).getvalue()]), folder, policy)
     finally:
         os.close(folder)
 

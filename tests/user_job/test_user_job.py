@@ -27,17 +27,17 @@ from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, Checkpoint
 from gleaner.agent.node.facts import cannot_ask_passcred, node_facts
-from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, parse
+from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJobRecord, parse
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter
 from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import UserJob
 from gleaner.agent.user_job.slurm_reporter import FAILED, TERMINATED, deliver
-from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, is_started_by_gleaner
+from gleaner.agent.user_job.when_to_save import SavePlan, SaveWish, by_clock, by_signal, is_started_by_gleaner
 from gleaner.control.slurm.comments import ASKED_TO_SAVE
 
 
-def job(**changes: Any) -> SlurmJob:
+def job(**changes: Any) -> SlurmJobRecord:
     return parse(json.dumps({"jobs": [slurm.job(**changes)]}), "66")
 
 
@@ -45,7 +45,7 @@ def job(**changes: Any) -> SlurmJob:
 
 
 def test_it_is_saved_in_time_for_slurm_to_find_nothing_at_its_end() -> None:
-    plan = Plan(end_s=1000, kill_wait_s=30, every_s=None, began_s=0)
+    plan = SavePlan(end_s=1000, kill_wait_s=30, every_s=None, began_s=0)
     leave = [now_s for now_s in range(1000) if by_clock(plan, now_s=now_s, since_s=0, save_s=10)]
     assert leave[0] == 1000 - 30 - 5 - 10
 
@@ -54,34 +54,34 @@ def test_it_is_saved_in_time_for_slurm_to_find_nothing_at_its_end() -> None:
 def test_no_job_leaves_before_it_has_computed_for_as_long_as_its_save_takes(
     save_s: float, end_s: float, now_s: float, kill_wait_s: float
 ) -> None:
-    plan = Plan(end_s=end_s, kill_wait_s=kill_wait_s, every_s=None, began_s=0)
+    plan = SavePlan(end_s=end_s, kill_wait_s=kill_wait_s, every_s=None, began_s=0)
     if by_clock(plan, now_s=now_s, since_s=0, save_s=save_s):
         assert now_s >= save_s
 
 
 def test_it_is_saved_as_often_as_it_was_asked() -> None:
-    plan = Plan(end_s=None, kill_wait_s=30, every_s=60, began_s=0)
+    plan = SavePlan(end_s=None, kill_wait_s=30, every_s=60, began_s=0)
     assert by_clock(plan, now_s=159, since_s=100, save_s=1) is None
-    assert by_clock(plan, now_s=160, since_s=100, save_s=1) is Wish.SAVE
+    assert by_clock(plan, now_s=160, since_s=100, save_s=1) is SaveWish.SAVE
 
 
-WISHES: list[tuple[int, list[str], Wish]] = [
-    (signal.SIGUSR1, ["RUNNING"], Wish.VACATE),
-    (signal.SIGTERM, ["RUNNING"], Wish.VACATE),
-    (signal.SIGTERM, ["TIMEOUT", "COMPLETING"], Wish.VACATE),
-    (signal.SIGTERM, ["CANCELLED", "COMPLETING"], Wish.END),
-    (signal.SIGTERM, ["PENDING", "COMPLETING"], Wish.VACATE_REQUEUED),
-    (signal.SIGTERM, ["PENDING", "REQUEUE_HOLD", "COMPLETING"], Wish.VACATE_REQUEUED),
+WISHES: list[tuple[int, list[str], SaveWish]] = [
+    (signal.SIGUSR1, ["RUNNING"], SaveWish.VACATE),
+    (signal.SIGTERM, ["RUNNING"], SaveWish.VACATE),
+    (signal.SIGTERM, ["TIMEOUT", "COMPLETING"], SaveWish.VACATE),
+    (signal.SIGTERM, ["CANCELLED", "COMPLETING"], SaveWish.END),
+    (signal.SIGTERM, ["PENDING", "COMPLETING"], SaveWish.VACATE_REQUEUED),
+    (signal.SIGTERM, ["PENDING", "REQUEUE_HOLD", "COMPLETING"], SaveWish.VACATE_REQUEUED),
 ]
 
 
 @pytest.mark.parametrize(("number", "states", "wish"), WISHES)
-def test_what_a_signal_means_depends_on_what_slurm_says_of_the_job(number: int, states: list[str], wish: Wish) -> None:
+def test_what_a_signal_means_depends_on_the_job(number: int, states: list[str], wish: SaveWish) -> None:
     assert by_signal(number, job(job_state=states)) is wish
 
 
 def test_where_slurm_does_not_answer_a_job_is_saved_rather_than_ended() -> None:
-    assert by_signal(signal.SIGTERM, None) is Wish.VACATE
+    assert by_signal(signal.SIGTERM, None) is SaveWish.VACATE
     assert not is_started_by_gleaner(None)
 
 
@@ -287,7 +287,7 @@ class UserJobHarness:
             ),
             catalog=self.catalog,
             spec=ContainerSpec("own-1-66", image, command, {}, 1, 100, work, {}),
-            plan=Plan(end_s=2e9, kill_wait_s=30, every_s=every_s, began_s=time.time()),
+            plan=SavePlan(end_s=2e9, kill_wait_s=30, every_s=every_s, began_s=time.time()),
             results=self.place / "results",
             begin_with=None,
             signals=queue.SimpleQueue(),

@@ -14,9 +14,9 @@ from sqlalchemy import Engine, insert
 from gleaner.agent.job_spec import JobSpec
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.node_time import FIELDS, RESOLUTIONS, AttemptTime, NodeTime, Use, of_attempts, of_look
-from gleaner.control.queue import node_time
+from gleaner.control.queue import node_history
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.node_time import NodeUses
+from gleaner.control.queue.node_history import NodeUses
 from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, LANE, SPEC, Phase
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 from gleaner.control.states import Outcome, State
@@ -67,7 +67,7 @@ class MadeHistory:
                     db.execute(insert(table), rows[at : at + 5000])
             for each in RESOLUTIONS:
                 self._write_times(db, each.step_s)
-            node_time.set_mark(db, self.now_s)
+            node_history.set_mark(db, self.now_s)
 
     def slurm(self) -> tuple[tuple[SlurmNode, ...], tuple[SlurmJob, ...]]:
         """Slurm's nodes and our agents as the last look sees them."""
@@ -174,7 +174,7 @@ class MadeHistory:
             )
             for row in self.rows["attempt"] if row["ended_s"] is not None
         ]  # fmt: skip
-        node_time.add(db, step_s, of_attempts(ended, step_s=step_s))
+        node_history.add(db, step_s, of_attempts(ended, step_s=step_s))
         counted: dict[tuple[int, Use], float] = {}
         for _node, begin_s, end_s, use in self.spans:
             for begin in range(int(begin_s // step_s) * step_s, int(end_s) + 1, step_s):
@@ -186,9 +186,9 @@ class MadeHistory:
             amounts = {name: getattr(of_one, name) * seconds for name in FIELDS}
             part = NodeTime(**amounts | {"seen_s": seconds / self.nodes})  # each node is a part of one look
             sums[begin] = sums[begin] + part if begin in sums else part
-        node_time.add(db, step_s, sums)
+        node_history.add(db, step_s, sums)
         for uses in self._uses(step_s):
-            node_time.record_uses(db, step_s, uses)
+            node_history.record_uses(db, step_s, uses)
 
     def _uses(self, step_s: int) -> Iterator[NodeUses]:
         by_step: dict[int, dict[str, str]] = {}

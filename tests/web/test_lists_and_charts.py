@@ -8,7 +8,7 @@ from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail, JobRow
 from gleaner.control.models.nodes import NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import PARTS, BandStep
-from gleaner.control.queue.node_time import NodeSlice, NodeUses
+from gleaner.control.queue.node_history import NodeSlice, NodeUses
 from gleaner.control.states import State
 from gleaner.control.web.band_chart import band_chart
 from gleaner.control.web.listing import ListSearch, listing

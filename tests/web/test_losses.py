@@ -11,7 +11,7 @@ from tests.slurm.records import node, seen
 from tests.web.web_harness import browser_of
 
 from gleaner.control.models.jobs import AttemptRow, Ending
-from gleaner.control.policy.node_losses import SliceCounts, conspicuous
+from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import attempt_reports, node_losses
 from gleaner.control.queue.database import transaction

@@ -7,7 +7,7 @@ from tests.api.api_harness import ApiHarness
 from tests.web.web_harness import browser_of
 
 from gleaner.control.policy.node_time import NodeTime
-from gleaner.control.queue import node_time
+from gleaner.control.queue import node_history
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import accounted_month
@@ -24,7 +24,7 @@ def _fill(harness: ApiHarness) -> None:
         assert agent.completed(each["job"], each["attempt"]).status_code == 204
     hour_s = int(harness.now_s // 3600 * 3600)
     with transaction(harness.state.engine) as db:
-        node_time.add(db, 3600, {hour_s: NodeTime(seen_s=3600, idle_node_s=7200, agent_node_s=1800)})
+        node_history.add(db, 3600, {hour_s: NodeTime(seen_s=3600, idle_node_s=7200, agent_node_s=1800)})
 
 
 def test_the_report_says_what_became_of_the_nodes_and_who_got_it(harness: ApiHarness) -> None:

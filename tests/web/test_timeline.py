@@ -7,7 +7,7 @@ from tests.web.made_history import MadeHistory
 from tests.web.web_harness import browser_of
 
 from gleaner.control.policy.node_time import DAY_S
-from gleaner.control.queue import node_time
+from gleaner.control.queue import node_history
 from gleaner.control.queue.database import transaction
 from gleaner.control.web import timeline
 
@@ -35,7 +35,7 @@ def test_the_overview_shows_the_band_over_hours_days_and_weeks(harness: ApiHarne
     assert browser.get("/web?band=years").status == 422
     begin_s = (harness.now_s // DAY_S - 1) * DAY_S
     with transaction(harness.state.engine) as db:
-        times = node_time.times(db, begin_s=begin_s, end_s=begin_s + DAY_S, step_s=3600).values()
+        times = node_history.times(db, begin_s=begin_s, end_s=begin_s + DAY_S, step_s=3600).values()
     harvested_core_h = sum(each.harvested_core_s for each in times) / 3600
     assert f"{harvested_core_h:,.1f} core hours were harvested" in shown.text
     harness.now_s -= 3 * DAY_S

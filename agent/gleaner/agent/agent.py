@@ -53,7 +53,7 @@ from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHand
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, deregister
 from gleaner.agent.reporting.spooled_report import REPORTS
 from gleaner.agent.runtime.interface import Runtime
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.agent.timing.deadlines import (
     SHUTDOWN_GRACE_S,
     early_save_s,
@@ -99,7 +99,7 @@ class Agent:
     end_s: float
     """Slurm's end of the agent, seconds since the epoch; only ever lowered."""
     slurm_job: str | None
-    settings: AgentSettings
+    settings: SiteAgentSettings
     client: ControlClient
     runtime: Runtime
     storage: FolderStorage

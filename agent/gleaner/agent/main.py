@@ -21,7 +21,7 @@ from gleaner.agent.privileged.common import config, slurm_job
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import choose_runtime
 from gleaner.agent.runtime.interface import RuntimeFault
-from gleaner.agent.settings import AgentSettings
+from gleaner.agent.settings import SiteAgentSettings
 from gleaner.agent.transfer.remotes import schemes
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
@@ -90,7 +90,7 @@ def _exit_in_time(agent: Agent) -> None:
 
 
 def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
-    settings = AgentSettings()
+    settings = SiteAgentSettings()
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
     pulled_images = settings.work / "pulled-images"

@@ -11,7 +11,7 @@ from gleaner.agent.privileged.common.disk_usage import MOST_INODES
 from gleaner.agent.runtime.factory import Kind
 
 
-class AgentSettings(FileSettings):
+class SiteAgentSettings(FileSettings):
     """The settings of a site's agents."""
 
     model_config = SettingsConfigDict(env_prefix="GLEANER_AGENT_")

@@ -26,7 +26,7 @@ from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
 from gleaner.control.queue.node_losses import NodeLosses
-from gleaner.control.queue.quotas import Stored, allowance
+from gleaner.control.queue.quota_checks import Stored, allowance
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
 from gleaner.control.slurm.accounted_month import AccountedMonths

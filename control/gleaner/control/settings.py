@@ -20,8 +20,8 @@ from gleaner.agent.messages import FetchRules
 from gleaner.agent.privileged.common import mount_folders
 from gleaner.control.hostlist import chosen
 from gleaner.control.policy.fair_share import ShareRules
-from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, Limit, Quantity, QuotaRules
+from gleaner.control.policy.rate_estimates import RateRules
 
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30

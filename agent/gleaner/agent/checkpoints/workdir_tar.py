@@ -36,7 +36,7 @@ def unpack(chunks: Iterable[bytes], folder: Path) -> None:
     All chunks are consumed, since a source may verify its content at its end. After an error (`WorkdirError`, or the
     source's own) the content is unusable: unpack again, or remove the folder.
     """
-    source = tar_unpack.Source(chunks)
+    source = tar_unpack.TarSource(chunks)
     with _open(folder) as root:
         _clear(root)
         tar_unpack.unpack(source, root, _policy())

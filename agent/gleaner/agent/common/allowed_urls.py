@@ -98,18 +98,18 @@ def shown(url: str) -> str:
     return plain + mark + ("…" if mark else "")
 
 
-class Use(NamedTuple):
+class UrlUse(NamedTuple):
     """The use of a list, in the words of its refusals."""
 
     done: str
     setting: str
 
 
-FETCH = Use("be fetched", "urls in [inputs]")
-DELIVER = Use("be a target", "urls in [outputs]")
+FETCH = UrlUse("be fetched", "urls in [inputs]")
+DELIVER = UrlUse("be a target", "urls in [outputs]")
 
 
-def refusal(url: str, allowed: Sequence[str], use: Use = FETCH) -> str:
+def refusal(url: str, allowed: Sequence[str], use: UrlUse = FETCH) -> str:
     """Return one line that says why this URL may not be used so; "" if it may be.
 
     >>> refusal("https://data.example.org/pub/a", ["https://data.example.org/pub/"])

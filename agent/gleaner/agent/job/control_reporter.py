@@ -182,7 +182,7 @@ class ControlReporter:
             ),
         )
 
-    def report_stopped(self, reason: str, limit: lifecycle.Limit, spent: Slice) -> None:
+    def report_stopped(self, reason: str, limit: lifecycle.JobLimit, spent: Slice) -> None:
         self.flush_output()
         self._report(
             "completed",
@@ -191,7 +191,7 @@ class ControlReporter:
                 reason=reason,
                 log_lines=self._log.line_count,
                 slice=spent,
-                may_retry=limit is not lifecycle.Limit.COMPUTING,
+                may_retry=limit is not lifecycle.JobLimit.COMPUTING,
             ),
         )
 

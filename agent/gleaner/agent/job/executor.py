@@ -258,7 +258,7 @@ class Executor:
                 await self._wait_for_save(container)
             case lifecycle.GoOn(container):
                 await asyncio.to_thread(self._go_on, container)
-            case lifecycle.Signal(container, name):
+            case lifecycle.SendSignal(container, name):
                 await asyncio.to_thread(self._signal, container, name)
             case lifecycle.StoreFolder():
                 await self._store_folder()

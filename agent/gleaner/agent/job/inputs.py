@@ -170,7 +170,7 @@ def _unpack(chunks: Iterator[bytes], one: StoredInput, folder: Path) -> None:
     """Unpack an input into a folder, under its name. Raises `NotStaged`."""
     new = folder / f".new-{one.name}"
     new.mkdir(mode=0o700)
-    source = tar_unpack.Source(chunks)
+    source = tar_unpack.TarSource(chunks)
     try:
         with openat.closing_fd(os.open(new, openat.FOLDER)) as descriptor:
             tar_unpack.unpack(source, descriptor, Policy(SizeLimit(one.size_bytes, MOST_FILES)))

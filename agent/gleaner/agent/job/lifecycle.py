@@ -132,7 +132,7 @@ class Lost:
     detail: str
 
 
-class Limit(Enum):
+class JobLimit(Enum):
     """A limit that ends the job that passes it, with the exit code of a process that such a limit ends."""
 
     DISK = 153
@@ -148,7 +148,7 @@ class LimitPassed:
     """The job has passed a limit, perhaps before it began here: its own failure."""
 
     detail: str
-    limit: Limit = Limit.DISK
+    limit: JobLimit = JobLimit.DISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class GoOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class SendSignal:
     """Let the process go on if it is paused, and send it the signal."""
 
     container: ContainerId
@@ -286,7 +286,7 @@ class ReportStopped:
     """Report that the job was ended because it passed a limit."""
 
     reason: str
-    limit: Limit = Limit.DISK
+    limit: JobLimit = JobLimit.DISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class Clean:
 Todo: TypeAlias = (
     Save
     | GoOn
-    | Signal
+    | SendSignal
     | StoreFolder
     | Finish
     | Kill
@@ -353,9 +353,9 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return task, []
 
         case Running(container, saves_itself=SelfSave() as how), VacateAsked() | AgentEnds():
-            return Signalled(container, how, vacating=isinstance(event, AgentEnds)), [Signal(container, how.signal)]
+            return Signalled(container, how, vacating=isinstance(event, AgentEnds)), [SendSignal(container, how.signal)]
         case Signalled(container, how, vacating=False), AgentEnds():  # again: it may have missed the first signal
-            return replace(task, vacating=True), [Signal(container, how.signal)]
+            return replace(task, vacating=True), [SendSignal(container, how.signal)]
 
         # The agent's end is a new reason: a save that failed earlier may work now, and there is no later chance.
         case Running(container, vacating=False, failure=failure), AgentEnds():

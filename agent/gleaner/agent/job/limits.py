@@ -23,7 +23,7 @@ def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.
     if assignment.compute_left_s is None or computed_s < assignment.compute_left_s:
         return None
     limit_s = assignment.spec.compute_limit_s or 0
-    return lifecycle.LimitPassed(f"compute limit {in_words(limit_s)} reached", lifecycle.Limit.COMPUTING)
+    return lifecycle.LimitPassed(f"compute limit {in_words(limit_s)} reached", lifecycle.JobLimit.COMPUTING)
 
 
 def memory_limit_reached(assignment: Assignment) -> str:
@@ -50,7 +50,7 @@ async def end_silent_jobs(jobs: Sequence[Executor]) -> None:
             job.silence.record_look(written_bytes, computed_s)
             if job.silence.length_s(computed_s) >= limit_s:
                 reason = f"silent limit {in_words(limit_s)} reached: it has printed and written nothing for so long"
-                job.feed(lifecycle.LimitPassed(reason, lifecycle.Limit.SILENCE))
+                job.feed(lifecycle.LimitPassed(reason, lifecycle.JobLimit.SILENCE))
 
 
 log = structlog.get_logger()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gleaner.agent.job.lifecycle import Limit
+from gleaner.agent.job.lifecycle import JobLimit
 from gleaner.agent.messages import Checkpoint, Output, ReturnReason, SaveMeasurement, Slice
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime.interface import ContainerId
@@ -100,7 +100,7 @@ class Reporter(Protocol):
         """
         ...
 
-    def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:
+    def report_stopped(self, reason: str, limit: JobLimit, spent: Slice) -> None:
         """Report that the job was ended because it passed this limit."""
         ...
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Checkpoint, LogLines, Stream
-from gleaner.agent.reporting.output_lines import Lines
+from gleaner.agent.reporting.output_lines import OutputLines
 
 BATCH = 2000
 BATCH_BYTES = 2**20
@@ -87,12 +87,12 @@ class JobLog:
     """The lines that wait for control. `first` is the number of the first of them."""
 
     first: int = 0
-    _split: Lines = field(default_factory=Lines)
+    _split: OutputLines = field(default_factory=OutputLines)
     _first_beginnings: dict[int, bytes] = field(default_factory=dict[int, bytes])
     """The lines that the slice before left open."""
     _lines: list[str] = field(default_factory=list[str])
     _end_of_output: threading.Event = field(default_factory=threading.Event)
-    _live: Lines | None = None
+    _live: OutputLines | None = None
     """The live output; it is ahead of the container's log."""
     _live_count: int = 0
     """The whole lines that the job has written over its life, as the live output shows them."""
@@ -110,7 +110,7 @@ class JobLog:
             return cls(clock=clock)
         beginnings = {_NUMBERS[stream]: base64.b64decode(line) for stream, line in checkpoint.open_lines.items()}
         lines = checkpoint.log_lines
-        return cls(lines, Lines(dict(beginnings)), beginnings, _live_count=lines, clock=clock)
+        return cls(lines, OutputLines(dict(beginnings)), beginnings, _live_count=lines, clock=clock)
 
     @property
     def line_count(self) -> int:
@@ -151,7 +151,7 @@ class JobLog:
 
     def listen(self, output: Iterable[tuple[int, bytes]]) -> None:
         """Read the same output live, in a thread of its own, for its open lines."""
-        self._live = Lines(dict(self._first_beginnings))
+        self._live = OutputLines(dict(self._first_beginnings))
         try:
             for _ in self._live.of(self._note_times(output)):
                 self._live_count += 1

@@ -10,7 +10,7 @@ MOST_BYTES = 64 * 2**10
 
 
 @dataclass(slots=True)
-class Lines:
+class OutputLines:
     """Whole lines out of a process's output, separate for each stream.
 
     `beginnings` holds the beginning of each stream's open line, at most `MOST_BYTES`. A process that was saved in the

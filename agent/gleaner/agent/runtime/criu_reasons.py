@@ -22,7 +22,7 @@ _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, sta
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CriuFault:
     """One kind of failure."""
 
     pattern: str
@@ -39,92 +39,92 @@ _NO_QUEUE = "use a pipe or a Unix socket instead"
 _BY_ITSELF = "let the program save itself (saves_itself)"
 
 KINDS = (
-    Kind(
+    CriuFault(
         r"sockets: Can't get 1:(16|34) opt: Operation not supported",
         "has an internet socket open, and this node's CRIU is too old to save one with Linux 6.16 or newer",
         f"{_NO_NETWORK}, or ask an admin for CRIU 4.2",
     ),
-    Kind(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK, ReturnReason.SAVE_FAILED),
-    Kind(
+    CriuFault(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK, ReturnReason.SAVE_FAILED),
+    CriuFault(
         r"inet: (Unsupported|Unknown|Can't dump)|sockets: (Unknown|Sockets .* are not collected)|Unknown socket family",
         "has a socket open of a kind that cannot be saved",
         _NO_NETWORK,
     ),
-    Kind(
+    CriuFault(
         r"inet: In-flight connection|unix: .*[Ii]n-flight",
         "has a connection that waits to be accepted",
         "accept connections at once",
         ReturnReason.SAVE_FAILED,
     ),
-    Kind(
+    CriuFault(
         r"unix: (External socket is used|Can't dump half of stream|Can't dump name-less external)",
         "is connected to a program outside of its container",
         "close the connection",
     ),
-    Kind(
+    CriuFault(
         r"fsnotify: ",
         "watches a file or a folder outside of /job (inotify)",
         "let it watch only what lies in /job, or look now and then instead",
     ),
-    Kind(
+    CriuFault(
         r"netlink: The socket has data to read",
         "has a netlink socket with an answer that it has not read",
         "read the answer at once",
         ReturnReason.SAVE_FAILED,
     ),
-    Kind(r"path=/anon_hugepage", "has memory in huge pages (MAP_HUGETLB)", "use ordinary memory"),
-    Kind(
+    CriuFault(r"path=/anon_hugepage", "has memory in huge pages (MAP_HUGETLB)", "use ordinary memory"),
+    CriuFault(
         r"Can't lookup mount=\S+ for fd=\S+ path=(?P<path>\S+)",
         "has {path} open, which lies on no disk of its container, as a POSIX message queue (mq_open) does",
         _NO_QUEUE,
     ),
-    Kind(r"mqueue isn't empty", "has a POSIX message queue (mq_open)", _NO_QUEUE),
-    Kind(
+    CriuFault(r"mqueue isn't empty", "has a POSIX message queue (mq_open)", _NO_QUEUE),
+    CriuFault(
         r"Can't dump ghost file (?P<path>.+) of (?P<size>\d+) size",
         "holds {path} open, a deleted file of {size} bytes, and at most 1 GiB is saved of such a file",
         "delete the file only when it is closed",
     ),
-    Kind(
+    CriuFault(
         r"Can't dump file \d+ of that type \[\d+\] \((?P<what>[^)]*)\)|non-regular mapping|handle_device_vma",
         "has something open or mapped that cannot be saved ({what}), as a device or a file of the kernel",
         f"close it, or {_BY_ITSELF}",
     ),
-    Kind(r"Unknown file lock: .* LEASE", "has a lease on a file (F_SETLEASE)", "release the lease, or use a lock"),
-    Kind(
+    CriuFault(r"Unknown file lock: .* LEASE", "has a lease on a file (F_SETLEASE)", "release the lease, or use a lock"),
+    CriuFault(
         r"Unable to convert the notify thread id",
         "has a timer that sends its signal to one thread (timer_create with SIGEV_THREAD_ID)",
         "let the timer signal the whole process (SIGEV_SIGNAL)",
     ),
-    Kind(
+    CriuFault(
         r"pagemap-cache: (pmc_init: Can't allocate|Can't read)",
         "has reserved more addresses for memory than CRIU can look through",
         "let the program reserve less",
     ),
-    Kind(r"packetized mode for pipes", "has a pipe in packet mode (O_DIRECT)", "make the pipe without O_DIRECT"),
-    Kind(
+    CriuFault(r"packetized mode for pipes", "has a pipe in packet mode (O_DIRECT)", "make the pipe without O_DIRECT"),
+    CriuFault(
         r"ctty inheritance detected",
         "has a process that has opened its terminal by the name /dev/tty, as an interactive shell does",
         "run the program without a terminal",
     ),
-    Kind(
+    CriuFault(
         r"Command 66 for daemon failed|Can't splice all pages",
         "has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42",
         "ask an admin for CRIU 4.2, or use an older image",
     ),
-    Kind(
+    CriuFault(
         r"Can't set FPU registers|has rseq but kernel lacks|execvp\(.* failed: No such file",
         "cannot be saved by this node's CRIU, which is too old for the node, or lacks a program that it calls",
         "ask an admin for a newer CRIU, or for that program",
         ReturnReason.NODE_LACKS,
     ),
-    Kind(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
-    Kind(
+    CriuFault(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
+    CriuFault(
         r"Unable to freeze cgroup|Timeout reached|Unseizable non-zombie|task not interrupted after seize",
         "did not stand still in time, as while it waits for a slow disk",
         "let it write less at once, or ask an admin if the node is overloaded",
         ReturnReason.SAVE_FAILED,
     ),
-    Kind(
+    CriuFault(
         r"^not all processes could be stopped within",
         "has a process that cannot be stopped, as one that waits for a disk or a file system that does not answer",
         f"ask an admin if a disk hangs; if other nodes say the same, {_BY_ITSELF}",

@@ -24,7 +24,7 @@ class HelperRefusal(RuntimeFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HelperAnswer:
     """The helper's answer, and the descriptor that came with it, which the caller must close."""
 
     fields: Mapping[str, Any]
@@ -37,7 +37,7 @@ class HelperClient:
 
     path: str
 
-    def ask(self, do: str, *descriptors: int, **fields: object) -> Answer:
+    def ask(self, do: str, *descriptors: int, **fields: object) -> HelperAnswer:
         """Have a thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers.
 
         A message carries one descriptor, so each further one comes in a message of its own.
@@ -56,9 +56,9 @@ class HelperClient:
             raise RuntimeFault(f"the node's helper at {self.path} does not answer: {error}") from error
         if answer.get("ok") is not True:
             raise HelperRefusal(str(answer.get("kind")), str(answer.get("why")))
-        return Answer(answer, answer_descriptor)
+        return HelperAnswer(answer, answer_descriptor)
 
-    def ask_until_answered(self, do: str, **fields: str) -> Answer:
+    def ask_until_answered(self, do: str, **fields: str) -> HelperAnswer:
         """Ask what may be asked twice. A helper that ends meanwhile, and comes back soon, is asked again."""
         missed_s = 0.0
         while True:

@@ -16,7 +16,7 @@ from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.core import ContainerRuntime, init_name
-from gleaner.agent.runtime.helper_client import Answer, HelperClient, HelperRefusal
+from gleaner.agent.runtime.helper_client import HelperAnswer, HelperClient, HelperRefusal
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
@@ -85,7 +85,7 @@ class RuncRuntime(ContainerRuntime):
         handshakes = Path(settings.handshakes)
         return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, settings=settings)
 
-    def _ask(self, do: str, *descriptors: int, **fields: object) -> Answer:
+    def _ask(self, do: str, *descriptors: int, **fields: object) -> HelperAnswer:
         with _own_errors(do, fields.get("name", fields.get("image", ""))):
             return self._helper.ask(do, *descriptors, **fields)
 

@@ -243,7 +243,7 @@ def check(image: ArchivedImage, policy: Policy, decompressors: Mapping[bytes, De
     """Read all layers as a node reads them. Return their sizes, uncompressed. Raises `Hostile`."""
     sizes = list[int]()
     for layer in image.layers:
-        source = tar_unpack.Source(content(layer, decompressors))
+        source = tar_unpack.TarSource(content(layer, decompressors))
         with readable():
             tar_unpack.check(source, policy)
         sizes.append(source.size_bytes)

@@ -29,7 +29,7 @@ _OPAQUE = ".wh..wh..opq"
 Names = tuple[str, ...]
 
 
-class Source:
+class TarSource:
     """A file of chunks that can only be read forward. It knows whether the archive's end has passed."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -67,7 +67,7 @@ class Source:
             raise tarfile.ReadError("the archive was cut off")
 
 
-def unpack(source: Source, target: int, policy: Policy) -> None:
+def unpack(source: TarSource, target: int, policy: Policy) -> None:
     """Unpack an archive into the folder with the descriptor `target`. Raises `Hostile`, or one of `MALFORMED`.
 
     Bytes after the archive's end are not read: call `finish` or `skip` of the source.
@@ -75,7 +75,7 @@ def unpack(source: Source, target: int, policy: Policy) -> None:
     unpack_all([source], target, policy)
 
 
-def unpack_all(sources: Iterable[Source], target: int, policy: Policy) -> None:
+def unpack_all(sources: Iterable[TarSource], target: int, policy: Policy) -> None:
     """Unpack archives, each over those before it, as `unpack` does it.
 
     The modes of folders are set when there is no further archive: a folder that nobody may write to takes in the files
@@ -89,7 +89,7 @@ def unpack_all(sources: Iterable[Source], target: int, policy: Policy) -> None:
     unpacking.settle_folders()
 
 
-def check(source: Source, policy: Policy) -> None:
+def check(source: TarSource, policy: Policy) -> None:
     """Read all of an archive. Raises what `unpack` would raise for the name, kind or size of a member."""
     for _, member in _members(source):
         segments: Sequence[tuple[int, int]] = getattr(member, "sparse", None) or [(0, member.size)]
@@ -101,7 +101,7 @@ def check(source: Source, policy: Policy) -> None:
     source.skip()
 
 
-def _members(source: Source) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def _members(source: TarSource) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     stream = cast("IO[bytes]", source)
     with tarfile.open(fileobj=stream, mode="r|", bufsize=openat.CHUNK_BYTES, tarinfo=ShortMember) as archive:
         while (member := archive.next()) is not None:

@@ -78,7 +78,7 @@ class DeliverRequest:
                 progress.report()
                 yield chunk
 
-        source = tar_unpack.Source(chunks())
+        source = tar_unpack.TarSource(chunks())
         try:
             tar_unpack.unpack(source, stage, Policy(SizeLimit(math.inf, math.inf), has_holes=True, links=[]))
             source.finish()

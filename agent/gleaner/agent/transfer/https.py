@@ -73,7 +73,7 @@ class Https(RemoteServer):
 
         self._follow(f"{self.url.rstrip('/')}/{path}", ask, allowed_urls.DELIVER)
 
-    def _follow(self, url: str, ask: Callable[[str, dict[str, Any]], Any], use: allowed_urls.Use) -> Any:
+    def _follow(self, url: str, ask: Callable[[str, dict[str, Any]], Any], use: allowed_urls.UrlUse) -> Any:
         """Ask the server, and each one to which it leads, if the site allows it."""
         place = url
         for _ in range(1 + MOST_REDIRECTS):

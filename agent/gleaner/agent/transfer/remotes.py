@@ -24,7 +24,7 @@ def schemes() -> tuple[str, ...]:
     return tuple(each for each in _KINDS if each == "file" or importlib.util.find_spec(_LIBRARIES[each]) is not None)
 
 
-def open_remote(url: str, access: Access, use: allowed_urls.Use) -> Remote:
+def open_remote(url: str, access: Access, use: allowed_urls.UrlUse) -> Remote:
     """Return the place of a URL. Raises `PermanentFailure` if the site does not allow it for this use."""
     if reason := allowed_urls.refusal(url, access.allowed, use):
         raise PermanentFailure(reason)

@@ -21,14 +21,14 @@ from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node.facts import cannot_ask_passcred, internet_socket_warning, node_facts
 from gleaner.agent.privileged.common import config
-from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
+from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJobRecord, Unknown, account_jobs, kill_wait_s
 from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal
 from gleaner.agent.runtime.helper_runtime import RuncRuntime
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.user_job.catalog import Catalog, deaf_file, program_of
 from gleaner.agent.user_job.program import Signals, UserJob, listen_for_signals
 from gleaner.agent.user_job.slurm_reporter import say
-from gleaner.agent.user_job.when_to_save import Plan
+from gleaner.agent.user_job.when_to_save import SavePlan
 
 WRONG = 2
 """The exit status when nothing was started: wrong options, or a Slurm job or a node that cannot run it."""
@@ -276,9 +276,9 @@ def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     return facts
 
 
-def plan_of(job: SlurmJob, options: RunOptions, began_s: float) -> Plan:
+def plan_of(job: SlurmJobRecord, options: RunOptions, began_s: float) -> SavePlan:
     """Return the plan that says when the job is saved."""
-    return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
+    return SavePlan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
 
 
 def check_places(results: Path, begin_with: Path | None) -> None:

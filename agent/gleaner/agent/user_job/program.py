@@ -30,7 +30,7 @@ from gleaner.agent.timing.save_cost import SaveEstimates
 from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
 from gleaner.agent.user_job.catalog import Catalog
 from gleaner.agent.user_job.slurm_reporter import TERMINATED, SlurmReporter, say
-from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, had_missed_signal
+from gleaner.agent.user_job.when_to_save import SavePlan, SaveWish, by_clock, by_signal, had_missed_signal
 
 _TICK_S = 1.0
 _AGAIN_S = 2.0
@@ -63,7 +63,7 @@ class UserJob:
     checkpoints: JobCheckpoints
     catalog: Catalog
     spec: ContainerSpec
-    plan: Plan
+    plan: SavePlan
     results: Path
     begin_with: Path | None
     signals: Signals
@@ -216,17 +216,17 @@ class UserJob:
         one, and somebody else may have requeued the job.
         """
         wish = await asyncio.to_thread(self._wish_of_signal, number)
-        is_to_vacate = wish in (Wish.VACATE, Wish.VACATE_REQUEUED)
+        is_to_vacate = wish in (SaveWish.VACATE, SaveWish.VACATE_REQUEUED)
         may_vacate = isinstance(self.executor.state, lifecycle.Preparing | lifecycle.Saving)
         if number in self._pending and (self.executor.is_computing or (is_to_vacate and may_vacate)):
             self._pending.remove(number)
             self._follow(wish)
 
-    def _follow(self, wish: Wish) -> None:
+    def _follow(self, wish: SaveWish) -> None:
         self._reporter.wish = wish
-        if wish is Wish.SAVE:
+        if wish is SaveWish.SAVE:
             self.executor.feed(lifecycle.SaveDue())
-        elif wish is Wish.END:
+        elif wish is SaveWish.END:
             self.say("the job was cancelled")
             self._reporter.exit_code = TERMINATED
             self._reporter.forget()
@@ -234,13 +234,13 @@ class UserJob:
         else:
             self.executor.feed(lifecycle.AgentEnds())
 
-    def _wish_of_signal(self, number: int) -> Wish:
+    def _wish_of_signal(self, number: int) -> SaveWish:
         job = self.slurm_job.look()
         if job is not None:
             self.plan = replace(self.plan, end_s=job.end_s)  # a job that is preempted ends after its grace time
         return by_signal(number, job)
 
-    def _wish_of_clock(self) -> Wish | None:
+    def _wish_of_clock(self) -> SaveWish | None:
         now_s = self.clock.now_s()
         if now_s >= self._last_look_s + _ASK_EVERY_S:
             self._last_look_s = now_s
@@ -254,7 +254,7 @@ class UserJob:
         wish = by_clock(self.plan, now_s=now_s, since_s=executor.since_s, save_s=save_s)
         if wish is None and executor.checkpoints.needs_full_checkpoint:  # at the end a full save may take too long
             is_due = now_s >= early_save_s(executor.since_s, exit_by_s=self.plan.end_s or math.inf)
-            wish = Wish.SAVE if is_due else None
+            wish = SaveWish.SAVE if is_due else None
         return None if now_s < executor.since_s + _AGAIN_S else wish
 
     # ── how it ends ──

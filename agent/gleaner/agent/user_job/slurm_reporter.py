@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import Clock
-from gleaner.agent.job.lifecycle import Limit
+from gleaner.agent.job.lifecycle import JobLimit
 from gleaner.agent.job.limits import memory_limit_reached
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, SaveMeasurement, Slice
@@ -21,7 +21,7 @@ from gleaner.agent.reporting.job_log import NO_OUTPUT, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 from gleaner.agent.system.atomic import sync_folder, sync_tree
 from gleaner.agent.user_job.catalog import Catalog
-from gleaner.agent.user_job.when_to_save import Wish, is_started_by_gleaner
+from gleaner.agent.user_job.when_to_save import SaveWish, is_started_by_gleaner
 
 FAILED = 1
 TERMINATED = 128 + signal.SIGTERM
@@ -89,7 +89,7 @@ class SlurmReporter:
     obey_signals: Callable[[], Awaitable[None]]
     """Obeys signals: perhaps somebody else has requeued the job."""
     say: Callable[[str], None] = say
-    wish: Wish | None = None
+    wish: SaveWish | None = None
     """Why the job is saved."""
     exit_code: int = FAILED
     is_requeued: bool = False
@@ -168,7 +168,7 @@ class SlurmReporter:
         if line := memory_limit_reached(self.assignment) if out_of_memory else reason:
             self.say(line)
 
-    def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:
+    def report_stopped(self, reason: str, limit: JobLimit, spent: Slice) -> None:
         self.say(reason)
 
     def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
@@ -200,7 +200,7 @@ class SlurmReporter:
 
     def _requeue(self, what: str, *, held: bool = False) -> None:
         """Have Slurm start the job again, unless somebody else has. Raises `NotRequeued`."""
-        if self.wish is Wish.VACATE_REQUEUED:
+        if self.wish is SaveWish.VACATE_REQUEUED:
             self.say(f"{what}; the job has been requeued")
         else:
             held = held or is_started_by_gleaner(self.slurm_job.look())

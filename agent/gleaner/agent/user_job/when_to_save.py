@@ -4,7 +4,7 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-from gleaner.agent.privileged.common.slurm_job import SlurmJob
+from gleaner.agent.privileged.common.slurm_job import SlurmJobRecord
 from gleaner.agent.timing.deadlines import exit_by_s, save_point_s
 
 MARGIN_S = 5.0
@@ -16,7 +16,7 @@ ASKED_TO_SAVE = "gleaner: was asked to save itself"
 """The beginning of that comment when Gleaner has sent the job its signal."""
 
 
-class Wish(Enum):
+class SaveWish(Enum):
     """The wish of the clock or of a signal about a job that computes."""
 
     SAVE = "save"
@@ -30,7 +30,7 @@ class Wish(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SavePlan:
     """The instants by which a job is saved, in seconds since the epoch."""
 
     end_s: float | None
@@ -41,15 +41,15 @@ class Plan:
     began_s: float
 
 
-def by_clock(plan: Plan, *, now_s: float, since_s: float, save_s: float) -> Wish | None:
+def by_clock(plan: SavePlan, *, now_s: float, since_s: float, save_s: float) -> SaveWish | None:
     """Return what the clock asks for, if anything. `since_s`: when the job was last saved, or began; `save_s`: how long
     a save takes at most.
 
     A job that has computed for less time than its save takes is left alone: it would come back and be no further.
 
-    >>> plan = Plan(end_s=1000, kill_wait_s=30, every_s=None, began_s=0)
+    >>> plan = SavePlan(end_s=1000, kill_wait_s=30, every_s=None, began_s=0)
     >>> by_clock(plan, now_s=900, since_s=0, save_s=10), by_clock(plan, now_s=955, since_s=0, save_s=10)
-    (None, <Wish.VACATE: 'vacate'>)
+    (None, <SaveWish.VACATE: 'vacate'>)
     """
     if plan.end_s is not None and now_s >= plan.began_s + save_s:
         vacate_s = save_point_s(
@@ -58,13 +58,13 @@ def by_clock(plan: Plan, *, now_s: float, since_s: float, save_s: float) -> Wish
             save_s=save_s,
         )
         if now_s >= vacate_s:
-            return Wish.VACATE
+            return SaveWish.VACATE
     if plan.every_s is not None and now_s >= since_s + plan.every_s:
-        return Wish.SAVE
+        return SaveWish.SAVE
     return None
 
 
-def by_signal(number: int, job: SlurmJob | None) -> Wish:
+def by_signal(number: int, job: SlurmJobRecord | None) -> SaveWish:
     """Return what a signal asks for. `job`: what Slurm then says of it; None if Slurm does not answer.
 
     Gleaner sends USR1 to an owner's job, and so does `sbatch --signal=USR1@60`. Slurm itself sends TERM: before it
@@ -72,18 +72,18 @@ def by_signal(number: int, job: SlurmJob | None) -> Wish:
     """
     states = frozenset[str]() if job is None else frozenset(job.states)
     if number == signal.SIGTERM and "CANCELLED" in states:
-        return Wish.END
+        return SaveWish.END
     if states & {"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
-        return Wish.VACATE_REQUEUED
-    return Wish.VACATE
+        return SaveWish.VACATE_REQUEUED
+    return SaveWish.VACATE
 
 
-def is_started_by_gleaner(job: SlurmJob | None) -> bool:
+def is_started_by_gleaner(job: SlurmJobRecord | None) -> bool:
     """Return True if Gleaner decides when the job starts again: then the job is requeued held."""
     return job is not None and job.admin_comment.startswith(COMMENT)
 
 
-def had_missed_signal(job: SlurmJob) -> bool:
+def had_missed_signal(job: SlurmJobRecord) -> bool:
     """Return True if the job was asked to vacate before it could hear that: Slurm drops a signal that no step takes.
 
     The comment of a job that starts again may be of an earlier time, if its owner has released it without Gleaner.

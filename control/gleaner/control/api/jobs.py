@@ -49,7 +49,7 @@ from gleaner.control.queue import (
     lanes,
     logs,
     queries,
-    quotas,
+    quota_checks,
     relocation,
     submission_keys,
     tokens,
@@ -201,7 +201,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         moves_now = relocation.relocation_of(db, job)
         paused_until_s = lanes.paused_until(db, job)
         before = queries.waiting_before(db, job, at_most=MOST_BEFORE)
-        quota = quotas.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
+        quota = quota_checks.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
     last = detail.attempts[-1] if detail.attempts else None
     wish = JobNeeds(
         detail.job.cpus,

@@ -13,7 +13,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.report import month_span
 from gleaner.control.policy.harm import harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import leader, node_health, node_rates, node_time, queries, regular_delays
+from gleaner.control.queue import leader, node_health, node_history, node_rates, queries, regular_delays
 
 router = APIRouter(tags=["metrics"])
 agents_router = APIRouter(tags=["metrics"])
@@ -35,7 +35,7 @@ def metrics(caller: Metrics) -> Response:
 
 
 def _node_seconds(db: Connection, begin_s: float, end_s: float) -> dict[str, float]:
-    steps = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=RESOLUTIONS[-1].step_s)
+    steps = node_history.times(db, begin_s=begin_s, end_s=end_s, step_s=RESOLUTIONS[-1].step_s)
     nodes = sum(steps.values(), NodeTime())
     others = {"regular": nodes.regular_node_s, "idle": nodes.idle_node_s, "unusable": nodes.unusable_node_s}
     return others | shares_of_agents(nodes)
@@ -46,8 +46,8 @@ def _families(caller: Caller) -> dict[str, Family]:
     with caller.reading() as db:
         jobs = queries.status(db)
         phases = queries.agent_phases(db, now_s=now_s)
-        excluded = node_health.excluded(db, now_s)
-        distrusted = [node for node in node_health.distrusted(db).values() if node.reason]
+        excluded = node_health.excluded_nodes(db, now_s)
+        distrusted = [node for node in node_health.distrusted_nodes(db).values() if node.reason]
         spans = {"day": now_s - DAY_S, "month": month_span(f"{datetime.fromtimestamp(now_s).astimezone():%Y-%m}")[0]}
         used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
         paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}

@@ -10,8 +10,8 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.policy.lossy_nodes import SliceCounts
 from gleaner.control.policy.node_clocks import wrong_clock
-from gleaner.control.policy.node_losses import SliceCounts
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import drains, node_health, queries
 from gleaner.control.queue.errors import NotFound
@@ -58,8 +58,8 @@ def cluster(caller: User) -> ClusterStatus:
     state, now_s = caller.state, caller.now_s
     view = state.cluster
     with caller.reading() as db:
-        failures = node_health.distrusted(db)
-        drained = drains.nodes_drained(db)
+        failures = node_health.distrusted_nodes(db)
+        drained = drains.drain_by_node(db)
         counts = state.node_losses.counts(db)
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
     regular = regular_nodes(view) if view else frozenset[str]()

@@ -13,8 +13,8 @@ from gleaner.control.api.problems import documented
 from gleaner.control.models.report import MonthReport, RegularHarm, RegularWaits, ReportFilter
 from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import node_time, regular_delays
-from gleaner.control.queue.node_time import HOUR_S
+from gleaner.control.queue import node_history, regular_delays
+from gleaner.control.queue.node_history import HOUR_S
 from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.interface import ClusterError
 
@@ -40,8 +40,8 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     begin_s, month_end_s = month_span(month)
     end_s = max(begin_s, min(month_end_s, now_s))
     with caller.reading() as db:
-        seen = node_time.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
-        rows = node_time.spent(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
+        seen = node_history.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
+        rows = node_history.report_rows(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
         harm_day = harm(regular_delays.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
         harm_month = harm(regular_delays.delays_s(db, begin_s=begin_s, end_s=month_end_s))
         stored = caller.state.stored.bytes_by_owner(db)

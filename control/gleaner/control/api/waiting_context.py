@@ -36,7 +36,7 @@ def surroundings(db: Connection, state: ControlState) -> Surroundings:
     rounds = state.settings.rounds
     return Surroundings(
         now_s=now_s,
-        nodes=places(state, excluded=frozenset(node_health.excluded(db, now_s))),
+        nodes=places(state, excluded=frozenset(node_health.excluded_nodes(db, now_s))),
         problem=state.problem,
         closed=stop.why_stopped(db)
         or (kill_switch(state.cluster, state.settings.cluster.partition) if state.cluster else ""),

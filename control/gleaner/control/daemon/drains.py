@@ -60,7 +60,7 @@ class Drains:
         with snapshot(self._state.engine) as db:
             # A request that takes back others goes first: otherwise the others might be carried out just before.
             todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
-            has_nodes = bool(drains.drained(db))
+            has_nodes = bool(drains.drains_in_effect(db))
         if has_nodes:
             self._stay_awake(now_s)
         do_each(todo, lambda drain: self._go_on(drain.id, now_s))
@@ -127,7 +127,7 @@ class Drains:
                 if each.phase is DrainPhase.ASKED
                 for node in each.nodes
             }
-            if not set(drain.nodes) <= asked - drains.nodes_drained(db).keys():
+            if not set(drain.nodes) <= asked - drains.drain_by_node(db).keys():
                 return False
             drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
             drains.record_progress(db, _over(drain, DrainPhase.RESUMED, "", now_s))
@@ -142,7 +142,7 @@ class Drains:
         with self._state.writing() as db:  # both or none: the next request finds nothing of ours there any more
             asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
             marked = {node for node, found in view.nodes.items() if is_ours(found)}
-            left = drains.nodes_drained(db).keys() - view.nodes.keys()
+            left = drains.drain_by_node(db).keys() - view.nodes.keys()
             if wrong := [node for node in drain.nodes if node not in asked | marked | left]:
                 shown = ", ".join(node_with_reason(view, node) for node in wrong)
                 return _over(drain, DrainPhase.REFUSED, f"not drained by us: {shown}", now_s)
@@ -213,7 +213,7 @@ class Drains:
         """Return the drain with the jobs there now, the obstacles to it, and the jobs as they were found."""
         settings = self._state.settings
         with snapshot(self._state.engine) as db:
-            known: Mapping[str, AgentFound] = relocation.agents_found(db, [job.id for job in view.jobs])
+            known: Mapping[str, AgentFound] = relocation.find_agents(db, [job.id for job in view.jobs])
         owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
         kinds = {job.id: kind_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
         in_the_way = [in_the_way_of(drain, job, kinds[job.id], known) for job in view.jobs]
@@ -258,7 +258,7 @@ class Drains:
     def _vacate(self, scheduler_id: str) -> None:
         """Record that the agent is to vacate: the agent can claim nothing more, and its heartbeat tells it to leave."""
         with self._state.writing() as db:
-            known = relocation.agents_found(db, [scheduler_id])
+            known = relocation.find_agents(db, [scheduler_id])
             if scheduler_id in known:
                 agents.vacate(db, known[scheduler_id].name)
 

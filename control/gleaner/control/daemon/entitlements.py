@@ -20,7 +20,7 @@ from gleaner.control.policy.entitlements_view import (
     EntitlementView,
     Verdict,
     as_answer,
-    as_given,
+    as_input,
 )
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
@@ -186,7 +186,7 @@ class Entitlements:
                 kind=kind,
                 subjects={slurm_subject(job): owners[job] for job in about},
                 policy=POLICY,
-                given=as_given(view),
+                given=as_input(view),
                 answer=as_answer(decided),
                 acted=self._acts,
                 now_s=view.now_s,

@@ -16,7 +16,7 @@ from gleaner.control.daemon.own_checks import own_checks
 from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.daemon.serving import CannotStart, Server, door_app, ready_state, serve
+from gleaner.control.daemon.serving import CannotStart, HttpServer, door_app, ready_state, serve
 from gleaner.control.daemon.slurm_shares import take_shares
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.daemon.storage_gc import remove_drafts, remove_garbage
@@ -45,7 +45,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
     _check_entitlements(settings)
     leadership = Leadership(state, this_program())
     loops = control_loops(state, leadership, cluster(settings))
-    server = Server(door_app(state, Door.AGENTS), settings.api, settings.api.agents_port)
+    server = HttpServer(door_app(state, Door.AGENTS), settings.api, settings.api.agents_port)
     people = WebProcess() if with_web else None
     if people is not None:
         loops += (Loop("people's door", WEB_S, people.keep, "the people's door is opened again", leader_only=False),)

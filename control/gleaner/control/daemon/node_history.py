@@ -3,10 +3,10 @@
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.node_time import RESOLUTIONS, of_attempts, of_look
-from gleaner.control.queue import agents, node_time
+from gleaner.control.queue import agents, node_history
 from gleaner.control.queue.database import oldest_transaction_s, snapshot
 from gleaner.control.queue.errors import QueueBusy
-from gleaner.control.queue.node_time import NodeUses
+from gleaner.control.queue.node_history import NodeUses
 from gleaner.control.slurm.agents_view import node_uses
 from gleaner.control.slurm.snapshot import Snapshot
 
@@ -50,9 +50,9 @@ class NodeHistory:
             for each in RESOLUTIONS:
                 nodes = ((use, view.nodes[name].cpus) for name, use in uses.items())
                 times = of_look(nodes, begin_s=begin_s, end_s=view.read_s, step_s=each.step_s)
-                node_time.add(db, each.step_s, times)
+                node_history.add(db, each.step_s, times)
                 begin = int(view.read_s // each.step_s * each.step_s)
-                node_time.record_uses(db, each.step_s, NodeUses(begin, names, letters))
+                node_history.record_uses(db, each.step_s, NodeUses(begin, names, letters))
         self._last = view
 
     def _add_attempts(self, until_s: float) -> None:
@@ -68,10 +68,10 @@ class NodeHistory:
                     " does another control program hang?"
                 )
             until_s -= open_s
-            after_s = node_time.mark(db)
+            after_s = node_history.mark(db)
             if after_s is not None and after_s >= until_s:
                 return
-            found = [] if after_s is None else node_time.ended_attempts(db, after_s=after_s, until_s=until_s)
+            found = [] if after_s is None else node_history.ended_attempts(db, after_s=after_s, until_s=until_s)
             for each in RESOLUTIONS:
-                node_time.add(db, each.step_s, of_attempts(found, step_s=each.step_s))
-            node_time.set_mark(db, until_s)
+                node_history.add(db, each.step_s, of_attempts(found, step_s=each.step_s))
+            node_history.set_mark(db, until_s)

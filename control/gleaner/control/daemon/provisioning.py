@@ -121,7 +121,7 @@ class Unstarted:
 class Fleet:
     """The agents to record and to withdraw, and those that the policy plans with."""
 
-    found: tuple[tuple[str, SchedulerId], ...]
+    strays: tuple[tuple[str, SchedulerId], ...]
     """Agents that are there, although their submission was never answered or never recorded."""
     unstarted: tuple[Unstarted, ...]
     vanished: tuple[str, ...]
@@ -191,9 +191,9 @@ class Provisioning:
             self._early_ends.end()
         seen = replace(seen, unstarted=self._explained(seen.unstarted))
         rates_rules = self._state.settings.rates.rules
-        if seen.found or seen.unstarted or seen.vanished:
+        if seen.strays or seen.unstarted or seen.vanished:
             with self._state.writing() as db:
-                for name, id_ in seen.found:
+                for name, id_ in seen.strays:
                     agents.record_submission(db, name, id_)
                 for gone in seen.unstarted:
                     is_closed = agents.forget_unstarted(db, gone.name, now_s=view.read_s, reason=gone.reason)
@@ -282,8 +282,8 @@ class Provisioning:
             waiting = queries.waiting(
                 db, limits=self._state.foreseen, within_s=within_s, since_s=now_s - MOUNTS_LOOKED_AT_S
             )
-            excluded = {*node_health.excluded(db, now_s), *drains.nodes_emptied(db)}
-            distrusted = {name for name, node in node_health.distrusted(db).items() if node.excluded_until_s}
+            excluded = {*node_health.excluded_nodes(db, now_s), *drains.nodes_being_emptied(db)}
+            distrusted = {name for name, node in node_health.distrusted_nodes(db).items() if node.excluded_until_s}
             delivers = bool(self._state.settings.outputs.urls) and deliveries.is_due(db, now_s=now_s)
         if delivers and not seen.running:
             waiting = (*waiting, TO_DELIVER)
@@ -291,7 +291,7 @@ class Provisioning:
             ProvisioningView(
                 now_s=now_s,
                 rules=rules,
-                known=frozenset(view.nodes),
+                all_nodes=frozenset(view.nodes),
                 nodes=() if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
                 excluded=frozenset(excluded),
                 pending=seen.pending,
@@ -404,7 +404,7 @@ def fleet(
     by_name = {agent.name: agent for agent in here}
     free_nodes = {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes.values()}
     return Fleet(
-        found=tuple((a.name, SchedulerId(seen[a.name].id)) for a in here if a.scheduler_id is None and a.name in seen),
+        strays=tuple((a.name, SchedulerId(seen[a.name].id)) for a in here if a.scheduler_id is None and a.name in seen),
         unstarted=tuple(
             _unstarted(agent, ran_on.get(agent.name), view, needs_s)
             for agent in missing

@@ -26,7 +26,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
             # Listed now, and not before: the load may take long, and agents publish meanwhile.
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
-                found = _found(place, archives, recovery.unfinished(db))
+                found = _found(place, archives, recovery.unfinished_attempts(db))
                 stored_jobs = {one.job for one in archives}
                 done = recovery.recover(db, found, stored_jobs=stored_jobs, now_s=now_s)
                 backup.finish(db)
@@ -45,10 +45,10 @@ def _found(storage: FolderStorage, archives: list[JobArchive], latest: Mapping[i
             archive = storage.open(one.key, digest)
         except ArchiveBroken:
             continue
-        yield found_archive(one, digest, archive)
+        yield read_archive(one, digest, archive)
 
 
-def found_archive(one: JobArchive, digest: str, archive: FolderArchive) -> Found:
+def read_archive(one: JobArchive, digest: str, archive: FolderArchive) -> Found:
     """Return what an archive says of itself, in `JobCheckpoints`' words."""
     facts = archive.facts
     chain = Chain.of(facts)

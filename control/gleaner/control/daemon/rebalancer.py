@@ -9,7 +9,7 @@ import structlog
 from gleaner.control.control_state import ControlState
 from gleaner.control.hostlist import expanded
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocation, as_answer, as_given, decide
+from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocation, as_answer, as_input, decide
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, queries, relocation
 from gleaner.control.queue.database import snapshot
@@ -72,7 +72,7 @@ class Rebalancer:
                     kind=DecisionKind.MIGRATE,
                     subjects={job_subject(move.job): None},
                     policy=POLICY,
-                    given=as_given(view),
+                    given=as_input(view),
                     answer=as_answer(move),
                     acted=True,
                     now_s=now_s,

@@ -60,7 +60,7 @@ def door_app(state: ControlState, door: Door) -> ASGIApp:
         raise CannotStart(f"[audit] {error.filename}: {error.strerror}") from error
 
 
-class Server:
+class HttpServer:
     """A server whose socket listens already, so a port in use is found before the program starts to act."""
 
     def __init__(self, app: ASGIApp, api: ApiSettings, port: int, patience: Patience | None = None) -> None:
@@ -103,7 +103,7 @@ class Server:
         self._server.should_exit = True
 
 
-def serve(state: ControlState, loops: Sequence[Loop], server: Server, door: Door) -> None:
+def serve(state: ControlState, loops: Sequence[Loop], server: HttpServer, door: Door) -> None:
     """Run the loops and the server until SIGTERM or SIGINT."""
     threads = LoopThreads(state)
 

@@ -189,8 +189,8 @@ def remove_orphans(state: ControlState) -> int:
 def _known_uploads(db: Connection) -> set[str]:
     """Return the keys of the images and inputs that have a row, or are on their way."""
     known = {image_key(image_id) for image_id in images.stored_ids(db)}
-    known |= {input_key(group, content) for group, content in inputs.stored(db)}
-    return known | uploads.reserved(db)
+    known |= {input_key(group, content) for group, content in inputs.all_keys(db)}
+    return known | uploads.reserved_keys(db)
 
 
 def _has_jobs_of_others(state: ControlState) -> bool:
@@ -205,7 +205,7 @@ def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], 
     for start in range(0, len(in_order), JOBS_A_LOOK):
         looked_at = in_order[start : start + JOBS_A_LOOK]
         with snapshot(engine) as db:
-            known = queries.kept(db, looked_at)
+            known = queries.archives_to_keep(db, looked_at)
         yield looked_at, known
 
 

@@ -8,7 +8,7 @@ from gleaner.control.api.app import Door
 from gleaner.control.daemon.control_view import READ_EVERY_S, Follower
 from gleaner.control.daemon.loops import JOIN_S, Loop
 from gleaner.control.daemon.own_checks import own_checks
-from gleaner.control.daemon.serving import Server, door_app, ready_state, serve
+from gleaner.control.daemon.serving import HttpServer, door_app, ready_state, serve
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.settings import Settings
 
@@ -20,7 +20,7 @@ def run(settings: Settings, *, with_parent: bool = False) -> None:
     if with_parent:
         gain_no_rights()
     state = ready_state(settings, follows=True)
-    server = Server(door_app(state, Door.PEOPLE), settings.api, settings.api.port)
+    server = HttpServer(door_app(state, Door.PEOPLE), settings.api, settings.api.port)
     try:
         view = Loop(state.own_step("view"), READ_EVERY_S, Follower(state).follow, leader_only=False)
         serve(state, [view, *own_checks(state)], server, Door.PEOPLE)

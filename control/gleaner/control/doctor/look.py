@@ -30,7 +30,7 @@ from gleaner.control.input_errors import InputError, one_line, read_toml, table_
 from gleaner.control.settings import Settings
 
 if TYPE_CHECKING:  # it loads the agent's libraries, which only nodes have
-    from gleaner.agent.settings import AgentSettings
+    from gleaner.agent.settings import SiteAgentSettings
 
 Value = TypeVar("Value")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -67,7 +67,7 @@ def complaint(ended: ProgramResult) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileStatus:
     """A file or a folder: its owner, and its mode (the nine bits of permissions)."""
 
     uid: int
@@ -172,7 +172,7 @@ class Look:
             raise Unread(f"{' '.join(words[:3])} failed: {complaint(ended)}")
         return ended.stdout
 
-    def place(self, path: str | Path) -> Place:
+    def place(self, path: str | Path) -> FileStatus:
         """Return the owner and mode of a file or folder."""
         try:
             facts = Path(path).stat()
@@ -180,7 +180,7 @@ class Look:
             is_missing = isinstance(error, FileNotFoundError)
             why = f"there is no {path}" if is_missing else f"{path} cannot be looked at: {error.strerror}"
             raise Unread(why, is_missing=is_missing) from error
-        return Place(facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_mtime)
+        return FileStatus(facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_mtime)
 
     def text(self, path: str | Path) -> str:
         """Return a file's text, a mebibyte at most."""
@@ -209,7 +209,7 @@ class Look:
             raise Unread(str(error), is_missing=not path.exists()) from error
 
     @property
-    def agent(self) -> "AgentSettings":
+    def agent(self) -> "SiteAgentSettings":
         """The agents' settings, or one line with the file, the line and what is wrong."""
         return self.once("agent", _agent_settings)
 
@@ -288,18 +288,18 @@ class Look:
         return self.once(question, partial(self.ask, question, token=self.token))
 
 
-def _agent_settings() -> "AgentSettings":
+def _agent_settings() -> "SiteAgentSettings":
     try:
-        from gleaner.agent.settings import AgentSettings
+        from gleaner.agent.settings import SiteAgentSettings
     except ModuleNotFoundError as error:
         raise Unread(f"{error.name}, which agents need, is not installed here", is_missing=True) from error
     file = None
     try:
         file = read_toml(agent_file(), missing="no such file")
-        return AgentSettings()
+        return SiteAgentSettings()
     except ValidationError as error:
         place = file.place([str(part) for part in error.errors()[0]["loc"]]) if file else ""
-        raise Unread(table_complaint(AgentSettings, error.errors()[0], place=place)) from error
+        raise Unread(table_complaint(SiteAgentSettings, error.errors()[0], place=place)) from error
     except (InputError, OSError, ValueError) as error:
         raise Unread(one_line(str(error))) from error
 

@@ -292,7 +292,7 @@ def entitlements(look: Look) -> Finding:
     try:
         found = admin_settings.load(look.at(str(admin_settings.FILE)))
         account = pwd.getpwuid(socket.lstat().st_uid).pw_name
-    except (OSError, KeyError, admin_settings.Misconfigured) as error:
+    except (OSError, KeyError, admin_settings.WrongSettings) as error:
         return fault(f"the Slurm admin service cannot run: {error}", f"mend that; systemctl restart {_ADMIN}")
     services = units(look, _ADMIN, _TIMER) if look.has_systemd else {}
     states = {name: unit["ActiveState"] for name, unit in services.items()}

@@ -38,7 +38,7 @@ from gleaner.control.policy.entitlements_view import (
     view_of,
 )
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.placement import needed, needs_of, targets_of
+from gleaner.control.policy.placement import needed_victims, needs_of, targets_of
 from gleaner.control.policy.resources import NOTHING, Resources
 
 POLICY = "entitlements"
@@ -193,7 +193,7 @@ def _victims(state: _State, needs: Mapping[str, Resources]) -> tuple[list[Runnin
                 if not more:
                     return [], node
                 chosen += more
-    return needed(chosen, needs, state.free, state.coming), None
+    return needed_victims(chosen, needs, state.free, state.coming), None
 
 
 def _choose(
@@ -242,7 +242,7 @@ def _on_idle(state: _State, job: WaitingJob) -> None:
     if targets is not None and owner.may_use_idle(cpus):
         needs = needs_of(job.wish, targets, state.view.size)
         agents = [one for one in state.candidates if one.owner == AGENTS and one.holds.keys() & needs.keys()]
-        agents = needed(agents, needs, state.free, state.coming)
+        agents = needed_victims(agents, needs, state.free, state.coming)
         _vacate(state, agents)
         _promise(state, needs)
         why = "there is room for it as soon as Gleaner's agents have left" if agents else "there is room for it"

@@ -135,7 +135,7 @@ _VIEWS = TypeAdapter(EntitlementView)
 _DECISIONS = TypeAdapter(tuple[Decision, ...])
 
 
-def as_given(view: EntitlementView) -> dict[str, Any]:
+def as_input(view: EntitlementView) -> dict[str, Any]:
     """Return the view as plain JSON."""
     given: dict[str, Any] = _VIEWS.dump_python(view, mode="json")
     return given

@@ -118,7 +118,7 @@ class Book:
                 self._because[job_subject(first.job)] = self._reason(first, among)
         self._holds_cpus[first.group] = self._holds_cpus.get(first.group, 0) + first.cpus
 
-    def given(self) -> dict[str, Any]:
+    def input_json(self) -> dict[str, Any]:
         """Return the whole input of the turns, as JSON."""
         shares = self._shares
         return {

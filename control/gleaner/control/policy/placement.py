@@ -48,7 +48,7 @@ def targets_of(
     return found if len(found) == wish.pieces else None
 
 
-def needed(
+def needed_victims(
     victims: Sequence[RunningJob],
     needs: Mapping[str, Resources],
     free: Mapping[str, Resources],

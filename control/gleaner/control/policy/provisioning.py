@@ -75,7 +75,7 @@ class ProvisioningView:
 
     now_s: float
     rules: ProvisioningRules
-    known: frozenset[str]
+    all_nodes: frozenset[str]
     """The names of all nodes, idle or not. No other name may be told to the scheduler: it would refuse every agent."""
     nodes: tuple[IdleNode, ...]
     excluded: frozenset[str]
@@ -149,7 +149,7 @@ def plan(view: ProvisioningView) -> Plan:
     rules = view.rules
     end_s = round_end(view.now_s, rules)
     wanted, is_work_left = _agents_to_start(view, is_too_late=end_s - view.now_s < rules.shortest_slice_s)
-    exclude = (view.excluded | _of_no_use(view.waiting)) & view.known
+    exclude = (view.excluded | _of_no_use(view.waiting)) & view.all_nodes
     new = NewAgent(end_s, end_s - rules.shortest_slice_s, tuple(sorted(exclude)))
     return Plan(end_s, (new,) * wanted, _withdrawals(view, is_work_left=is_work_left))
 

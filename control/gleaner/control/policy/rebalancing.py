@@ -214,7 +214,7 @@ _VIEWS = TypeAdapter(RebalancingView)
 _MOVES = TypeAdapter(Relocation)
 
 
-def as_given(view: RebalancingView) -> dict[str, Any]:
+def as_input(view: RebalancingView) -> dict[str, Any]:
     """Return the view as plain JSON."""
     given: dict[str, Any] = _VIEWS.dump_python(view, mode="json")
     return given

@@ -44,14 +44,14 @@ def lacks_real_memory(memory_mib: int) -> bool:
 _STRETCHES_S = tuple(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720))
 
 
-def stepped_s(needs_s: int, longest_s: float) -> int:
+def time_step_s(needs_s: int, longest_s: float) -> int:
     """Return the least time that a job needs on an agent, in seconds: the next step, but no more than any agent has.
 
     A claim looks at each time that waits, as at each size, so there are few. Beyond half a day whole days are steps.
 
-    >>> [stepped_s(needs_s, 1e9) for needs_s in (0, 1, 1200, 1201, 86_401)]
+    >>> [time_step_s(needs_s, 1e9) for needs_s in (0, 1, 1200, 1201, 86_401)]
     [0, 60, 1200, 1800, 172800]
-    >>> stepped_s(3540, longest_s=3545.5)
+    >>> time_step_s(3540, longest_s=3545.5)
     3545
     """
     if needs_s <= 0:
@@ -69,10 +69,10 @@ def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
     """
     if most_mib is None or memory_mib >= most_mib:
         return None
-    return min(stepped(2 * memory_mib), most_mib)
+    return min(memory_step(2 * memory_mib), most_mib)
 
 
-def stepped(memory_mib: int, nodes: Collection[int] = ()) -> int:
+def memory_step(memory_mib: int, nodes: Collection[int] = ()) -> int:
     """Return the memory of a job that asks for so much, in MiB: the next step, at most an eighth more.
 
     A claim looks at each size that waits, so jobs of nearly the same size count as one size.
@@ -80,9 +80,9 @@ def stepped(memory_mib: int, nodes: Collection[int] = ()) -> int:
     Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`), or the part of it that
     agents leave, is a step too, so that a job that asks for a whole node still fits it.
 
-    >>> [stepped(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
+    >>> [memory_step(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
     [16, 512, 512, 576, 1536, 4096, 65536]
-    >>> stepped(60_000, nodes={64_000, 60_500})
+    >>> memory_step(60_000, nodes={64_000, 60_500})
     60500
     """
     granule = max(1, (1 << memory_mib.bit_length() - 1) // STEPS_A_DOUBLING)

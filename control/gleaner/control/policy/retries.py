@@ -71,9 +71,9 @@ def pause_s(failures: int) -> float:
     >>> [pause_s(failures) for failures in (1, 2, 3, 7, 99)]
     [10.0, 20.0, 40.0, 600.0, 600.0]
     """
-    return doubled(FIRST_PAUSE_S, failures, LONGEST_PAUSE_S)
+    return backoff_s(FIRST_PAUSE_S, failures, LONGEST_PAUSE_S)
 
 
-def doubled(first_s: float, times: int, most_s: float) -> float:
+def backoff_s(first_s: float, times: int, most_s: float) -> float:
     """Return `first_s` for the first time, twice as much for each further one, and at most `most_s`."""
     return min(first_s * 2.0 ** min(max(times, 1) - 1, 30), most_s)

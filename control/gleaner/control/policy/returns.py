@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.policy.retries import doubled
+from gleaner.control.policy.retries import backoff_s
 
 JOBS_OF_SOME_GROUPS, GROUPS = 3, 2
 JOBS_IN_A_ROW = 5
@@ -64,7 +64,7 @@ def exclusion_s(times: int) -> float:
     >>> [exclusion_s(times) / 3600 for times in (1, 2, 3, 5, 6, 99)]
     [1.0, 2.0, 4.0, 16.0, 24.0, 24.0]
     """
-    return doubled(FIRST_EXCLUSION_S, times, LONGEST_EXCLUSION_S)
+    return backoff_s(FIRST_EXCLUSION_S, times, LONGEST_EXCLUSION_S)
 
 
 def allowance(excluded_until_s: float | None, now_s: float) -> int | None:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select,
 from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration, ReturnReason
 from gleaner.control.models.jobs import NOT_SAVED, Ending
 from gleaner.control.models.tokens import Role
-from gleaner.control.policy.node_rates import RateRules
+from gleaner.control.policy.rate_estimates import RateRules
 from gleaner.control.policy.returns import QUICK_S
 from gleaner.control.queue import compatibility, deliveries, node_health, node_rates, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent

@@ -316,7 +316,7 @@ def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> TimesGiven
     reaction = returns.REACTIONS[why]
     alike = reaction.alike or (why,)
     if reaction.of_checkpoint:
-        node_of_each = attempts.unrestored(db, row.id, (made.from_attempt, made.from_number), alike)
+        node_of_each = attempts.failing_nodes(db, row.id, (made.from_attempt, made.from_number), alike)
         tries = len(node_of_each)
     elif _is_of_campaign(db, row, reaction.then):
         node_of_each = attempts.nodes_without_image(db, row.campaign, why)

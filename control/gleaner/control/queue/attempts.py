@@ -187,7 +187,7 @@ def starts_in_vain(db: Connection, job: int) -> int:
     return int(db.execute(begun).scalar_one())
 
 
-def unrestored(db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason]) -> Sequence[str]:
+def failing_nodes(db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason]) -> Sequence[str]:
     """Return the node of each attempt that could not restore this checkpoint for such a reason."""
     nodes = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,

@@ -267,7 +267,7 @@ def claim(
             kind=DecisionKind.START,
             subjects=dict.fromkeys(map(job_subject, book.starts)),
             policy=fair_share.POLICY,
-            given={"agent": agent, "node": asking.node} | book.given(),
+            given={"agent": agent, "node": asking.node} | book.input_json(),
             answer=book.answer(),
             acted=True,
             now_s=now_s,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, insert, select, text, update
 from gleaner.agent.messages import NodeFacts
 from gleaner.agent.node import compatibility
 from gleaner.agent.node.compatibility import NodeKind, lacks
-from gleaner.control.queue.lanes import kept_off, need_in_words, needs
+from gleaner.control.queue.lanes import barred_nodes, need_in_words, needs
 from gleaner.control.queue.tables import AGENT, ATTEMPT, FIT, JOB, KIND, LANE, NODE, NODE_HAS, SAVING, NeedKind
 from gleaner.control.queue.transitions import insert_unless_there
 
@@ -110,7 +110,7 @@ def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = Non
     looked_at = names if since_s is None else nodes_seen_since(db, since_s)
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
     return {
-        lane.id: kept_off(lane, names)
+        lane.id: barred_nodes(lane, names)
         | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
         | frozenset(name for name in looked_at if not has[name] >= needs(lane))
         for lane in lanes
@@ -139,7 +139,7 @@ def obstacles(db: Connection, job: int) -> Obstacles | None:
         missing = [*_missing(kinds, node.kind, lane.kind), *map(need_in_words, sorted(needs(lane) - has[node.name]))]
         if missing:
             lacking[node.name] = " and ".join(missing)
-    lacking |= dict.fromkeys(kept_off(lane, [node.name for node in nodes]), "")
+    lacking |= dict.fromkeys(barred_nodes(lane, [node.name for node in nodes]), "")
     return Obstacles(_saved_on(db, job), lacking) if lacking else None
 
 

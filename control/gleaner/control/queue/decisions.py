@@ -43,7 +43,7 @@ def record(
     again. An answer may have `because`: one plain sentence for each subject, which `glean why` prints. `subjects` has
     the group of each subject that is no job of our queue; where the group is None, only admins see the subject.
     """
-    content = packed(given, answer)
+    content = pack(given, answer)
     size_bytes = len(content) + BYTES_A_DECISION + BYTES_A_SUBJECT * len(subjects)
     row = {"at_s": now_s, "kind": kind, "policy": policy, "acted": acted, "packed": content, "size_bytes": size_bytes}
     number = int(db.execute(_ADD, row).scalar_one())
@@ -81,7 +81,7 @@ def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
     )
 
 
-def packed(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
+def pack(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
     """Return both as compressed JSON: the description of a large cluster's jobs repeats the same words."""
     content = json.dumps({"given": given, "answer": answer}, separators=(",", ":"))
     return zstandard.ZstdCompressor().compress(content.encode())

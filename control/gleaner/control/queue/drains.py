@@ -62,7 +62,7 @@ def open_ones(db: Connection) -> tuple[DrainRow, ...]:
     return tuple(_stored(row) for row in rows)
 
 
-def nodes_emptied(db: Connection) -> frozenset[str]:
+def nodes_being_emptied(db: Connection) -> frozenset[str]:
     """Return the nodes that are being emptied: nothing of ours is to start there."""
     return frozenset(node for drain in open_ones(db) if drain.task is DrainTask.DRAIN for node in drain.nodes)
 
@@ -89,7 +89,7 @@ def withdrawable(db: Connection, *, before: int) -> tuple[DrainRow, ...]:
 
 def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
     """Take these nodes from all drains asked for before this request: they are in use again."""
-    for drain in drained(db).values():
+    for drain in drains_in_effect(db).values():
         if drain.id < before:
             _take_off(db, drain, nodes, phase=DrainPhase.RESUMED, said=f"set back by {by}", now_s=now_s)
 
@@ -105,19 +105,19 @@ def _take_off(
         record_progress(db, replaced(drain, nodes=rest))
 
 
-def drained(db: Connection) -> Mapping[int, DrainRow]:
+def drains_in_effect(db: Connection) -> Mapping[int, DrainRow]:
     """Return the drains whose nodes have not been set back by us, by number."""
     still = DRAIN.c.phase.in_([DrainPhase.MARKING, DrainPhase.EMPTYING, DrainPhase.EMPTY])
     rows = db.execute(select(DRAIN).where(DRAIN.c.task == DrainTask.DRAIN, still).order_by(DRAIN.c.id))
     return {row.id: _stored(row) for row in rows}
 
 
-def nodes_drained(db: Connection) -> dict[str, DrainRow]:
+def drain_by_node(db: Connection) -> dict[str, DrainRow]:
     """Return the last drain of each node that has not been set back by us.
 
     Somebody else may have set the node back without a word.
     """
-    return {node: drain for drain in drained(db).values() for node in drain.nodes}
+    return {node: drain for drain in drains_in_effect(db).values() for node in drain.nodes}
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:

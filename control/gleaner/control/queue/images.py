@@ -16,7 +16,7 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.agent.messages import NodeImages
 from gleaner.agent.system.image_names import full_name, is_id, matches
 from gleaner.control.models.images import EVERYBODY, ImageRow, SiteImage, SiteImages, dockers_word, tagged
-from gleaner.control.queue import quotas, uploads
+from gleaner.control.queue import quota_checks, uploads
 from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 
@@ -45,7 +45,7 @@ def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[Im
         select(func.count())
         .select_from(JOB)
         .join(SPEC, SPEC.c.id == JOB.c.spec)
-        .where(quotas.UNENDED, is_its, SPEC.c.image_id == IMAGE.c.image_id)
+        .where(quota_checks.UNENDED, is_its, SPEC.c.image_id == IMAGE.c.image_id)
         .scalar_subquery()
     )
     stored = (STORED_IMAGE.c.architecture, STORED_IMAGE.c.size_bytes)
@@ -168,7 +168,7 @@ def unended_jobs(db: Connection, group: str, image_id: str) -> int:
     needed = select(func.count()).select_from(JOB).join(SPEC, SPEC.c.id == JOB.c.spec)
     if group != EVERYBODY:
         needed = needed.where(JOB.c.group == group)
-    return db.execute(needed.where(quotas.UNENDED, SPEC.c.image_id == image_id)).scalar_one()
+    return db.execute(needed.where(quota_checks.UNENDED, SPEC.c.image_id == image_id)).scalar_one()
 
 
 def _forget_unneeded(db: Connection) -> None:
@@ -177,7 +177,7 @@ def _forget_unneeded(db: Connection) -> None:
     is_used = exists(
         select(JOB.c.id)
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-        .where(quotas.UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
+        .where(quota_checks.UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
     )
     db.execute(delete(STORED_IMAGE).where(~is_named, ~is_used))
 

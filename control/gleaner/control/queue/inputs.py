@@ -93,7 +93,7 @@ def put(db: Connection, row: InputRow, *, digest: str) -> None:
     db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
 
 
-def stored(db: Connection) -> list[tuple[str, str]]:
+def all_keys(db: Connection) -> list[tuple[str, str]]:
     """Return group and content of all inputs that the storage must have."""
     return [(str(row.group), str(row.content)) for row in db.execute(select(INPUT.c.group, INPUT.c.content))]
 

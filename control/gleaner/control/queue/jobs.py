@@ -19,11 +19,11 @@ from gleaner.agent.job_spec import JobSpec, OutputSpec, filled_target, unfilled
 from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.quotas import QuotaRules, Whose
-from gleaner.control.policy.resources import stepped, stepped_s
+from gleaner.control.policy.resources import memory_step, time_step_s
 from gleaner.control.queue import attempts, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, Invalid
-from gleaner.control.queue.quotas import check_submission
+from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition
@@ -82,8 +82,8 @@ def submit(
     if indices is not None and len(set(indices)) < len(indices):
         raise Invalid("indices: an index stands there twice")
     _check_target(spec.outputs, group, of_campaign=indices is not None, rules=rules)
-    memory_mib = stepped(spec.memory_mib, rules.nodes_memory)
-    most_memory_mib = None if spec.most_memory_mib is None else stepped(spec.most_memory_mib, rules.nodes_memory)
+    memory_mib = memory_step(spec.memory_mib, rules.nodes_memory)
+    most_memory_mib = None if spec.most_memory_mib is None else memory_step(spec.most_memory_mib, rules.nodes_memory)
     check_submission(
         db,
         rules.quotas,
@@ -102,7 +102,7 @@ def submit(
     accepted = {
         "memory_mib": memory_mib,
         "most_memory_mib": most_memory_mib,
-        "needs_at_least_s": stepped_s(spec.needs_at_least_s or 0, rules.longest_s) or None,
+        "needs_at_least_s": time_step_s(spec.needs_at_least_s or 0, rules.longest_s) or None,
         "retries": rules.default_retries if spec.retries is None else spec.retries,
     }
     spec = spec.model_copy(update=accepted)

@@ -58,7 +58,7 @@ WOKEN_AT_ONCE = 100
 """So many jobs at most are put back by one claim, so that no claim takes long."""
 
 
-def kept_off(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
+def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
     """Return those of these nodes that are not offered the lane's jobs, whatever they have."""
     here = frozenset(nodes)
     if lane.is_closed:
@@ -189,7 +189,7 @@ def refusing(db: Connection, job: int, checkpoint: tuple[int | None, int | None]
     attempt, number = checkpoint
     if attempt is None or number is None:
         return ()
-    return attempts.unrestored(db, job, (attempt, number), (ReturnReason.INCOMPATIBLE,))
+    return attempts.failing_nodes(db, job, (attempt, number), (ReturnReason.INCOMPATIBLE,))
 
 
 def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:

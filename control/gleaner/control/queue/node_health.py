@@ -76,13 +76,13 @@ def record_sound_agent(db: Connection, node: str) -> None:
     db.execute(update(NODE).where(NODE.c.name == node, NODE.c.faults > 0).values(faults=0))
 
 
-def excluded(db: Connection, now_s: float) -> tuple[str, ...]:
+def excluded_nodes(db: Connection, now_s: float) -> tuple[str, ...]:
     """Return the nodes that are excluded now, because agents or jobs have failed there."""
     names = select(NODE.c.name).where(NODE.c.excluded_until_s > now_s)
     return tuple(sorted(db.execute(names).scalars()))
 
 
-def distrusted(db: Connection) -> dict[str, DistrustedNode]:
+def distrusted_nodes(db: Connection) -> dict[str, DistrustedNode]:
     """Return all nodes that take no jobs or one at a time, and those on which the last agent failed, by name."""
     wrong = or_(NODE.c.faults > 0, NODE.c.excluded_until_s.is_not(None))
     columns = (NODE.c.name, NODE.c.faults, NODE.c.excluded_until_s, NODE.c.excluded_because)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, and_, case, func, select
 
 from gleaner.control.models.jobs import Ending
-from gleaner.control.policy.node_losses import SliceCounts
+from gleaner.control.policy.lossy_nodes import SliceCounts
 from gleaner.control.policy.node_time import DAY_S
-from gleaner.control.queue.node_time import LOST_S
+from gleaner.control.queue.node_history import LOST_S
 from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tables import ATTEMPT, JOB
 

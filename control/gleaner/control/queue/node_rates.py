@@ -7,12 +7,12 @@ from sqlalchemy import Connection, func, select, update
 
 from gleaner.agent.messages import Checkpointed, Completed, CostSample, Deregistration, NodeRates, Returned, Saved, Way
 from gleaner.agent.timing.save_cost import MOST_SAMPLES, fit, sample
-from gleaner.control.policy.node_rates import (
+from gleaner.control.policy.rate_estimates import (
     LATE_FACTOR,
     RateRules,
     at_least_s,
-    faded,
     mean_time_between_losses_s,
+    remaining_weight,
     with_error,
 )
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, NODE, RATE
@@ -107,8 +107,8 @@ def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRu
     rate = _locked(db, row.node)
     age_s = now_s - rate.weighed_s
     values = {
-        "agents_s": faded(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s) + lasted_s,
-        "losses": faded(rate.losses, age_s=age_s, half_life_s=rules.half_life_s) + is_loss,
+        "agents_s": remaining_weight(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s) + lasted_s,
+        "losses": remaining_weight(rate.losses, age_s=age_s, half_life_s=rules.half_life_s) + is_loss,
         "weighed_s": now_s,
     }
     db.execute(update(RATE).where(RATE.c.node == row.node).values(values))

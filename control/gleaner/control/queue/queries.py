@@ -234,7 +234,7 @@ def hold_reason(db: Connection, job: int) -> str:
     return found or ""
 
 
-def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
+def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
     """Return what must be kept of these jobs' archives. An unknown job is left out."""
     named: dict[int, set[tuple[int, int]]] = {}
     found = select(CHECKPOINT.c.job, CHECKPOINT.c.attempt, CHECKPOINT.c.number).where(

@@ -55,7 +55,7 @@ class Recovered:
     """The time at which the backup was taken, or a little before that."""
 
 
-def unfinished(db: Connection) -> Mapping[int, int]:
+def unfinished_attempts(db: Connection) -> Mapping[int, int]:
     """Return the latest attempt of each job that has not ended."""
     rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.state != State.COMPLETE))
     return {row.id: row.attempt for row in rows}
@@ -72,7 +72,7 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[i
         by_job.setdefault(one.job, []).append(one)
     known = set(db.execute(select(JOB.c.id)).scalars())
     ended = went_on = 0
-    open_jobs = sorted(unfinished(db))
+    open_jobs = sorted(unfinished_attempts(db))
     for job in open_jobs:
         ended_now, went_on_now = _try_to_let_count(db, job, by_job.get(job, []), now_s=now_s)
         ended, went_on = ended + ended_now, went_on + went_on_now

@@ -41,7 +41,7 @@ class AgentFound:
     cannot: str
 
 
-def agents_found(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, AgentFound]:
+def find_agents(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, AgentFound]:
     """Return the agents with these ids of the scheduler's, by id."""
     here = select(AGENT.c.scheduler_id, AGENT.c.name).where(
         AGENT.c.scheduler_id.in_(scheduler_ids), AGENT.c.phase != Phase.ENDED

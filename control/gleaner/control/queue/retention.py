@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists
 
 from gleaner.control.models.tokens import Role
 from gleaner.control.models.uploads import KEEP_UPLOADS_S
-from gleaner.control.queue import decisions, drains, node_time, regular_delays, tokens, uploads, web_sessions
+from gleaner.control.queue import decisions, drains, node_history, regular_delays, tokens, uploads, web_sessions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
@@ -120,7 +120,7 @@ def _removals(
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
         ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
         ("uploads", lambda db: uploads.remove_old(db, before_s=now_s - KEEP_UPLOADS_S)),
-        ("steps", lambda db: node_time.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
+        ("steps", lambda db: node_history.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
     )
     for what, remove in by_age:
         yield from _in_batches(writing, what, remove)

@@ -54,7 +54,7 @@ def read(path: Path) -> MultiFernet:
         raise KeyFault(f"{path} has no key for secrets: a key is a line of 44 letters and signs") from None
 
 
-def opened(path: Path, sealed: bytes) -> str:
+def decrypt(path: Path, sealed: bytes) -> str:
     """Return a value that was encrypted with a key of the file. Raises `KeyFault`."""
     try:
         return read(path).decrypt(sealed).decode()

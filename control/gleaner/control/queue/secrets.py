@@ -69,7 +69,7 @@ def find(db: Connection, group: str, url: str, key_file: Path) -> CredentialGive
     best = max(fitting, key=lambda row: len(location(row.url).folders))
     value = fault = ""
     try:
-        value = secret_key.opened(key_file, bytes(best.sealed))
+        value = secret_key.decrypt(key_file, bytes(best.sealed))
     except KeyFault as error:
         fault = str(error)
     return CredentialGiven(url=best.url, value=SecretStr(value), fault=fault)

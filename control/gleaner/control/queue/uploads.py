@@ -13,7 +13,7 @@ from gleaner.agent.job.inputs import input_key
 from gleaner.agent.runtime.images import image_key
 from gleaner.control.models.images import EVERYBODY
 from gleaner.control.models.uploads import Kind
-from gleaner.control.queue import quotas
+from gleaner.control.queue import quota_checks
 from gleaner.control.queue.errors import Conflict, QueueBusy
 from gleaner.control.queue.tables import IMAGE, INPUT, JOB, SPEC, STORED_IMAGE, UPLOAD
 
@@ -36,7 +36,7 @@ def reserve(
         return
     if _key(kind, group, content) in removals(db):
         raise QueueBusy(f"an old {content} is just being removed from the storage: send it again in a minute")
-    quotas.lock(db, group)
+    quota_checks.lock(db, group)
     has = _contents(kind, group)
     taken = select(func.count(), func.coalesce(func.sum(has.c.size_bytes), 0)).where(has.c.content != content)
     count, others_bytes = db.execute(taken).one()
@@ -56,7 +56,7 @@ def release(db: Connection, kind: Kind, group: str, content: str) -> None:
     db.execute(delete(UPLOAD).where(_is(kind, group, content)))
 
 
-def reserved(db: Connection) -> set[str]:
+def reserved_keys(db: Connection) -> set[str]:
     """Return the keys of all that is on its way to the storage."""
     rows = db.execute(select(UPLOAD).where(UPLOAD.c.kind != REMOVAL))
     return {_key(row.kind, row.group, row.content) for row in rows}
@@ -91,8 +91,8 @@ def _contents(kind: Kind, group: str) -> Subquery:
         return reserved.union(select(INPUT.c.content, INPUT.c.size_bytes).where(INPUT.c.group == group)).subquery()
     published = select(IMAGE.c.image_id).where(IMAGE.c.group == EVERYBODY)
     named = select(IMAGE.c.image_id).where(IMAGE.c.group == group)
-    needed = select(SPEC.c.image_id).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.group == group, quotas.UNENDED)
-    its = named.union(needed.where(SPEC.c.image_id.not_in(published)))
+    used = select(SPEC.c.image_id).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.group == group, quota_checks.UNENDED)
+    its = named.union(used.where(SPEC.c.image_id.not_in(published)))
     stored = select(STORED_IMAGE.c.image_id, STORED_IMAGE.c.size_bytes)
     return reserved.union(stored.where(STORED_IMAGE.c.image_id.in_(its))).subquery()
 

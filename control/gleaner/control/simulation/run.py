@@ -42,7 +42,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """One replay, the same replay without us (None where there are no agents), and the figures."""
 
     label: str
@@ -120,7 +120,7 @@ def run(
     label: str,
     baseline: Schedule | None = None,
     progress: Progress = nobody,
-) -> Outcome:
+) -> ReplayOutcome:
     """Replay with the scenario's agents, and without them to compare, unless `baseline` is that replay already.
 
     `progress` is told replays.
@@ -135,7 +135,7 @@ def run(
     elif baseline is None:
         baseline = _replay(scenario, ground, None)
     window = _window(scenario.measure, baseline or schedule)
-    return Outcome(label, scenario, schedule, baseline, measure(schedule, baseline, window))
+    return ReplayOutcome(label, scenario, schedule, baseline, measure(schedule, baseline, window))
 
 
 def cases(scenario: Scenario, kinds: Sequence[SchedulerKind], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
@@ -152,14 +152,14 @@ def cases(scenario: Scenario, kinds: Sequence[SchedulerKind], lengths_s: Sequenc
     return tuple(found)
 
 
-def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobody) -> list[Outcome]:
+def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobody) -> list[ReplayOutcome]:
     """Replay all cases. A case without agents is the baseline of the cases after it under the same scheduler.
 
     `progress` is told cases.
     """
     for case in asked:
         check(case.scheduler, ground)
-    outcomes: list[Outcome] = []
+    outcomes: list[ReplayOutcome] = []
     plain: dict[SchedulerKind, Schedule] = {}
     for done, case in enumerate(asked):
         progress(done, len(asked))
@@ -177,7 +177,7 @@ def label(scenario: Scenario) -> str:
     return f"{scenario.scheduler.kind.value}, agents of {duration(scenario.agents.length_s)}"
 
 
-def odd(outcome: Outcome) -> tuple[str, ...]:
+def odd(outcome: ReplayOutcome) -> tuple[str, ...]:
     """Return remarks on settings that are no mistake and yet may not be what was meant."""
     agents, window = outcome.scenario.agents, outcome.measures.window
     noise = "one replay is noise: a small change of the waits is chance; glean simulate tune compares many"

@@ -101,7 +101,7 @@ class ShareSettings(SettingsTable):
     factor: float = Field(default=1.0, gt=0)
 
 
-class EntitlementSettings(SettingsTable):
+class OmfsSettings(SettingsTable):
     """`[scheduler.omfs]`: how much each group may take back, and what stops thrashing."""
 
     percent: dict[str, float] = {}
@@ -123,7 +123,7 @@ class EntitlementSettings(SettingsTable):
         return self
 
 
-class MigrationSettings(SettingsTable):
+class SchedulerMigration(SettingsTable):
     """`[scheduler.migration]`: one migration at a time, and none while a job waits."""
 
     kind: Migration = Migration.NONE
@@ -140,8 +140,8 @@ class SchedulerSettings(SettingsTable):
     """The interval of decisions, which are taken at its multiples; 0: whenever a job comes or ends."""
     priority: PrioritySettings = PrioritySettings()
     sfs: ShareSettings = ShareSettings()
-    omfs: EntitlementSettings = EntitlementSettings()
-    migration: MigrationSettings = MigrationSettings()
+    omfs: OmfsSettings = OmfsSettings()
+    migration: SchedulerMigration = SchedulerMigration()
 
 
 class AgentQueueSettings(SettingsTable):

@@ -43,7 +43,7 @@ class MungeRefused(MungeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class MungeCredential:
     """The facts that munge has read from a credential. Both times are in whole seconds since the epoch."""
 
     uid: int
@@ -75,7 +75,7 @@ def encode(payload: str, *, socket: Path | None, timeout_s: float) -> str:
     return done.stdout.strip()
 
 
-def decode(credential: str, *, socket: Path | None, timeout_s: float) -> Credential:
+def decode(credential: str, *, socket: Path | None, timeout_s: float) -> MungeCredential:
     """Return the facts in a credential; munged itself takes each credential only once.
 
     Raises `MungeRefused` or `MungeAway`.
@@ -90,7 +90,7 @@ def decode(credential: str, *, socket: Path | None, timeout_s: float) -> Credent
     return parsed(done.stdout)
 
 
-def parsed(text: str) -> Credential:
+def parsed(text: str) -> MungeCredential:
     r"""Return the facts in the output of `unmunge`: metadata, an empty line, the payload.
 
     Raises `MungeAway` for anything else.
@@ -107,7 +107,7 @@ def parsed(text: str) -> Credential:
         raise MungeAway(f"unmunge said {metadata!r}, which is not understood") from error
     if status != 0 or not empty:
         raise MungeAway(f"unmunge said {metadata!r}, which is not understood")
-    return Credential(uid, payload.strip(), encoded_s, decoded_s)
+    return MungeCredential(uid, payload.strip(), encoded_s, decoded_s)
 
 
 def _run(words: Sequence[str], given: str, *, socket: Path | None, timeout_s: float) -> ProgramResult:

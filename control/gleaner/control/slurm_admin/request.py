@@ -48,7 +48,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class Explain:
     """Say why a job is held."""
 
     job: str
@@ -95,7 +95,7 @@ class Resume:
     nodes: tuple[str, ...]
 
 
-JobRequest = Release | Reason | Hold | Requeue | Signal
+JobRequest = Release | Explain | Hold | Requeue | Signal
 NodeRequest = Drain | Resume
 Request = Alive | Awake | JobRequest | NodeRequest
 
@@ -135,7 +135,7 @@ def _request(message: Message) -> Request:
         case "release":
             return Release(**_of_job(message, top=lambda value: isinstance(value, bool)))
         case "reason":
-            return Reason(**_of_job(message, text=_is_text))
+            return Explain(**_of_job(message, text=_is_text))
         case "hold":
             return Hold(**_of_job(message))
         case "requeue":

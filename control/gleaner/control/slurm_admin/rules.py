@@ -35,10 +35,10 @@ from gleaner.control.slurm.comments import (
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 from gleaner.control.slurm_admin.request import (
     Drain,
+    Explain,
     Hold,
     JobRequest,
     NodeRequest,
-    Reason,
     Release,
     Requeue,
     Resume,
@@ -90,7 +90,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
         case Release():
             _check_held_by_us(job)
             return _release(job, top=request.top)
-        case Reason():
+        case Explain():
             _check_held_by_us(job)
             return [_update(job, f"AdminComment={_mark(request.text)}")]
         case Hold():

@@ -32,7 +32,7 @@ from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
 from gleaner.control.slurm_admin import request, rules
 from gleaner.control.slurm_admin import settings as admin_settings
 from gleaner.control.slurm_admin.request import Alive, Awake, Drain, JobRequest, Resume
-from gleaner.control.slurm_admin.settings import Misconfigured, SlurmAdminSettings
+from gleaner.control.slurm_admin.settings import SlurmAdminSettings, WrongSettings
 
 PATIENCE_S = 10.0
 """The time for a request to arrive, and for an answer to be taken."""
@@ -61,7 +61,7 @@ class SlurmAdmin:
         """The times of the drains within the last hour, each with its number of nodes. A new start forgets them."""
 
     def do(self, asked: request.Request, now_s: float, epoch: int | None = None) -> list[rules.Command]:
-        """Do what is asked, and return what was run. Raises `Refused`, `Misconfigured`, `ClusterError`."""
+        """Do what is asked, and return what was run. Raises `Refused`, `WrongSettings`, `ClusterError`."""
         self._epochs.check(epoch)
         if isinstance(asked, Alive):
             rules.check_partitions(asked.partitions, self._settings())
@@ -172,7 +172,7 @@ def answer(
         done = slurm_admin.do(asked, now_s, heard.epoch)
     except Refused as error:
         return _refused(log, asked, "refused", error)
-    except (ClusterUnavailable, Misconfigured, OSError) as error:
+    except (ClusterUnavailable, WrongSettings, OSError) as error:
         return _refused(log, asked, "away", error)
     except ClusterError as error:
         return _refused(log, asked, "refused", error)
@@ -239,7 +239,7 @@ def main() -> NoReturn:
     os.umask(0o022)
     try:
         _listener(parser.parse_args().settings).serve()
-    except Misconfigured as error:
+    except WrongSettings as error:
         sys.exit(f"gleaner-slurm-admin: {error}")
 
 
@@ -249,9 +249,9 @@ def _listener(file: Path) -> Listener:
         only_uid = pwd.getpwnam(settings.control).pw_uid
         listening = listen(settings.socket)
     except KeyError as error:
-        raise Misconfigured(f"there is no account {settings.control} here; see the line 'control'") from error
+        raise WrongSettings(f"there is no account {settings.control} here; see the line 'control'") from error
     except OSError as error:
-        raise Misconfigured(f"cannot listen at {settings.socket}: {error.strerror}; see the line 'socket'") from error
+        raise WrongSettings(f"cannot listen at {settings.socket}: {error.strerror}; see the line 'socket'") from error
     _log({"listening": str(settings.socket), "for": settings.control, "partitions": sorted(settings.partitions)})
     account = pwd.getpwuid(os.geteuid()).pw_name
     return Listener(

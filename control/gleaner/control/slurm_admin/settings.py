@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 _TEXTS = ("control", "socket", "heartbeat")
 
 
-class Misconfigured(Exception):
+class WrongSettings(Exception):
     """The file is missing or wrong, or somebody other than root could write it; the text is one line."""
 
 
@@ -51,19 +51,19 @@ class SlurmAdminSettings:
 
 
 def load(path: Path = FILE) -> SlurmAdminSettings:
-    """Return the file's settings. Raises `Misconfigured`."""
+    """Return the file's settings. Raises `WrongSettings`."""
     try:
         with path.open(encoding="utf-8") as file:
             facts = os.fstat(file.fileno())
             if facts.st_uid != 0 or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise Misconfigured(f"{path} must be root's, and nobody else's to write: chown root, chmod 644")
+                raise WrongSettings(f"{path} must be root's, and nobody else's to write: chown root, chmod 644")
             return parse(file.read(), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"cannot read {path}: {error}") from error
+        raise WrongSettings(f"cannot read {path}: {error}") from error
 
 
 def parse(text: str, path: str) -> SlurmAdminSettings:
-    """Return the settings in this text. Raises `Misconfigured` with the line's number.
+    """Return the settings in this text. Raises `WrongSettings` with the line's number.
 
     A line is a key word and its values, as in `partition shared non-preemptible preemptible`; # begins a comment.
     """
@@ -84,10 +84,10 @@ def parse(text: str, path: str) -> SlurmAdminSettings:
             case [key, value] if key in _TEXTS:
                 texts[key] = value
             case _:
-                raise Misconfigured(f"{path}, line {number}: {line.strip()[:80]!r} says nothing that is known here")
+                raise WrongSettings(f"{path}, line {number}: {line.strip()[:80]!r} says nothing that is known here")
     for key in _TEXTS:
         if key not in texts:
-            raise Misconfigured(f"{path}: there is no line {key!r}")
+            raise WrongSettings(f"{path}: there is no line {key!r}")
     return SlurmAdminSettings(
         control=texts["control"],
         socket=Path(texts["socket"]),

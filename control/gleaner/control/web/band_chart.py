@@ -43,7 +43,7 @@ RANGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class BandLayer:
     """One part of the band in all steps: the shape to fill, the core hours, and their share of all, from 0 to 1."""
 
     part: str
@@ -70,7 +70,7 @@ class BandChart:
     begin_s: float
     end_s: float
     most_cores: float
-    layers: tuple[Layer, ...]
+    layers: tuple[BandLayer, ...]
     columns: tuple[StepColumn, ...]
 
 
@@ -83,7 +83,7 @@ def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
     width = WIDTH / len(steps)
     tops = [HEIGHT] * len(steps)
     whole = sum(step.cores_s for step in steps)
-    layers: list[Layer] = []
+    layers: list[BandLayer] = []
     for part in PARTS:
         shapes: list[str] = []
         for place, (step, length_s) in enumerate(zip(steps, lengths, strict=True)):
@@ -92,7 +92,7 @@ def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
                 tops[place] -= height
                 shapes.append(f"M{place * width:.1f} {tops[place]:.2f}h{width:.1f}v{height:.2f}h-{width:.1f}z")
         core_s = sum(getattr(step, part) for step in steps)
-        layers.append(Layer(part, NAMES[part], "".join(shapes), core_s / HOUR_S, core_s / whole))
+        layers.append(BandLayer(part, NAMES[part], "".join(shapes), core_s / HOUR_S, core_s / whole))
     columns = (
         StepColumn(
             round(place * width, 1),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.policy.node_time import Use
-from gleaner.control.queue.node_time import NodeSlice, NodeUses
+from gleaner.control.queue.node_history import NodeSlice, NodeUses
 from gleaner.control.web.timeline_chart import PARTS, letters_at
 
 Floats = NDArray[np.float64]

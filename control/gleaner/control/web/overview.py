@@ -12,9 +12,9 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.control.api import campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
-from gleaner.control.policy.node_losses import SliceCounts, conspicuous
+from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S, BandStep, band
-from gleaner.control.queue import node_time, queries
+from gleaner.control.queue import node_history, queries
 from gleaner.control.queue.queries import SilentAgents
 from gleaner.control.web.band_chart import HOUR_S, RANGES, BandChart, band_chart
 from gleaner.control.web.gate import ROOT
@@ -94,7 +94,7 @@ def _band(caller: Caller, wanted: str) -> BandChart | None:
     end_s = math.ceil(now_s / chosen.step_s) * chosen.step_s
     begin_s = end_s - chosen.length_s
     with caller.reading() as db:
-        times = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=chosen.stored_step_s)
+        times = node_history.times(db, begin_s=begin_s, end_s=end_s, step_s=chosen.stored_step_s)
     return band_chart(band(times, begin_s=begin_s, end_s=end_s, step_s=chosen.step_s), now_s=now_s)
 
 
@@ -111,7 +111,7 @@ def _yesterday(caller: Caller) -> DayHarvest | None:
     end_s = int(caller.now_s // DAY_S * DAY_S)
     begin_s = end_s - DAY_S
     with caller.reading() as db:
-        times = node_time.times(db, begin_s=begin_s, end_s=end_s, step_s=RANGES["weeks"].stored_step_s)
+        times = node_history.times(db, begin_s=begin_s, end_s=end_s, step_s=RANGES["weeks"].stored_step_s)
     (whole,) = band(times, begin_s=begin_s, end_s=end_s, step_s=DAY_S)
     return day_harvest(whole)
 

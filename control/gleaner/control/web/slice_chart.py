@@ -11,7 +11,7 @@ BARS_AT_MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SlicePart:
     """One part of a slice: what is done in it, and where it lies in the picture."""
 
     what: str
@@ -26,7 +26,7 @@ class Bar:
 
     attempt: int
     node: str
-    parts: tuple[Part, ...]
+    parts: tuple[SlicePart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ def _bar(slice_: AttemptRow, begin_s: float, end_s: float, now_s: float) -> Bar:
         spent["compute"] = lasted_s - spent["restore"] - spent["save"]
     rest_s = max(0.0, lasted_s - sum(spent.values()))  # of it nobody has reported what it was spent on
     per_s = WIDTH / (end_s - begin_s)
-    at_s, left_s, parts = slice_.claimed_s - begin_s, lasted_s, list[Part]()
+    at_s, left_s, parts = slice_.claimed_s - begin_s, lasted_s, list[SlicePart]()
     for what, seconds in (("other", rest_s), *spent.items()):
         shown_s = min(max(0.0, seconds), left_s)  # a node's clock may be wrong
         left_s -= shown_s
         if shown_s > 0:
-            parts.append(Part(what, round(at_s * per_s, 2), round(max(shown_s * per_s, 0.5), 2), shown_s))
+            parts.append(SlicePart(what, round(at_s * per_s, 2), round(max(shown_s * per_s, 0.5), 2), shown_s))
         at_s += shown_s
     return Bar(slice_.attempt, slice_.node, tuple(parts))

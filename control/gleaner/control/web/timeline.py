@@ -15,7 +15,7 @@ from gleaner.control.api.access import Caller, User
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import finest
 from gleaner.control.policy.provisioning import boundary
-from gleaner.control.queue import node_time
+from gleaner.control.queue import node_history
 from gleaner.control.settings import RoundSettings
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch
@@ -90,7 +90,7 @@ def at_place(
 ) -> Response:
     """Lead to the job that ran on that node then, if the caller may see one; else to the node."""
     with caller.reading() as db:
-        job = node_time.job_at(db, node=node, at_s=at_s, group=caller.group)
+        job = node_history.job_at(db, node=node, at_s=at_s, group=caller.group)
     return RedirectResponse(f"{ROOT}/nodes/{quote(node, safe='')}" if job is None else f"{ROOT}/jobs/{job}", 303)
 
 
@@ -103,8 +103,8 @@ def draw(
     keep_days = state.settings.history.keep_days
     look_s = finest(begin_s=begin_s, end_s=end_s, now_s=now_s, steps_at_most=STEPS_AT_MOST, keep_days=keep_days)
     with caller.reading() as db:
-        looks = node_time.node_uses(db, begin_s=begin_s - look_s, end_s=end_s, step_s=look_s)
-        slices = node_time.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST)
+        looks = node_history.node_uses(db, begin_s=begin_s - look_s, end_s=end_s, step_s=look_s)
+        slices = node_history.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST)
     names = {name for some in {look.names for look in looks} for name in some if text.casefold() in name.casefold()}
     named = sorted(names, key=_by_number)
     drawn = named[:NODES_AT_MOST]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.policy.node_time import Use
-from gleaner.control.queue.node_time import NodeSlice, NodeUses
+from gleaner.control.queue.node_history import NodeSlice, NodeUses
 
 WIDTH = 1000
 """Of the picture, in its own units: the most points that a stripe has."""

@@ -49,7 +49,7 @@ class Share(NamedTuple):
     memory_mib: int | None
 
 
-class SlurmJob(NamedTuple):
+class SlurmJobRecord(NamedTuple):
     """One job, as Slurm has it now."""
 
     id: str
@@ -88,13 +88,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, str) and bool(_NUMBER.match(value))
 
 
-def parse(text: str, job: str) -> SlurmJob:
+def parse(text: str, job: str) -> SlurmJobRecord:
     """Return the one job in the answer of `scontrol show job JOB --json`. Raises `Unknown`."""
     try:
         (job_fields,) = [one for one in untrusted.json_of(text, for_display=True)["jobs"] if one["job_id"] == int(job)]
         has: Any = job_fields["job_resources"]
         parts: list[Any] = has["nodes"]["allocation"] if has else []
-        return SlurmJob(
+        return SlurmJobRecord(
             id=job,
             uid=_whole(job_fields["user_id"]),
             states=tuple(str(state) for state in job_fields["job_state"]),
@@ -143,9 +143,9 @@ class Slurm:
         self._timeout_s = timeout_s
         self._cached_for_s = cached_for_s
         self._lock = threading.Lock()
-        self._cache: dict[str, tuple[float, SlurmJob]] = {}
+        self._cache: dict[str, tuple[float, SlurmJobRecord]] = {}
 
-    def job(self, number: str, *, anew: bool = False) -> SlurmJob:
+    def job(self, number: str, *, anew: bool = False) -> SlurmJobRecord:
         """Return one job; with `anew`, as it is at a moment after this call. Raises `NoJob` or `Unknown`."""
         if not is_number(number):
             raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
@@ -177,18 +177,18 @@ class JobHandle:
         self.number = number
         self._slurm = Slurm("scontrol", cached_for_s=0, timeout_s=timeout_s)
 
-    def must_look(self) -> SlurmJob:
+    def must_look(self) -> SlurmJobRecord:
         """Return the job as Slurm has it now. Raises `Unknown`."""
         return self._slurm.job(self.number)
 
-    def look(self) -> SlurmJob | None:
+    def look(self) -> SlurmJobRecord | None:
         """Return the job as Slurm has it now; None if Slurm does not answer."""
         try:
             return self.must_look()
         except Unknown:
             return None
 
-    def lower_end(self, new_end_s: float) -> SlurmJob:
+    def lower_end(self, new_end_s: float) -> SlurmJobRecord:
         """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier anyway; return the job then.
 
         Slurm takes limits in whole minutes, but the owner of a running job may lower its EndTime (scontrol(1)). Slurm's

@@ -22,7 +22,7 @@ from ...system import openat
 from . import bundle, config, mounts
 from .bundle import Bundle
 from .request import LABEL_END, Refused, Spec
-from .slurm_job import NoJob, Share, Slurm, SlurmJob, Unknown
+from .slurm_job import NoJob, Share, Slurm, SlurmJobRecord, Unknown
 
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
@@ -73,7 +73,7 @@ def owner(uid: int) -> Owner:
     return owner
 
 
-def share(job: SlurmJob, *, uid: int, node: str) -> Share:
+def share(job: SlurmJobRecord, *, uid: int, node: str) -> Share:
     """Return the part of this node that the job has. Raises `Refused` unless it is the user's and runs here."""
     if job.uid != uid:
         raise Refused(f"job {job.id} is not yours")
@@ -84,7 +84,7 @@ def share(job: SlurmJob, *, uid: int, node: str) -> Share:
     return job.nodes[node]
 
 
-def check_spec(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: float) -> Spec:
+def check_spec(spec: Spec, job: SlurmJobRecord, *, owner: Owner, node: str, now_s: float) -> Spec:
     """Return the container as it may be, with the helper's own labels. Raises `Refused`."""
     if spec.name != name_of(owner.uid, job.id):
         raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
@@ -102,12 +102,12 @@ def check_spec(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: flo
     return spec._replace(labels=labels(job, now_s))
 
 
-def labels(job: SlurmJob, now_s: float) -> dict[str, str]:
+def labels(job: SlurmJobRecord, now_s: float) -> dict[str, str]:
     """Return the labels that a user job's container carries."""
     return {LABEL_SLURM_JOB: job.id, LABEL_END: str(end_s(job, now_s))}
 
 
-def end_s(job: SlurmJob, now_s: float) -> int:
+def end_s(job: SlurmJobRecord, now_s: float) -> int:
     """Return the time when to check again if the job's container may stay."""
     return int(now_s) + _NO_END_S if job.end_s is None else job.end_s
 

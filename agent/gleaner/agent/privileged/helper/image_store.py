@@ -221,10 +221,10 @@ def _unpack_layers(descriptor: int, name: str, most_bytes: int, target: int) -> 
     return image.config
 
 
-def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unpack.Source]:
+def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unpack.TarSource]:
     """Yield the layers, each to be read to its end, where its digest is checked; then make the mount points."""
     for layer in image.layers:
-        source = tar_unpack.Source(image_archive.content(layer))
+        source = tar_unpack.TarSource(image_archive.content(layer))
         yield source
         source.skip()
     _make_mount_points(target)

@@ -120,7 +120,7 @@ def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links 
     A mark of overlay's is no file there: what has its name is deleted. If `links` is given, symbolic links are added
     to it and not made. Raises `Hostile`, or one of `MALFORMED`.
     """
-    source = tar_unpack.Source(chunks)
+    source = tar_unpack.TarSource(chunks)
     with openat.closing_fd(os.open(root, openat.FOLDER)) as target:
         tar_unpack.unpack(source, target, _policy(limit, links))
         source.finish()

@@ -16,7 +16,7 @@ class DecisionRecord(QueueRecord, table=True):
     kind: DecisionKind = Field(sa_type=Enum(DecisionKind, name="kind", **BY_VALUE))
     policy: str  # The name of the pure function; see `policy.replay`.
     acted: bool  # False for a dry run: nothing was done.
-    packed: bytes  # All that it was decided from, and the answer; see `decisions.packed`.
+    packed: bytes  # All that it was decided from, and the answer; see `decisions.pack`.
     size_bytes: int = Field(sa_type=BigInteger)  # About what it takes in the database, with its subjects.
 
 

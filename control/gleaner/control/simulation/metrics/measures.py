@@ -104,7 +104,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerFigures:
     """A user's or group's regular jobs: how many started, and the unit time that they computed in the window."""
 
     name: str
@@ -152,8 +152,8 @@ class Measures:
     job_saves: int
     agent_jobs_done: int | None
     """The low-priority jobs that were complete at the end; None where the queue is endless."""
-    users: tuple[Owner, ...]
-    groups: tuple[Owner, ...]
+    users: tuple[OwnerFigures, ...]
+    groups: tuple[OwnerFigures, ...]
     jain_users: float | None
     """Jain's index of the users' computed unit time: 1 if all users had equally much, 1/n if one of n had all."""
     jain_groups: float | None
@@ -312,7 +312,7 @@ def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray
 
 def _owners(
     schedule: Schedule, window: Window, names: Sequence[str], owner: Codes, chosen: NDArray[np.bool_]
-) -> tuple[Owner, ...]:
+) -> tuple[OwnerFigures, ...]:
     """Return the owners that submitted or computed something, sorted by the unit time that they got, then by name."""
     jobs = schedule.jobs
     begins = np.clip(jobs.start_s + jobs.restore_s, window.begin_s, window.end_s)
@@ -325,7 +325,7 @@ def _owners(
     wait_s = np.bincount(owner[started], weights=schedule.wait_s[started], minlength=count)
     all_unit_s = schedule.machine.units * window.length_s
     owners = [
-        Owner(
+        OwnerFigures(
             names[index],
             int(starts[index]),
             float(got[index]),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gleaner.control.simulation.metrics.measures import Change, Measures, Owner, SizeClass, Waits
+from gleaner.control.simulation.metrics.measures import Change, Measures, OwnerFigures, SizeClass, Waits
 from gleaner.control.simulation.metrics.tables import Table, change, duration, number, percent, shortest
 from gleaner.control.simulation.model import Cleaning, Schedule, Seconds
-from gleaner.control.simulation.run import Ground, Outcome
+from gleaner.control.simulation.run import Ground, ReplayOutcome
 from gleaner.control.simulation.scenario import Scenario
 
 _OWNERS = 10
@@ -78,7 +78,7 @@ def sizes_table(measures: Measures, unit: str) -> Table:
     return _without_empty(Table.of(measures.size_classes, columns, right=tuple(columns)[1:]))
 
 
-def owners_table(owners: Sequence[Owner], what: str, jain: float | None) -> Table:
+def owners_table(owners: Sequence[OwnerFigures], what: str, jain: float | None) -> Table:
     """Return a table of the owners' shares of the machine."""
     rows = [(one.name, number(one.jobs, 0), percent(one.share), duration(one.mean_wait_s)) for one in owners[:_OWNERS]]
     if len(owners) > _OWNERS:
@@ -88,9 +88,9 @@ def owners_table(owners: Sequence[Owner], what: str, jain: float | None) -> Tabl
     return Table((what, "jobs", "share of the machine", "mean wait"), tuple(rows), title)
 
 
-def comparison_table(outcomes: Sequence[Outcome]) -> Table:
+def comparison_table(outcomes: Sequence[ReplayOutcome]) -> Table:
     """Return a table of several replays side by side."""
-    columns: dict[str, Callable[[Outcome], str]] = {
+    columns: dict[str, Callable[[ReplayOutcome], str]] = {
         "": lambda one: one.label,
         "effective": lambda one: percent(one.measures.effective_load),
         "regular": lambda one: percent(one.measures.regular_load),
@@ -153,7 +153,7 @@ def _grown(before: Waits | None, after: Waits) -> str:
     return change(after.mean_s / before.mean_s - 1)
 
 
-def _shares(owners: Sequence[Owner]) -> float:
+def _shares(owners: Sequence[OwnerFigures]) -> float:
     return sum(one.share for one in owners)
 
 
@@ -184,12 +184,12 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
             )
 
 
-def run_value(outcome: Outcome, ground: Ground) -> dict[str, object]:
+def run_value(outcome: ReplayOutcome, ground: Ground) -> dict[str, object]:
     """Return the value that `--json` writes for one run."""
     return _common(ground, outcome.scenario) | _outcome_value(outcome)
 
 
-def comparison_value(outcomes: Sequence[Outcome], ground: Ground) -> dict[str, object]:
+def comparison_value(outcomes: Sequence[ReplayOutcome], ground: Ground) -> dict[str, object]:
     """Return the value that `--json` writes for a comparison: its runs, in the order in which they were asked for."""
     runs = [_outcome_value(outcome) for outcome in outcomes]
     return _common(ground, outcomes[0].scenario) | {"runs": runs}
@@ -217,7 +217,7 @@ def _common(ground: Ground, scenario: Scenario) -> dict[str, object]:
     }
 
 
-def _outcome_value(outcome: Outcome) -> dict[str, object]:
+def _outcome_value(outcome: ReplayOutcome) -> dict[str, object]:
     return {
         "label": outcome.label,
         "scheduler": outcome.scenario.scheduler,

@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     """0 non-preemptible, 1 preemptible (it is killed), 2 checkpointable (it is saved)."""
 
 
-class Running(NamedTuple):
+class RunningArrays(NamedTuple):
     """The running jobs, one entry a job."""
 
     units: NDArray[np.int64]
@@ -63,7 +63,7 @@ class Owners(NamedTuple):
     entitled: NDArray[np.int64]
 
 
-class Rules(NamedTuple):
+class OmfsRules(NamedTuple):
     """The quantum, and how it is read; see above."""
 
     quantum_s: float
@@ -111,12 +111,12 @@ def walk_of(
 
 def decide(  # noqa: PLR0917 - numba takes no keywords
     job: Asked,
-    running: Running,
+    running: RunningArrays,
     owners: Owners,
     idle: int,
     coming: int,
     now_s: float,
-    rules: Rules,
+    rules: OmfsRules,
     victims: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Return the answer for one waiting job, and how many running jobs are to be preempted.
@@ -141,7 +141,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
 
 
 def _choose(  # noqa: PLR0917 - numba takes no keywords
-    running: Running, owners: Owners, missing: int, now_s: float, rules: Rules, victims: NDArray[np.int64]
+    running: RunningArrays, owners: Owners, missing: int, now_s: float, rules: OmfsRules, victims: NDArray[np.int64]
 ) -> int:
     """Write to `victims` the running jobs that free the missing units; return how many. 0 if there are too few."""
     left = owners.used.copy()
@@ -174,12 +174,12 @@ def _choose(  # noqa: PLR0917 - numba takes no keywords
 
 
 def _next_victim(  # noqa: PLR0917 - numba takes no keywords
-    running: Running,
+    running: RunningArrays,
     entitled: NDArray[np.int64],
     left: NDArray[np.int64],
     is_chosen: NDArray[np.bool_],
     now_s: float,
-    rules: Rules,
+    rules: OmfsRules,
 ) -> int:
     """Return the running job that is preempted next, where the owners have so many units left; -1 if there is none."""
     best = -1

@@ -27,7 +27,7 @@ LEVELS = 4
 """Of blocks: of 32 jobs, of 1,024, of 32,768 and of a million."""
 
 
-class Shares(NamedTuple):
+class OwnerShares(NamedTuple):
     """Simultaneous Fair-Share: the owner of each waiting job, by position, and what owners hold and should have.
 
     A walk with shares passes over all jobs whose owner holds its target or more.
@@ -53,7 +53,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
     refused: int,
     overtaking: bool,
     starts: NDArray[np.int64],
-    shares: Shares | None,
+    shares: OwnerShares | None,
     shadow_s: float,
     extra: int,
 ) -> tuple[int, int, float, int]:

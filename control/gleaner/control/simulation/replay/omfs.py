@@ -32,7 +32,7 @@ from gleaner.control.simulation.replay.compiler import inner, making, part
 from gleaner.control.simulation.replay.compiler import loop as looped
 from gleaner.control.simulation.replay.omfs_state import (
     TAKEN,
-    State,
+    OmfsState,
     at_first,
     begin,
     begin_complete,
@@ -45,14 +45,14 @@ from gleaner.control.simulation.replay.omfs_state import (
     stretches_of,
     wait_again,
 )
-from gleaner.control.simulation.settings import AgentSettings, EntitlementSettings, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, OmfsSettings, SchedulerSettings
 
 decide = making(array_policies.decide)
 is_claim, would_exceed = inner(array_policies.is_claim), inner(array_policies.would_exceed)
 # Imported by name: a compiled function cannot look into a Python module.
 release_agents, decide_agents, held_by_agents = low.release, low.decide, low.held
 
-Asked, Running = array_policies.Asked, array_policies.Running
+Asked, Running = array_policies.Asked, array_policies.RunningArrays
 _START = array_policies.START
 _VACATE = array_policies.VACATE
 _WAIT = array_policies.WAIT
@@ -86,7 +86,7 @@ def run(
     _check(workload, state, settings)
     layer, finite = layer_of(agents, machine)
 
-    def larger(full: State) -> State:
+    def larger(full: OmfsState) -> OmfsState:
         if until_s is None and full.counts["stretches"][0] > _STRETCHES * (len(workload) + 100):
             raise BadScenario(
                 "scheduler.omfs: jobs vacate each other without end, before they have restored; "
@@ -110,14 +110,14 @@ def run(
     )
 
 
-def entitled_units(workload: Workload, machine: Machine, settings: EntitlementSettings) -> Counts:
+def entitled_units(workload: Workload, machine: Machine, settings: OmfsSettings) -> Counts:
     """Return what each of the workload's groups is entitled to: its share of the units, rounded down (line 22)."""
     refuse_strangers("group", settings.percent, workload.groups, workload.name)
     shares = [settings.percent.get(group, 0.0) * machine.units / 100 for group in workload.groups]
     return np.array([math.floor(share + 1e-9) for share in shares], np.int64)
 
 
-def _check(workload: Workload, state: State, settings: EntitlementSettings) -> None:
+def _check(workload: Workload, state: OmfsState, settings: OmfsSettings) -> None:
     entitled = state.owners.entitled[state.jobs["owner"]]
     classes, units = state.jobs["job_class"], state.jobs["units"]
     if all(map(array_policies.would_exceed, units, classes, repeat(0), entitled, repeat(settings.literal))):
@@ -129,7 +129,7 @@ def _check(workload: Workload, state: State, settings: EntitlementSettings) -> N
 
 
 @inner
-def _is_needed(state: State, clock: Any, layer: AgentLog) -> bool:
+def _is_needed(state: OmfsState, clock: Any, layer: AgentLog) -> bool:
     """Return True if a decision is due, or if jobs wait for agents."""
     if min(clock.decide_s, clock.wake_s) < np.inf or state.counts[0].claims > 0:
         return True
@@ -138,7 +138,7 @@ def _is_needed(state: State, clock: Any, layer: AgentLog) -> bool:
 
 
 @part
-def _free(state: State, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+def _free(state: OmfsState, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     now_s = float(clock.now_s)
     is_news = end_due(state, now_s)
     if layer is not None and clock.agents_s <= now_s:
@@ -154,14 +154,14 @@ def _free(state: State, clock: Any, layer: AgentLog | None, finite: Finite | Non
 
 
 @part
-def _enter(state: State, clock: Any, job: int, layer: AgentLog | None) -> bool:
+def _enter(state: OmfsState, clock: Any, job: int, layer: AgentLog | None) -> bool:
     state.queue[state.counts[0].waiting] = job
     state.counts[0].waiting += 1
     return True
 
 
 @part
-def _decide(state: State, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
+def _decide(state: OmfsState, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
     now_s = float(clock.now_s)
     is_claim_waiting = _walk(_Decision(state, now_s, layer), state.rules.literal)
     wait_again(state)
@@ -173,7 +173,7 @@ def _decide(state: State, clock: Any, layer: AgentLog | None, finite: Finite | N
 
 
 @inner
-def _is_any_due(state: State) -> bool:
+def _is_any_due(state: OmfsState) -> bool:
     """Return True if a job waits that may ever start."""
     for place in range(state.counts[0].waiting):
         job = state.queue[place]
@@ -184,7 +184,7 @@ def _is_any_due(state: State) -> bool:
 
 
 @inner
-def _send_agents(state: State, layer: Any, finite: Finite | None, now_s: float, is_claim_waiting: bool) -> None:
+def _send_agents(state: OmfsState, layer: Any, finite: Finite | None, now_s: float, is_claim_waiting: bool) -> None:
     """Vacate agents for promised units, and start other agents on idle units, unless these are kept for a claim.
 
     No agent starts where only agents run and a job waits for them: agents would follow each other for ever.
@@ -199,7 +199,7 @@ def _send_agents(state: State, layer: Any, finite: Finite | None, now_s: float, 
 
 
 @inner
-def _coming(state: State) -> int:
+def _coming(state: OmfsState) -> int:
     """Return the units of jobs that are being saved, without those promised to claims."""
     coming = _owed(state)
     for at in range(state.counts[0].saving):
@@ -210,7 +210,7 @@ def _coming(state: State) -> int:
 
 
 @inner
-def _owed(state: State) -> int:
+def _owed(state: OmfsState) -> int:
     """Return the units that agents hold and owe to claims."""
     owed = 0
     for at in range(state.counts[0].claims):
@@ -219,7 +219,7 @@ def _owed(state: State) -> int:
 
 
 @inner
-def _next_end_s(state: State) -> float:
+def _next_end_s(state: OmfsState) -> float:
     soonest_s = np.inf
     for at in range(state.counts[0].running):
         soonest_s = min(soonest_s, state.running.until_s[at])
@@ -229,7 +229,7 @@ def _next_end_s(state: State) -> float:
 
 
 @inner
-def _next_quantum_s(state: State, quantum_s: float, now_s: float) -> float:
+def _next_quantum_s(state: OmfsState, quantum_s: float, now_s: float) -> float:
     soonest_s = np.inf
     for at in range(state.counts[0].running):
         if state.running.since_s[at] + quantum_s > now_s:
@@ -240,7 +240,7 @@ def _next_quantum_s(state: State, quantum_s: float, now_s: float) -> float:
 class _Decision(NamedTuple):
     """All that the questions of one decision need."""
 
-    state: State
+    state: OmfsState
     now_s: float
     layer: Any
 
@@ -281,7 +281,7 @@ def _take_others(decision: _Decision) -> None:
 
 
 @inner
-def _there(state: State, layer: Any) -> tuple[int, int]:
+def _there(state: OmfsState, layer: Any) -> tuple[int, int]:
     """Return the idle units, and the coming units that are promised to nobody.
 
     The units of agents that can be vacated count as idle.
@@ -333,7 +333,7 @@ _walk = inner(array_policies.walk_of(_places, _take_claim, _take_others))
 
 
 @inner
-def _stop(state: State, stop_s: float) -> None:
+def _stop(state: OmfsState, stop_s: float) -> None:
     """Stop the replay. What ends at that instant has ended; what goes on has a stretch up to then and no end."""
     end_due(state, stop_s)
     for at in range(state.counts[0].running):
@@ -345,14 +345,13 @@ def _stop(state: State, stop_s: float) -> None:
         record(state, state.saving[at].job, since_s, stop_s, state.saving[at].restoring_s, save_s, 0.0)
 
 
-_loop = part(
-    loop.loop_of(loop.Discipline[State](has_room, _next_end_s, _is_needed, _free, _enter, _decide, loop.never, _stop))
-)
+_DISCIPLINE = loop.Discipline[OmfsState](has_room, _next_end_s, _is_needed, _free, _enter, _decide, loop.never, _stop)
+_loop = part(loop.loop_of(_DISCIPLINE))
 
 
 @looped
 def _run_omfs(  # noqa: PLR0917 - numba takes no keywords
-    book: State,
+    book: OmfsState,
     submit_s: Seconds,
     clocks: RecordArray,
     rules: loop.Rules,

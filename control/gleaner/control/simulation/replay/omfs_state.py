@@ -17,7 +17,7 @@ from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches
 from gleaner.control.simulation.replay import array_policies
 from gleaner.control.simulation.replay.agents import RecordArray
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.settings import EntitlementSettings
+from gleaner.control.simulation.settings import OmfsSettings
 
 FIXED = int(JobClass.NON_PREEMPTIBLE)
 SAVED = int(JobClass.CHECKPOINTABLE)
@@ -72,7 +72,7 @@ class RunningJobs(NamedTuple):
     until_s: Seconds
 
 
-class State(NamedTuple):
+class OmfsState(NamedTuple):
     """The whole state of a replay. The number of entries in each list is in `counts`."""
 
     counts: RecordArray
@@ -91,10 +91,10 @@ class State(NamedTuple):
     """Room for the running entries that a decision preempts."""
     stretches: RecordArray
     """The stretches, in the order of their ends."""
-    rules: array_policies.Rules
+    rules: array_policies.OmfsRules
 
 
-def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings, entitled: Counts) -> State:
+def at_first(workload: Workload, machine: Machine, settings: OmfsSettings, entitled: Counts) -> OmfsState:
     """Return the state in which nothing waits and nothing runs."""
     count = len(workload)
     room = min(count, machine.units) + 1
@@ -113,7 +113,7 @@ def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings
     whole, times_s = np.empty((5, room), np.int64), np.empty((4, room))
     job, units, owner, job_class, priority = whole
     since_s, cost_s, restoring_s, until_s = times_s
-    return State(
+    return OmfsState(
         counts,
         jobs,
         queue=np.empty(count, np.int64),
@@ -126,17 +126,17 @@ def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings
         claims=np.empty(room, _CLAIM),
         victims=np.empty(room, np.int64),
         stretches=np.empty(count + 2 * room, _STRETCH),
-        rules=array_policies.Rules(float(settings.quantum_s), settings.quantum_protects, settings.literal),
+        rules=array_policies.OmfsRules(float(settings.quantum_s), settings.quantum_protects, settings.literal),
     )
 
 
 @inner
-def has_room(state: State) -> bool:
+def has_room(state: OmfsState) -> bool:
     """Return True if the stretches of one more instant have room: as many as run or are being saved may end."""
     return bool(len(state.stretches) >= state.counts[0].stretches + 2 * len(state.saving))
 
 
-def stretches_of(state: State) -> Stretches:
+def stretches_of(state: OmfsState) -> Stretches:
     """Return the stretches, in order of starts."""
     found = state.stretches[: state.counts["stretches"][0]]
     found = found[np.lexsort((found["job"], found["start_s"]))]
@@ -145,7 +145,7 @@ def stretches_of(state: State) -> Stretches:
 
 
 @inner
-def hold(state: State, job: int, units: int) -> None:
+def hold(state: OmfsState, job: int, units: int) -> None:
     """Count this many more units as used by the job's owner; fewer if `units` is negative."""
     state.owners.used[state.jobs[job].owner] += units
     if state.jobs[job].job_class == FIXED:
@@ -153,7 +153,7 @@ def hold(state: State, job: int, units: int) -> None:
 
 
 @inner
-def begin(state: State, job: int, now_s: float) -> None:
+def begin(state: OmfsState, job: int, now_s: float) -> None:
     """Begin to run a job whose units are held. A saved job restores first, beside all jobs that restore already."""
     at = state.counts[0].running
     state.counts[0].running += 1
@@ -182,7 +182,7 @@ def begin(state: State, job: int, now_s: float) -> None:
 
 
 @inner
-def leave(state: State, at: int) -> None:
+def leave(state: OmfsState, at: int) -> None:
     """Take an entry from the running jobs. The last entry takes its place."""
     running = state.running
     state.counts[0].running -= 1
@@ -195,7 +195,7 @@ def leave(state: State, at: int) -> None:
 
 @inner
 def record(  # noqa: PLR0917 - numba takes no keywords
-    state: State, job: int, since_s: float, end_s: float, restore_s: float, save_s: float, lost_s: float
+    state: OmfsState, job: int, since_s: float, end_s: float, restore_s: float, save_s: float, lost_s: float
 ) -> None:
     """Record one more stretch."""
     stretch = state.stretches[state.counts[0].stretches]
@@ -210,7 +210,7 @@ def record(  # noqa: PLR0917 - numba takes no keywords
 
 
 @inner
-def give(state: State, units: int, first: int) -> None:
+def give(state: OmfsState, units: int, first: int) -> None:
     """Give freed units to the claim of the job `first`, if any, then to the other claims in order. The rest is idle."""
     claims = state.counts[0].claims
     for turn in range(2 * claims):
@@ -225,7 +225,7 @@ def give(state: State, units: int, first: int) -> None:
 
 
 @inner
-def repay(state: State, units: int) -> None:
+def repay(state: OmfsState, units: int) -> None:
     """Give units that agents have freed first to the claims to which agents owe them, then to the other claims."""
     for at in range(state.counts[0].claims):
         part = min(units, state.claims[at].lent)
@@ -237,7 +237,7 @@ def repay(state: State, units: int) -> None:
 
 @inner
 def vacate(  # noqa: PLR0917 - numba takes no keywords
-    state: State, at: int, now_s: float, at_once: int, claimant: int, drops: bool
+    state: OmfsState, at: int, now_s: float, at_once: int, claimant: int, drops: bool
 ) -> None:
     """Preempt the running entry `at` for the job `claimant`. With `drops` a job that cannot be saved never returns."""
     n = state.counts[0]
@@ -276,7 +276,7 @@ def vacate(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def grant(  # noqa: PLR0917 - numba takes no keywords
-    state: State, job: int, victims: Counts, lent: int, now_s: float, drops: bool
+    state: OmfsState, job: int, victims: Counts, lent: int, now_s: float, drops: bool
 ) -> None:
     """Promise a job its units: idle units, coming units, and the units that the victims (running entries) free.
 
@@ -308,7 +308,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
 
 
 @inner
-def begin_complete(state: State, now_s: float) -> None:
+def begin_complete(state: OmfsState, now_s: float) -> None:
     """Start the claims that have all of their units."""
     kept = 0
     for at in range(state.counts[0].claims):
@@ -326,7 +326,7 @@ def begin_complete(state: State, now_s: float) -> None:
 
 
 @inner
-def wait_again(state: State) -> None:
+def wait_again(state: OmfsState) -> None:
     """Remove from the queue the jobs that left it, and put the jobs that wait again into it, in order of submission."""
     n, queue = state.counts[0], state.queue
     kept = 0
@@ -347,7 +347,7 @@ def wait_again(state: State) -> None:
 
 
 @inner
-def end_due(state: State, now_s: float) -> bool:
+def end_due(state: OmfsState, now_s: float) -> bool:
     """Free the units of jobs and saves that end by now; a saved job is to wait again. Return True if any ended."""
     n = state.counts[0]
     was = n.stretches

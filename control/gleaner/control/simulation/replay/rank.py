@@ -62,7 +62,7 @@ class ByRank(NamedTuple):
     limit_s: Seconds
     least_units: Counts
     least_limit_s: Seconds
-    shares: backfill.Shares
+    shares: backfill.OwnerShares
     overtaking: bool
 
 
@@ -92,7 +92,7 @@ def by_rank(ledger: UnitLedger, workload: Workload, scheduler: SchedulerSettings
         limit_s=np.empty(len(workload)),
         least_units=np.zeros(blocks, np.int64),
         least_limit_s=np.zeros(blocks),
-        shares=backfill.Shares(np.empty(len(workload), np.int32), np.empty(len(targets), np.int64), targets),
+        shares=backfill.OwnerShares(np.empty(len(workload), np.int32), np.empty(len(targets), np.int64), targets),
         overtaking=scheduler.priority.backfill is not Backfill.NONE,
     )
 
@@ -191,7 +191,7 @@ def _choose(book: ByRank, clock: Any, free: int) -> tuple[int, float, int]:
 
 @inner
 def _walk(  # noqa: PLR0917 - numba takes no keywords
-    book: ByRank, clock: Any, free: int, found: int, shares: backfill.Shares | None, shadow_s: float, extra: int
+    book: ByRank, clock: Any, free: int, found: int, shares: backfill.OwnerShares | None, shadow_s: float, extra: int
 ) -> tuple[int, float, int]:
     ledger = book.ledger
     state = ledger.state[0]

@@ -9,16 +9,16 @@ from gleaner.control.simulation.metrics.node_assignment import placed
 from gleaner.control.simulation.metrics.node_time import by_bin, throughput, waiting
 from gleaner.control.simulation.metrics.tables import duration
 from gleaner.control.simulation.model import Allocation, Schedule, Seconds, Stretches
-from gleaner.control.simulation.report.page import Axis, Block, Curve, Gantt, Lines, Part, Stack, Unit, Use
+from gleaner.control.simulation.report.page import Axis, Curve, Gantt, Lines, Part, Span, Stack, Unit, Use
 from gleaner.control.simulation.report.pictures import PALETTE
-from gleaner.control.simulation.run import Outcome
+from gleaner.control.simulation.run import ReplayOutcome
 
 _BINS = 240
 _FEW_BINS = 60
 _TIME = Axis("time since the first submission", Unit.SECONDS)
 
 
-def busy_plot(outcome: Outcome) -> Stack:
+def busy_plot(outcome: ReplayOutcome) -> Stack:
     """Return the shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
     window, schedule = outcome.measures.window, outcome.schedule
     edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
@@ -50,7 +50,7 @@ def queues_plot(schedules: Mapping[str, Schedule], window: Window, title: str = 
     return Lines(f"Waiting jobs{title}", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
-def owners_plot(outcome: Outcome, unit: str) -> Lines | None:
+def owners_plot(outcome: ReplayOutcome, unit: str) -> Lines | None:
     """Return the units on which each of the largest groups computed over time, or each user of a single group.
 
     None if there is only one of them.
@@ -133,13 +133,13 @@ def _period(schedule: Schedule, window: Window, share: float, longest_s: float) 
     return middle_s - length_s / 2, middle_s + length_s / 2
 
 
-def _blocks(stretches: Stretches, rows: int, origin_s: float) -> list[Block]:
+def _blocks(stretches: Stretches, rows: int, origin_s: float) -> list[Span]:
     """Return a block for each use that a stretch made of its nodes, one after the other."""
     restored_s = stretches.start_s + stretches.restore_s
     saving_s = stretches.end_s - stretches.save_s
     borders = np.stack([stretches.start_s, restored_s, saving_s - stretches.lost_s, saving_s, stretches.end_s])
     borders -= origin_s
-    blocks: list[Block] = []
+    blocks: list[Span] = []
     for index in range(len(stretches)):
         first = int(stretches.node[index])
         last = min(first + int(stretches.units[index]), rows) - 1
@@ -147,5 +147,5 @@ def _blocks(stretches: Stretches, rows: int, origin_s: float) -> list[Block]:
         for place, use in enumerate((Use.RESTORING, computing, Use.LOST, Use.SAVING)):
             start, end = float(borders[place, index]), float(borders[place + 1, index])
             if end > start:
-                blocks.append(Block(first, last, start, end, use))
+                blocks.append(Span(first, last, start, end, use))
     return blocks

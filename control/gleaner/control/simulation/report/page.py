@@ -85,7 +85,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Span:
     """A piece of a Gantt chart: rows `first` to `last` from start to end."""
 
     first: int
@@ -103,7 +103,7 @@ class Gantt:
     x: Axis
     rows: int
     end: float
-    blocks: Sequence[Block]
+    blocks: Sequence[Span]
     row_label: str = "node"
 
 

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from gleaner.control.simulation.metrics.tables import duration
-from gleaner.control.simulation.report.page import Axis, Bars, Block, Gantt, Lines, Plot, Stack, Unit, Use
+from gleaner.control.simulation.report.page import Axis, Bars, Gantt, Lines, Plot, Span, Stack, Unit, Use
 
 PALETTE = ("#1f6fb2", "#d9730d", "#1b8a6b", "#8e4ec6", "#c2406e", "#7a6a00")
 """The colours of curves and bars, in their order."""
@@ -172,7 +172,7 @@ def _used(plot: Gantt) -> list[Use]:
     return [use for use in Use if use in used]
 
 
-def _shape(block: Block, plot: Gantt, gap: float) -> list[tuple[float, float]]:
+def _shape(block: Span, plot: Gantt, gap: float) -> list[tuple[float, float]]:
     left, right = max(block.start, 0), min(block.end, plot.end)
     top, bottom = block.first + gap, block.last + 1 - gap
     return [(left, top), (right, top), (right, bottom), (left, bottom)]

@@ -16,7 +16,7 @@ from gleaner.control.simulation.metrics.tables import change, duration, number, 
 from gleaner.control.simulation.report.charts import busy_plot, gantt_parts, owners_plot, queues_plot
 from gleaner.control.simulation.report.page import Axis, Bars, Page, Part, Section, Unit
 from gleaner.control.simulation.report.pictures import PALETTE
-from gleaner.control.simulation.run import Ground, Outcome, machine_name
+from gleaner.control.simulation.run import Ground, ReplayOutcome, machine_name
 
 _METHOD = (
     "Effective load: unit time that was computed and kept, by regular jobs and by agents' jobs, over all unit time. "
@@ -28,7 +28,7 @@ _METHOD = (
 )
 
 
-def run_page(outcome: Outcome, ground: Ground) -> Page:
+def run_page(outcome: ReplayOutcome, ground: Ground) -> Page:
     """Return the page of one replay: what it means, and what happened when."""
     found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
     label = "with agents" if outcome.baseline else "waiting"
@@ -51,7 +51,7 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
     return Page(title, f"{ground.workload.name} on {machine_name(ground.machine)}, {outcome.label}", sections)
 
 
-def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
+def comparison_page(outcomes: Sequence[ReplayOutcome], ground: Ground) -> Page:
     """Return the page of several replays of one trace."""
     plotted = _plotted(outcomes)
     window = outcomes[0].measures.window
@@ -103,7 +103,7 @@ def _size(one: SizeClass) -> str:
     return size_name(one.smallest, one.largest)
 
 
-def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]:
+def _plotted(outcomes: Sequence[ReplayOutcome]) -> list[tuple[str, Sequence[ReplayOutcome]]]:
     """Return a title and the outcomes of each plot: all schedulers, or if some have agents, one plot a scheduler."""
     plain = [outcome for outcome in outcomes if outcome.scenario.agents is None]
     if len(plain) == len(outcomes):
@@ -113,14 +113,14 @@ def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]
     return [(f", {kind.value}", some[: len(PALETTE)]) for kind, some in of.items()]
 
 
-def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:
+def _side_by_side(outcomes: Sequence[ReplayOutcome]) -> Bars:
     waits = [outcome.measures.waits for outcome in outcomes]
     series = {"mean": [one.mean_s for one in waits], "95th percentile": [one.p95_s for one in waits]}
     labels = [outcome.label for outcome in outcomes]
     return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
 
 
-def _owners(outcome: Outcome, unit: str) -> list[Part]:
+def _owners(outcome: ReplayOutcome, unit: str) -> list[Part]:
     found, plot = outcome.measures, owners_plot(outcome, unit)
     parts: list[Part] = [] if plot is None else [plot]
     for owners, what, jain in ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups)):
@@ -129,7 +129,7 @@ def _owners(outcome: Outcome, unit: str) -> list[Part]:
     return parts
 
 
-def _method(outcome: Outcome, ground: Ground) -> Section:
+def _method(outcome: ReplayOutcome, ground: Ground) -> Section:
     window, scenario = outcome.measures.window, outcome.scenario
     scheduler = scenario.scheduler
     period = (

@@ -18,7 +18,7 @@ _PLACED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TuningAnswer:
     """All comparisons, and the setting that wins most within the limit on the wait."""
 
     sweep: Sweep
@@ -84,7 +84,7 @@ def signed(growth_s: float) -> str:
     return ("+" if round(growth_s) > 0 else "") + rough(growth_s)
 
 
-def sentence(found: Answer, one: Comparison) -> str:
+def sentence(found: TuningAnswer, one: Comparison) -> str:
     """Return what one setting does to regular jobs, and what it wins."""
     wait_s, idle = one.wait_growth_s, 1 - one.mean("load_without")
     return (
@@ -95,7 +95,7 @@ def sentence(found: Answer, one: Comparison) -> str:
     )
 
 
-def sentences(found: Answer) -> tuple[str, ...]:
+def sentences(found: TuningAnswer) -> tuple[str, ...]:
     """Return the answer: the best setting, why this one, who pays, and how jobs smaller than a node were placed."""
     limit = f"{rough(found.limit_s)} (--wait-limit)"
     one, why = found.best, f"Of the settings that lengthen the mean wait by at most {limit}, this one wins most."
@@ -125,7 +125,7 @@ def small_jobs(workload: Workload, machine: Machine) -> str:
     return f"{count:,} of {len(workload):,} jobs are smaller than a node: {_PLACED[machine.allocation]}."
 
 
-def table(found: Answer) -> Table:
+def table(found: TuningAnswer) -> Table:
     """Return a table of all settings."""
 
     def spread(value: Interval, shown: Callable[[float], str]) -> str:
@@ -153,7 +153,7 @@ def table(found: Answer) -> Table:
     return Table.of(found.comparisons, columns, right=tuple(columns)[2:6], title=title)
 
 
-def method(found: Answer) -> str:
+def method(found: TuningAnswer) -> str:
     """Return how the figures were made."""
     return (
         f"{found.seeds} histories of the cluster, each with {found.sweep.how.said}. Each is replayed without agents "
@@ -161,7 +161,7 @@ def method(found: Answer) -> str:
     )
 
 
-def odd(found: Answer, lengths_s: Sequence[float]) -> Iterator[str]:
+def odd(found: TuningAnswer, lengths_s: Sequence[float]) -> Iterator[str]:
     """Yield remarks on jobs that never start, and on lengths that were asked for and not tried."""
     never, kind = found.comparisons[0].mean("never_started"), found.sweep.scheduler.kind.value
     if never:
@@ -170,7 +170,7 @@ def odd(found: Answer, lengths_s: Sequence[float]) -> Iterator[str]:
         yield f"agents of {duration(length_s)} would compute nothing and are left out"
 
 
-def page(found: Answer, subtitle: str, remarks: Sequence[str]) -> Page:
+def page(found: TuningAnswer, subtitle: str, remarks: Sequence[str]) -> Page:
     """Return the report."""
     first, *others = sentences(found)
     answer: tuple[Part, ...] = (first, others, *_plots(found), table(found))
@@ -181,7 +181,7 @@ def page(found: Answer, subtitle: str, remarks: Sequence[str]) -> Page:
     )
 
 
-def _plots(found: Answer) -> Iterator[Lines]:
+def _plots(found: TuningAnswer) -> Iterator[Lines]:
     """Yield a plot of the wait over the length for agents with preemption, and one for those without."""
     for preemption, word in ((True, "with"), (False, "without")):
         own = [one for one in found.comparisons if one.agents.preemption is preemption]
@@ -203,7 +203,7 @@ def _plots(found: Answer) -> Iterator[Lines]:
             )
 
 
-def as_json(found: Answer) -> dict[str, object]:
+def as_json(found: TuningAnswer) -> dict[str, object]:
     """Return everything for programs. Shares are shares of 1, times are seconds."""
     sweep = found.sweep
     return {

@@ -51,7 +51,7 @@ class Conventions(SettingsTable):
 USUAL = Conventions()
 
 
-class Ending(IntEnum):
+class TraceEnding(IntEnum):
     """The end of a job as the source tells it, as far as a rule asks for it."""
 
     ENDED = 0
@@ -159,11 +159,11 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
     """Return the rules that leave a job out, in their order. The first rule that a job meets counts."""
     ran = records.jobs.run_s > 0
     rules = [
-        ("one part of a job that another line sums up", records.ending == Ending.PART),
-        ("cancelled before it started", (records.ending == Ending.CANCELLED) & ~ran),
-        ("it never started", records.ending == Ending.NEVER_STARTED),
-        ("still waiting when the log was written", records.ending == Ending.WAITING),
-        ("still running when the log was written", records.ending == Ending.RUNNING),
+        ("one part of a job that another line sums up", records.ending == TraceEnding.PART),
+        ("cancelled before it started", (records.ending == TraceEnding.CANCELLED) & ~ran),
+        ("it never started", records.ending == TraceEnding.NEVER_STARTED),
+        ("still waiting when the log was written", records.ending == TraceEnding.WAITING),
+        ("still running when the log was written", records.ending == TraceEnding.RUNNING),
         ("submitted at a negative time", records.jobs.submit_s < 0),
         ("run time unknown", records.jobs.run_s == UNKNOWN),
         ("negative run time", records.jobs.run_s < 0),

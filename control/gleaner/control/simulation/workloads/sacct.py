@@ -32,7 +32,7 @@ import numpy as np
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds, Workload
-from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Mask, Records, Size, TraceEnding, differing
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 ASK = "ask sacct as docs/simulate/workloads.md does"
@@ -337,12 +337,12 @@ def _ending(text: str) -> float:
     if not _STATE.fullmatch(state):
         return math.nan
     if state == "PENDING":
-        return Ending.WAITING
+        return TraceEnding.WAITING
     if state in _GIVEN_UP:
-        return Ending.CANCELLED
+        return TraceEnding.CANCELLED
     if state in _REQUEUED:
-        return Ending.REQUEUED
-    return Ending.RUNNING if state in _RUNNING else Ending.ENDED
+        return TraceEnding.REQUEUED
+    return TraceEnding.RUNNING if state in _RUNNING else TraceEnding.ENDED
 
 
 _PARSERS: dict[str, tuple[Callable[[str], float], str]] = {
@@ -406,9 +406,9 @@ def _records(name: str, log: _Log, size: Size) -> Records:
 
 def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
     """Return how each job ended. A job that was queued again and has not started since is still waiting."""
-    waits = is_without_start & (ending == Ending.REQUEUED)
-    ended = is_without_start & (ending == Ending.ENDED)
-    return np.select([waits, ended], [Ending.WAITING, Ending.NEVER_STARTED], ending).astype(np.int8)
+    waits = is_without_start & (ending == TraceEnding.REQUEUED)
+    ended = is_without_start & (ending == TraceEnding.ENDED)
+    return np.select([waits, ended], [TraceEnding.WAITING, TraceEnding.NEVER_STARTED], ending).astype(np.int8)
 
 
 def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
@@ -446,7 +446,7 @@ def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Record
     line, following = lines[:-1], lines[1:]
     after_s = submitted_s[following] - end_s[line]
     is_queued_again = (
-        (records.ending[line] == Ending.REQUEUED)
+        (records.ending[line] == TraceEnding.REQUEUED)
         & (records.jobs.user[line] == records.jobs.user[following])
         & (after_s >= 0)
         & (after_s <= _QUEUED_AGAIN_WITHIN_S)
@@ -455,7 +455,7 @@ def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Record
     earlier = line[(records.jobs.job[line] == records.jobs.job[following]) & (is_one_run | is_queued_again)]
     if not len(earlier):
         return records
-    resized = int((records.ending[earlier] == Ending.RUNNING).sum())
+    resized = int((records.ending[earlier] == TraceEnding.RUNNING).sum())
     rules = {
         "an earlier run of a job that was requeued": len(earlier) - resized,
         "an earlier line of a job that was resized": resized,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Codes, Workload
-from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, Size, differing
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Records, Size, TraceEnding, differing
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 FIELDS = (
@@ -44,7 +44,7 @@ FIELDS = (
 _WHOLE = (0, 4, 7, 10, 11, 12)
 """The fields that are read and must be whole numbers."""
 _READ = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12)
-_ENDINGS = {2: Ending.PART, 3: Ending.PART, 4: Ending.PART, 5: Ending.CANCELLED}
+_ENDINGS = {2: TraceEnding.PART, 3: TraceEnding.PART, 4: TraceEnding.PART, 5: TraceEnding.CANCELLED}
 _COMMENT = re.compile(r"\s*;\s*(\w+)\s*:\s*(.*?)\s*$")
 _KB_PER_MIB = 1024.0
 _EXACT = 2.0**53

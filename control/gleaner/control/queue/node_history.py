@@ -128,7 +128,7 @@ def ended_attempts(db: Connection, *, after_s: float, until_s: float) -> list[At
 _WITH_CORES = ATTEMPT.join(JOB, JOB.c.id == ATTEMPT.c.job).join(LANE, LANE.c.id == JOB.c.lane)
 
 
-def spent(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> tuple[ReportRow, ...]:
+def report_rows(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> tuple[ReportRow, ...]:
     """Return a row for each group and user: the attempts that ended in this time, and the hours of cores they spent."""
     by = (JOB.c.group, JOB.c.submitter.label("user"))
     sums = {

@@ -15,11 +15,11 @@ from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import ClaimRequest
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.policy.resources import stepped
-from gleaner.control.queue import claims, jobs, lanes, queries, quotas
+from gleaner.control.policy.resources import memory_step
+from gleaner.control.queue import claims, jobs, lanes, queries, quota_checks
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.quotas import OverQuota, Stored
+from gleaner.control.queue.quota_checks import OverQuota, Stored
 from gleaner.control.queue.tables import JOB
 from gleaner.control.settings import QuotaSettings
 
@@ -55,7 +55,7 @@ def claim(
             agent,
             ClaimRequest(cpus=64, memory_mib=65536, most=most),
             now_s=harness.now_s,
-            limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db)),
+            limits=lambda db, groups: quota_checks.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db)),
         )
     return [each.job for each in given_.jobs]
 
@@ -164,12 +164,12 @@ def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(harness: Q
     agent = harness.agent("a")
     assert claim(harness, rules, agent, most=1) == [1]
     harness.record_save(1, 1)  # a save is never refused; it is of 1000 bytes
-    assert harness.look(quotas.stored) == {("physics", "alice"): 1000, ("physics", ""): 1000}
+    assert harness.look(quota_checks.stored_bytes) == {("physics", "alice"): 1000, ("physics", ""): 1000}
     with pytest.raises(OverQuota, match=r"group physics has 0.0 GiB stored .* nothing new begins; cancel saved jobs"):
-        submit(harness, rules, stored=harness.look(quotas.stored))
+        submit(harness, rules, stored=harness.look(quota_checks.stored_bytes))
     assert claim(harness, rules, agent) == [1], "what was begun goes on"
     harness.record_completion(1, 2, output=True)
-    assert harness.look(quotas.stored) == {("physics", "alice"): 5, ("physics", ""): 5}
+    assert harness.look(quota_checks.stored_bytes) == {("physics", "alice"): 5, ("physics", ""): 5}
     assert claim(harness, rules, agent) == [2, 3]
 
 
@@ -185,7 +185,7 @@ def test_bytes_are_counted_once_in_a_while_only(harness: QueueHarness) -> None:
     statements = _statements(harness.engine)
     assert claim(harness, rules, agent, stored=stored) == [1]
     assert not any("checkpoint.size_bytes) AS" in each for each in statements)
-    at[0] += quotas.STORED_FRESH_S
+    at[0] += quota_checks.STORED_FRESH_S
     submit(harness, QuotaRules())
     assert claim(harness, rules, agent, stored=stored) == []
 
@@ -209,12 +209,12 @@ def test_where_nothing_is_limited_a_claim_asks_nothing_more(harness: QueueHarnes
 
 @given(memory_mib=st.integers(16, 16 * 2**20), nodes=st.frozensets(st.integers(1, 2**24), max_size=3))
 def test_a_step_is_at_least_what_was_asked_for_and_at_most_an_eighth_more(memory_mib: int, nodes: set[int]) -> None:
-    step = stepped(memory_mib, nodes)
+    step = memory_step(memory_mib, nodes)
     assert memory_mib <= step <= memory_mib * 9 / 8 + 1
-    assert stepped(step, nodes) == step, "what was rounded is not rounded further"
+    assert memory_step(step, nodes) == step, "what was rounded is not rounded further"
     for node in nodes:
         assert node < memory_mib or step <= node, "what fits a node still does"
-    assert all(stepped(1 << power) == 1 << power for power in range(4, 25))
+    assert all(memory_step(1 << power) == 1 << power for power in range(4, 25))
 
 
 def _lanes(harness: QueueHarness) -> int:
@@ -265,7 +265,7 @@ def _foreseen(harness: QueueHarness, rules: QuotaRules, **stored: int) -> list[t
     has_bytes = {(group, ""): count for group, count in stored.items()}
     seen = harness.look(
         queries.waiting,
-        limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: has_bytes, locks=False),
+        limits=lambda db, groups: quota_checks.allowance(db, rules, groups, lambda: has_bytes, locks=False),
     )
     return sorted((each.cpus, each.count) for each in seen)
 
@@ -299,7 +299,7 @@ def test_jobs_that_find_no_node_keep_no_agent_from_others_of_their_group(harness
     harness.do(lanes.keep_off, first, "n1")
     harness.agent("a", node="n1")
     seen = harness.look(
-        queries.waiting, limits=lambda db, groups: quotas.allowance(db, rules, groups, dict, locks=False)
+        queries.waiting, limits=lambda db, groups: quota_checks.allowance(db, rules, groups, dict, locks=False)
     )
     assert sorted((sorted(each.misfits), each.count) for each in seen) == [([], 1), (["n1"], 1)]
 
@@ -328,7 +328,7 @@ def test_the_quota_that_keeps_a_job_waiting_is_named(harness: QueueHarness) -> N
     rules = of_group(cores=5)
 
     def why(job: int, rules: QuotaRules, has_bytes: int = 0) -> str:
-        return harness.look(quotas.obstacle, rules, job, lambda: {("physics", ""): has_bytes})
+        return harness.look(quota_checks.obstacle, rules, job, lambda: {("physics", ""): has_bytes})
 
     assert why(first, rules) == ""
     assert claim(harness, rules, harness.agent("a")) == [first]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.node_rates import faded, mean_time_between_losses_s
+from gleaner.control.policy.rate_estimates import mean_time_between_losses_s, remaining_weight
 
 
 @given(days=st.floats(0, 1e4), losses=st.floats(0, 1e4))
@@ -14,4 +14,4 @@ def test_a_further_loss_never_makes_a_node_look_safer(days: float, losses: float
 
 
 def test_a_clock_that_goes_back_makes_nothing_weigh_more() -> None:
-    assert faded(8.0, age_s=-100, half_life_s=10) == 8.0
+    assert remaining_weight(8.0, age_s=-100, half_life_s=10) == 8.0

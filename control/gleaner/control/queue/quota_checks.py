@@ -80,10 +80,10 @@ class Stored:
 
     def bytes_by_owner(self, db: Connection) -> Mapping[Whose, int]:
         """Return the bytes by group and user, and by group alone; counted by this connection if it is time to."""
-        return self._kept.get(None, lambda: stored(db), fresh_s=STORED_FRESH_S, rest=50)
+        return self._kept.get(None, lambda: stored_bytes(db), fresh_s=STORED_FRESH_S, rest=50)
 
 
-def stored(db: Connection) -> Mapping[Whose, int]:
+def stored_bytes(db: Connection) -> Mapping[Whose, int]:
     """Return the bytes of checkpoints that jobs may go on from, and of outputs.
 
     They are given by group and user, and by group alone.

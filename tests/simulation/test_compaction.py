@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.policy import oracle_compaction as oracle
-from tests.policy.oracle_compaction import Job, Node
+from tests.simulation import oracle_compaction as oracle
+from tests.simulation.oracle_compaction import Job, Node
 
 from gleaner.control.simulation.replay import array_policies as migration
 

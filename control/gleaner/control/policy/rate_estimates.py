@@ -46,10 +46,10 @@ def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | No
     return [*errors, round(min(took_s, LONGEST_S) / max(expected_s, LEAST_FIXED_S), 3)][-ERRORS_KEPT:]
 
 
-def faded(value: float, *, age_s: float, half_life_s: float) -> float:
+def remaining_weight(value: float, *, age_s: float, half_life_s: float) -> float:
     """Return the rest of a weight after `age_s`.
 
-    >>> faded(8.0, age_s=20, half_life_s=10)
+    >>> remaining_weight(8.0, age_s=20, half_life_s=10)
     2.0
     """
     return value * math.pow(0.5, max(age_s, 0.0) / half_life_s)
