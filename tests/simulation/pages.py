@@ -15,7 +15,7 @@ from gleaner.control.simulation.report.page import (
     Span,
     Stack,
     Unit,
-    Use,
+    UnitUse,
 )
 
 NASTY = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\"> & \"quoted\""
@@ -36,9 +36,9 @@ def everything(name: str = NASTY) -> Page:
         ],
         limits=[(0.99, name)],
     )
-    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {Use.REGULAR: [0.5, 0.7]})
+    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {UnitUse.REGULAR: [0.5, 0.7]})
     bars = Bars("Waits", Axis("wait", Unit.SECONDS), [name, "2-4"], {name: [100, None]}, name)
-    blocks = [Span(0, 1, 0, 500, Use.REGULAR), Span(2, 2, 100, 900, Use.SAVING)]
+    blocks = [Span(0, 1, 0, 500, UnitUse.REGULAR), Span(2, 2, 100, 900, UnitUse.SAVING)]
     gantt = Gantt("Nodes", time, 3, 1000, blocks, name)
     words: list[Part] = [name, (name,), {name: name}, Table((name, "b"), ((name, "1"),), name)]
     return Page(name, name, [Section(name, words), Section("Plots", [lines, stack, bars, gantt])])

@@ -9,7 +9,7 @@ from gleaner.control.simulation.metrics.node_assignment import placed
 from gleaner.control.simulation.metrics.node_time import by_bin, throughput, waiting
 from gleaner.control.simulation.metrics.tables import duration
 from gleaner.control.simulation.model import Allocation, Schedule, Seconds, Stretches
-from gleaner.control.simulation.report.page import Axis, Curve, Gantt, Lines, Part, Span, Stack, Unit, Use
+from gleaner.control.simulation.report.page import Axis, Curve, Gantt, Lines, Part, Span, Stack, Unit, UnitUse
 from gleaner.control.simulation.report.pictures import PALETTE
 from gleaner.control.simulation.run import ReplayOutcome
 
@@ -25,16 +25,16 @@ def busy_plot(outcome: ReplayOutcome) -> Stack:
     regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
     whole = schedule.machine.units * np.diff(edges_s)
     amounts = {
-        Use.REGULAR: regular.compute,
-        Use.COMPUTING: ours.compute,
-        Use.SAVING: regular.save + ours.save,
-        Use.RESTORING: regular.restore + ours.restore,
-        Use.LOST: regular.lost + ours.lost,
+        UnitUse.REGULAR: regular.compute,
+        UnitUse.COMPUTING: ours.compute,
+        UnitUse.SAVING: regular.save + ours.save,
+        UnitUse.RESTORING: regular.restore + ours.restore,
+        UnitUse.LOST: regular.lost + ours.lost,
     }
     layers = {
         use: np.maximum(amount / whole, 0).tolist()
         for use, amount in amounts.items()
-        if use is Use.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
+        if use is UnitUse.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
     }
     since_s = (edges_s - _origin(schedule)).tolist()
     return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, layers)
@@ -143,8 +143,8 @@ def _blocks(stretches: Stretches, rows: int, origin_s: float) -> list[Span]:
     for index in range(len(stretches)):
         first = int(stretches.node[index])
         last = min(first + int(stretches.units[index]), rows) - 1
-        computing = Use.REGULAR if stretches.job[index] >= 0 else Use.COMPUTING
-        for place, use in enumerate((Use.RESTORING, computing, Use.LOST, Use.SAVING)):
+        computing = UnitUse.REGULAR if stretches.job[index] >= 0 else UnitUse.COMPUTING
+        for place, use in enumerate((UnitUse.RESTORING, computing, UnitUse.LOST, UnitUse.SAVING)):
             start, end = float(borders[place, index]), float(borders[place + 1, index])
             if end > start:
                 blocks.append(Span(first, last, start, end, use))

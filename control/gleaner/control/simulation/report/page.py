@@ -18,7 +18,7 @@ class Unit(StrEnum):
     """Written in minutes, hours or days."""
 
 
-class Use(StrEnum):
+class UnitUse(StrEnum):
     """The use of a part of the machine, as a legend names it. A use has the same colour in every plot."""
 
     REGULAR = "regular jobs"
@@ -70,7 +70,7 @@ class Stack:
     x: Axis
     y: Axis
     edges: Sequence[float]
-    layers: Mapping[Use, Sequence[float]]
+    layers: Mapping[UnitUse, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Span:
     last: int
     start: float
     end: float
-    use: Use
+    use: UnitUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,17 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from gleaner.control.simulation.metrics.tables import duration
-from gleaner.control.simulation.report.page import Axis, Bars, Gantt, Lines, Plot, Span, Stack, Unit, Use
+from gleaner.control.simulation.report.page import Axis, Bars, Gantt, Lines, Plot, Span, Stack, Unit, UnitUse
 
 PALETTE = ("#1f6fb2", "#d9730d", "#1b8a6b", "#8e4ec6", "#c2406e", "#7a6a00")
 """The colours of curves and bars, in their order."""
 _COLOURS = {
-    Use.REGULAR: "#3b6ea5",
-    Use.COMPUTING: "#57b894",
-    Use.RESTORING: "#a77bd0",
-    Use.SAVING: "#e8a33d",
-    Use.LOST: "#c43c3c",
-    Use.IDLE: "#eef1f4",
+    UnitUse.REGULAR: "#3b6ea5",
+    UnitUse.COMPUTING: "#57b894",
+    UnitUse.RESTORING: "#a77bd0",
+    UnitUse.SAVING: "#e8a33d",
+    UnitUse.LOST: "#c43c3c",
+    UnitUse.IDLE: "#eef1f4",
 }
 _MARKERS, _DASHES = "os^Dv<", ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 _INK, _FAINT, _RULE, _ALARM = "#1c2733", "#4c5a68", "#dfe4ea", "#b3261e"
@@ -154,7 +154,7 @@ def _bars(plot: Bars, axes: Axes) -> None:
 
 
 def _gantt(plot: Gantt, axes: Axes) -> None:
-    axes.set_facecolor(_COLOURS[Use.IDLE])
+    axes.set_facecolor(_COLOURS[UnitUse.IDLE])
     gap = 0.06 if plot.rows <= 64 else 0.0
     for use in _used(plot):
         shapes = [_shape(block, plot, gap) for block in plot.blocks if block.use is use]
@@ -167,9 +167,9 @@ def _gantt(plot: Gantt, axes: Axes) -> None:
     _along(axes, plot.x, (0, plot.end), tight=True)
 
 
-def _used(plot: Gantt) -> list[Use]:
-    used = {block.use for block in plot.blocks} | {Use.IDLE}
-    return [use for use in Use if use in used]
+def _used(plot: Gantt) -> list[UnitUse]:
+    used = {block.use for block in plot.blocks} | {UnitUse.IDLE}
+    return [use for use in UnitUse if use in used]
 
 
 def _shape(block: Span, plot: Gantt, gap: float) -> list[tuple[float, float]]:
