@@ -17,8 +17,8 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.states import State, Transition
 
 PAGE = Path(__file__).with_name("diagrams.md")
-_NUMBERS = (0, 1, 2, 3, 85)
-"""Counts of failed saves, and exit codes: among them the code by which a job says that it has saved itself."""
+_NUMBERS = (0, 1, 2, 3, 85, 143)
+"""Counts of failed saves, and exit codes: among them 85, for a job that has saved itself, and 143, for SIGTERM."""
 
 _INTRODUCTION = """# Diagrams
 

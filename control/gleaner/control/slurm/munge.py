@@ -96,7 +96,7 @@ def parsed(text: str) -> MungeCredential:
     Raises `MungeAway` for anything else.
 
     >>> parsed("STATUS:   0\nENCODE_TIME:  5\nDECODE_TIME:  6\nUID:   1000\n\nUID: 0\n")
-    Credential(uid=1000, payload='UID: 0', encoded_s=5, decoded_s=6)
+    MungeCredential(uid=1000, payload='UID: 0', encoded_s=5, decoded_s=6)
     """
     metadata, empty, payload = text.partition("\n\n")
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in metadata.splitlines())}
