@@ -11,7 +11,7 @@ def reproduce(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(script, capture_output=True, text=True, timeout=250, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_it_prints_published_figures_beside_ours() -> None:
     done = reproduce("fair_share", "--quick")
     assert (done.returncode, done.stderr) == (0, "")

@@ -45,6 +45,7 @@ def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: N
     assert endings == [["succeeded"]] * 3, "a live attempt was taken for dead"
 
 
+@pytest.mark.extended
 def test_agents_claim_and_keep_jobs_while_the_peoples_door_hangs_and_is_killed_and_the_page_comes_back(
     one_round: None,
 ) -> None:

@@ -104,6 +104,7 @@ def test_they_are_restored_elsewhere_and_their_own_limit_still_counts(image: str
     assert set(cluster_harness.states(jobs)) == {"Running"}
 
 
+@pytest.mark.extended
 def test_many_children_are_not_saved_and_then_get_the_next_step_of_their_range(image: str) -> None:
     job = submit(image, "200 children", PYTHON_MIB, memory="128..512")
     take(set(cluster_harness.wait_running([job]).values()))

@@ -52,16 +52,9 @@ def server(quiet: None, tmp_path: Path) -> Iterator[web_server.WebServer]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("python_image", "runtime"),
-    [
-        ("sif", "docker"),
-        pytest.param("archive", "docker", marks=pytest.mark.extended),
-        pytest.param("archive", "criu", marks=pytest.mark.extended),
-        pytest.param("sif", "criu", marks=pytest.mark.extended),
-    ],
-    indirect=["python_image"],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("python_image", ["sif", "archive"], indirect=True)
+@pytest.mark.parametrize("runtime", ["docker", "criu"])
 def test_a_job_with_inputs_goes_on_only_on_nodes_that_have_its_mount(
     python_image: str, constants: None, server: web_server.WebServer, tmp_path: Path, runtime: str
 ) -> None:
