@@ -19,6 +19,7 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.privileged import program_files
 from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.shim import own_config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime import container_processes
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
@@ -51,8 +52,6 @@ _END = 0
 """The stream number of the last frame of the helper's logs."""
 
 
-_END_FILE = ".gleaner-end"
-"""The file in the job's folder in which the container's init says how the program has ended."""
 _LONGEST_LINE = 300
 KILLED = 128 + signal.SIGKILL
 
@@ -158,7 +157,7 @@ class ContainerRuntime(Runtime):
 
         The file is removed: it is none of the job's results. The job could have put anything in its place.
         """
-        line, path = "", folder / _END_FILE
+        line, path = "", folder / Path(own_config.END).name
         with suppress(OSError), closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             if stat.S_ISREG(os.fstat(file).st_mode):
                 line = os.read(file, _LONGEST_LINE).decode(errors="replace")
