@@ -68,17 +68,17 @@ def _serve(url: str, port: int, place: str) -> None:
     settings = Settings(
         queue=QueueSettings(url=url, lease_s=3600),
         cluster=ClusterSettings(backend="local", local_agents=0),
-        api=ApiSettings(port=port),
+        api=ApiSettings(agents_port=port),
         storage=StorageSettings(folder=Path(place) / "storage"),
     )
-    run(settings)
+    run(settings, with_web=False)
 
 
 async def _load(port: int, secrets: dict[str, str], seconds: float) -> Load:
     await _until_leading(port)
     load = Load([], [], 0.0)
-    # Everybody has its token looked up once before the clock starts, one after the other: of callers that it does not
-    # know yet the service takes few at once. And all connect only then: it ends connections on which nothing is said.
+    # Each token is looked up once before the clock starts. The agents connect only afterwards, because the service ends
+    # connections on which nothing is said.
     for name, secret in secrets.items():
         voice = await _Voice.connected(port, name, secret)
         await voice.claim_and_complete([], [])

@@ -34,10 +34,10 @@ class SmallCache(Generic[K, V]):
         self._entries[key] = (self._clock(), fresh_s, value)
 
     def get(self, key: K, read: Callable[[], V], *, fresh_s: float, rest: float = 0.0) -> V:
-        """Return the value, which the first caller for whom it is too old reads again.
+        """Return the value. The first caller that finds it too old reads it again, and the others get the old value.
 
-        All others get the old value meanwhile; only if there is none do they wait. What takes long to read is good for
-        longer, by `rest` times what it took.
+        Callers wait only while there is no value. A value that takes long to read stays good for longer, by `rest` times
+        the time of the reading. Because it serves old values, this method must never hold tokens: use `find` and `put`.
         """
         old = self._entries.get(key)
         with suppress(KeyError):
