@@ -32,7 +32,9 @@ from gleaner.control.simulation.tuning.tune import Comparison, Sweep, Trial, com
 from gleaner.control.simulation.tuning.variants import variation
 
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30))
-PLAIN = Trial(6000.0, 0.0, 0.6, 0.0, later=0.9, earlier=0.05, later_mean_s=600.0, never_started=0)
+PLAIN = Trial(
+    6000.0, 0.0, 0.6, 0.0, later=0.9, earlier=0.05, later_mean_s=600.0, earlier_mean_s=5100.0, never_started=0
+)
 
 
 def sweep(lengths_s: tuple[float, ...] = (1800.0, 3600.0), *, processors: int = 16) -> Sweep:
@@ -67,8 +69,10 @@ def test_a_trial_says_who_pays_which_the_mean_hides() -> None:
     )
     found = trial(schedule, without)
     assert (found.wait_without_s, found.wait_growth_s) == (100.0, -2.5)
-    assert (found.later, found.earlier, found.later_mean_s, found.never_started) == (0.5, 0.25, 40.0, 1)
-    assert trial(without, without).later_mean_s == 0.0
+    assert (found.later, found.later_mean_s, found.earlier, found.earlier_mean_s) == (0.5, 40.0, 0.25, 90.0)
+    assert found.never_started == 1
+    same = trial(without, without)
+    assert (same.later_mean_s, same.earlier_mean_s) == (0.0, 0.0)
 
 
 def test_all_settings_see_the_same_histories_and_do_not_change_each_other() -> None:
@@ -173,13 +177,14 @@ def test_the_best_setting_wins_most_of_those_that_are_surely_within_the_limit() 
 
 def test_the_first_sentence_has_the_wait_and_the_node_hours() -> None:
     # 0.2 of 8 nodes for 720 h are 1,152 node hours of the 2,304 that are idle.
-    first, why, pays, _small = sentences(answer(compared(58, 0.2)))
+    first, why, pays, costs, _small = sentences(answer(compared(58, 0.2)))
     assert first == (
         "Agents of 1 h, with preemption: regular jobs wait 58 s longer on average (of 100 min; between +44 s and +72 s)"
         "; 1,152 of 2,304 idle node hours a month are won."
     )
     assert why.startswith("Of the settings that lengthen the mean wait by at most 180 s (--wait-limit)")
-    assert pays == "90 % of the jobs start later than without agents, by 10 min on average, and 5 % earlier."
+    assert pays == "90 % of the jobs start later than without agents, by 10 min on average, and 5 % earlier, by 85 min."
+    assert costs.startswith("A save takes 0 s and a restore 0 s in these replays")
     failed, nearest, *_ = sentences(answer(compared(-3000, 0.0), machine=of_nodes(2)))
     assert failed.startswith("No setting is sure to win and to keep the mean wait from growing by more than 180 s")
     assert "regular jobs wait 50 min less on average" in nearest

@@ -63,40 +63,41 @@ def name(agents: AgentSettings) -> str:
     return f"Agents of {duration(agents.length_s)}, {'with' if agents.preemption else 'without'} preemption{ends}"
 
 
-def rough(time_s: float) -> str:
-    """Return a time in a unit in which a whole number says enough.
+def rough(time_s: float, beside_s: float = 0) -> str:
+    """Return a time in a unit in which a whole number is exact enough, also for the time that stands beside it.
 
-    >>> rough(58.3), rough(-140), rough(5640), rough(51120)
-    ('58 s', '-140 s', '94 min', '14 h')
+    >>> rough(58.3), rough(-140), rough(5640), rough(51120), rough(58.3, 600)
+    ('58 s', '-140 s', '94 min', '14 h', '1 min')
     """
     for unit, unit_s, most_s in (("s", 1, 300), ("min", 60, 36_000), ("h", 3600, 864_000)):
-        if abs(time_s) < most_s:
+        if max(abs(time_s), abs(beside_s)) < most_s:
             return f"{round(time_s / unit_s):,} {unit}"
     return f"{round(time_s / 86_400):,} d"
 
 
-def signed(growth_s: float) -> str:
+def signed(growth_s: float, beside_s: float = 0) -> str:
     """Return a growth with its sign.
 
     >>> signed(58.3), signed(-0.2)
     ('+58 s', '0 s')
     """
-    return ("+" if round(growth_s) > 0 else "") + rough(growth_s)
+    return ("+" if round(growth_s) > 0 else "") + rough(growth_s, beside_s)
 
 
 def sentence(found: TuningAnswer, one: Comparison) -> str:
     """Return what one setting does to regular jobs, and what it wins."""
     wait_s, idle = one.wait_growth_s, 1 - one.mean("load_without")
+    low, high = signed(wait_s.low, wait_s.high), signed(wait_s.high, wait_s.low)
     return (
         f"{name(one.agents)}: regular jobs wait {rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} on "
-        f"average (of {rough(found.wait_without_s)}; between {signed(wait_s.low)} and {signed(wait_s.high)}); "
+        f"average (of {rough(found.wait_without_s)}; between {low} and {high}); "
         f"{found.node_hours(one.load_growth.mean):,.0f} of {found.node_hours(idle):,.0f} idle node hours a month "
         "are won."
     )
 
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
-    """Return the answer: the best setting, why this one, who pays, and how jobs smaller than a node were placed."""
+    """Return the best setting, why this one, who pays, the costs of saves, and how small jobs were placed."""
     limit = f"{rough(found.limit_s)} (--wait-limit)"
     one, why = found.best, f"Of the settings that lengthen the mean wait by at most {limit}, this one wins most."
     if one is None:
@@ -107,8 +108,24 @@ def sentences(found: TuningAnswer) -> tuple[str, ...]:
     return (
         *((sentence(found, one), why) if found.best else (why, f"The nearest: {sentence(found, one)}")),
         f"{percent(one.mean('later'), 0)} of the jobs start later than without agents, by "
-        f"{rough(one.mean('later_mean_s'))} on average, and {percent(one.mean('earlier'), 0)} earlier.",
+        f"{rough(one.mean('later_mean_s'))} on average, and {percent(one.mean('earlier'), 0)} earlier, "
+        f"by {rough(one.mean('earlier_mean_s'))}.",
+        costs(one.agents),
         small_jobs(found.sweep.workload, found.sweep.machine),
+    )
+
+
+def costs(agents: AgentSettings) -> str:
+    """Return what a save and a restore cost in the replays, when a node does so alone.
+
+    >>> costs(AgentSettings())
+    'A save takes 0 s and a restore 0 s in these replays, so measure both on your storage.'
+    """
+    memory_mib = agents.queue.memory_mib * agents.jobs_per_agent
+    save_s, restore_s = (cost.seconds(memory_mib) for cost in (agents.save, agents.restore))
+    return (
+        f"A save takes {rough(save_s)} and a restore {rough(restore_s)} in these replays, so measure both on your "
+        "storage."
     )
 
 

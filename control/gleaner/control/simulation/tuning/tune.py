@@ -55,6 +55,7 @@ class Trial:
     earlier: float
     later_mean_s: float
     """The mean delay of the jobs that start later."""
+    earlier_mean_s: float
     never_started: int
 
 
@@ -169,7 +170,7 @@ def trial(schedule: Schedule, without: Schedule) -> Trial:
     if effect is None:
         raise BadScenario(f"{schedule.workload.name}: no job starts, so no wait can be compared")
     moved_s = schedule.start_s - without.start_s
-    later_s = moved_s[moved_s > 0]
+    later_s, earlier_s = moved_s[moved_s > 0], -moved_s[moved_s < 0]
     return Trial(
         wait_without_s=effect.mean_wait_s.before,
         wait_growth_s=effect.mean_wait_s.absolute,
@@ -178,6 +179,7 @@ def trial(schedule: Schedule, without: Schedule) -> Trial:
         later=effect.later,
         earlier=effect.earlier,
         later_mean_s=float(later_s.mean()) if len(later_s) else 0.0,
+        earlier_mean_s=float(earlier_s.mean()) if len(earlier_s) else 0.0,
         never_started=found.jobs - found.started,
     )
 
