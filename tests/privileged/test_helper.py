@@ -56,10 +56,6 @@ def test_nobody_but_the_service_account_is_let_in(tmp_path: Path) -> None:
         ask(other, do="list")
 
 
-def test_the_service_account_is_let_in(helper: Config) -> None:
-    assert ask(helper, do="list") == {"ok": True, "containers": {}}
-
-
 @pytest.mark.parametrize("name", ["../x", "/etc", "", "a/b", 7, None, "x\0"])
 @pytest.mark.parametrize("do", ["pause", "unpause", "checkpoint", "remove", "about", "logs", "wait"])
 def test_a_container_is_a_plain_name(helper: Config, do: str, name: object) -> None:

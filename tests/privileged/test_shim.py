@@ -1,15 +1,17 @@
 """`gleaner-runc` hands on what does not concern it: the same words, the same exit status, and nothing imported."""
 
+import base64
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 import gleaner.agent.privileged
 from gleaner.agent.privileged.shim.main import RESTORED, parse
-from gleaner.agent.privileged.shim.own_config import END, INIT, INIT_PROGRAM
+from gleaner.agent.privileged.shim.own_config import END, INIT, INIT_PROGRAM, packed_init, put_init
 
 PACKAGE = Path(gleaner.agent.privileged.__file__).parents[3]
 ROOTS = "gleaner.agent.privileged"
@@ -271,10 +273,21 @@ def test_a_job_of_ours_gets_an_init_and_its_user_a_name_and_nobody_else_does(shi
         assert made["mounts"][:1] == mounts
         assert [(one["destination"], one["source"]) for one in made["mounts"][1:]] == is_ours * [
             ("/etc/passwd", f"{folder}/passwd"),
-            (INIT, INIT_PROGRAM),
+            (INIT, f"{folder}/gleaner-init"),
         ]
         assert made["process"]["args"] == [*(is_ours * [INIT, END]), *PROCESS["args"]]
     assert "gleaner:x:4200:4201:" in (shim.folder / "passwd").read_text()
+    assert (shim.folder / "gleaner-init").read_bytes() == Path(INIT_PROGRAM).read_bytes()
+
+
+def test_an_init_of_a_checkpoint_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gleaner-init").write_bytes(b"of this node")
+    packed = packed_init(str(tmp_path))
+    bomb = base64.b85encode(zlib.compress(bytes(2**25))).decode()
+    for wrong in (None, 7, "", "\n", "é", packed[:-5], "0000", bomb):
+        with pytest.raises(ValueError, match=r"base85|is not whole|ASCII"):
+            put_init(str(tmp_path), wrong)
+    assert (tmp_path / "gleaner-init").read_bytes() == b"of this node"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gleaner.agent.privileged.common import symlink_guard
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.symlink_guard import Foreign
 from gleaner.agent.privileged.shim import main, transfer, written_layer
+from gleaner.agent.privileged.shim.own_config import packed_init
 from gleaner.agent.privileged.shim.seal import Broken, SaveNotes, open_seal, seal
 from gleaner.agent.system import ipc, tar_unpack
 from gleaner.agent.system.tar_policy import Hostile, Links, SizeLimit
@@ -186,7 +187,8 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
     monkeypatch.setattr(transfer, "_make_relay", lambda _own, listener, **_named: (None, listener))
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), ipc.Handshake(ours, 5)))
-    ipc.Handshake(theirs, 5).say({})
+    (job.parent / "gleaner-init").touch()
+    ipc.Handshake(theirs, 5).say({"init": packed_init(str(job.parent))})
     call = main.parse(["--root", str(job.parent), "create", "--bundle", str(job.parent), "c"])
     assert call is not None
     (job.parent / "c").mkdir()

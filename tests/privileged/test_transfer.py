@@ -157,8 +157,9 @@ def test_what_goes_on_is_not_saved(settings: Config, call: Call) -> None:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
-    call: Call, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, goes_on: bool
 ) -> None:
+    (tmp_path / "gleaner-init").touch()
     said: list[dict[str, object]] = []
     agent = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
     relay = SimpleNamespace(finish=lambda _: None)
@@ -177,7 +178,7 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
     monkeypatch.setattr(written_layer, "send", lambda *_: None)
     refused = pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as short, refused:  # a socket's path has an end
-        transfer._save(Config(4200, own=f"{short}/own"), call, {})
+        transfer._save(Config(4200, own=f"{short}/own"), call, {"bundle": str(tmp_path)})
     assert [message.get("status") for message in said] == ([None] if goes_on else [None, 0])
 
 

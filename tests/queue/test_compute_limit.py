@@ -91,7 +91,9 @@ def test_a_job_that_has_reached_its_limit_has_failed_for_good_and_says_so(harnes
     harness.record_save(job, harness.claim_one("a").attempt, spent=computed(3599))
     attempt = harness.claim_one("a").attempt
     for _ in range(2):  # the answer to the first may have been lost
-        harness.record_completion(job, attempt, exit_code=152, reason=REACHED, may_retry=False, spent=computed(1))
+        harness.record_completion(
+            job, attempt, exit_code=152, reason=REACHED, may_retry=False, at_limit=True, spent=computed(1)
+        )
     detail = harness.detail(job)
     assert (detail.job.state, detail.job.outcome, detail.failures) == (State.COMPLETE, Outcome.FAILED, 0)
     assert (detail.failed_because, detail.attempts[-1].detail, detail.events[-1].detail) == (REACHED,) * 3

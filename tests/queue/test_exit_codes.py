@@ -1,5 +1,7 @@
 """The exit codes after which a job is tried again, or has failed for good."""
 
+from typing import Any
+
 import pytest
 from tests.queue.queue_harness import QueueHarness, computed
 
@@ -8,11 +10,11 @@ from gleaner.control.states import Outcome, State
 NODES = ("n1", "n2")
 
 
-def _fail(harness: QueueHarness, exit_code: int, *, computed_s: float = 100.0, reason: str = "") -> None:
+def _fail(harness: QueueHarness, exit_code: int, *, computed_s: float = 100.0, **more: Any) -> None:
     """Let the one job that waits fail so on one of two nodes."""
     (work,) = next(work for work in map(harness.claim, NODES) if work)
     harness.now_s += computed_s
-    harness.record_completion(work.job, work.attempt, exit_code=exit_code, reason=reason, spent=computed(computed_s))
+    harness.record_completion(work.job, work.attempt, exit_code=exit_code, spent=computed(computed_s), **more)
 
 
 def _job(harness: QueueHarness, **spec: object) -> int:
@@ -47,7 +49,7 @@ def test_a_code_that_has_a_meaning_never_stands_alone(harness: QueueHarness) -> 
 @pytest.mark.parametrize("exit_code", [142, 152, 153])
 def test_of_a_job_that_was_ended_at_a_limit_the_limit_says_all(harness: QueueHarness, exit_code: int) -> None:
     job = _job(harness)
-    _fail(harness, exit_code, reason="silent limit 30 min reached")
+    _fail(harness, exit_code, reason="silent limit 30 min reached", at_limit=True)
     assert harness.detail(job).last_failure == "silent limit 30 min reached"
 
 

@@ -148,10 +148,10 @@ def without(node: Node, module: str, *names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(node: Node, place: Path, text: str) -> Iterator[None]:
-    """Put another text in the place of one of the node's files."""
+def replaced(node: Node, place: Path, content: str | bytes) -> Iterator[None]:
+    """Put another content in the place of one of the node's files."""
     changed = Path("/tmp") / f"changed-{place.name}"
-    node.outside(changed).write_text(text)
+    node.outside(changed).write_bytes(content.encode() if isinstance(content, str) else content)
     shutil.copymode(node.outside(place), node.outside(changed))
     node.run("mount", "--bind", str(changed), str(place))
     try:

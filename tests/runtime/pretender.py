@@ -24,6 +24,8 @@ STEPS = {
     "restore": ("listening", "accepted", "named", "told", "connected", "first", "pages", "images"),
 }
 LENGTH = struct.Struct("<I")
+TEXTS = {"descriptors": "descriptors.json", "init": "init"}
+"""The file for each field that a save's last message has."""
 
 
 class Pretender:
@@ -51,7 +53,7 @@ class Pretender:
         self.at("accepted")
         _, descriptor = handshake.hear()
         if self.kind == "restore":
-            handshake.say({"descriptors": (self.folder / "descriptors.json").read_text()})
+            handshake.say({name: (self.folder / file).read_text() for name, file in TEXTS.items()})
             self.at("named")
             _, descriptor = handshake.hear()
         assert descriptor is not None
@@ -67,7 +69,8 @@ class Pretender:
                 shutil.copyfileobj(source, sink)
             last, _ = handshake.hear()
         if self.kind == "save":
-            (self.folder / "descriptors.json").write_text(last["descriptors"])
+            for name, file in TEXTS.items():
+                (self.folder / file).write_text(last[name])
         print("status", last["status"], flush=True)
 
     def images(self, criu: socket.socket) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +11,6 @@ import docker
 import pytest
 
 from gleaner.agent.runtime.docker_raw import attach
-from gleaner.agent.runtime.log_frames import messages
 
 VERSION = b'{"ApiVersion": "1.41", "MinAPIVersion": "1.24", "Version": "20.10"}'
 HUNG_UP = threading.Event()
@@ -67,30 +65,6 @@ def engine(tmp_path: Path, speaks: threading.Event) -> Iterator[docker.APIClient
     speaks.set()
     for each in (listening, *kept):
         each.close()
-
-
-@pytest.fixture
-def ignored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what Python would write into the agent's log as "Exception ignored in ..."."""
-    found: list[str] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda said: found.append(f"{said.object!r}: {said.exc_value!r}"))
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("read", [0, 1])
-def test_an_attached_connection_that_nobody_reads_to_its_end_leaves_no_traceback_in_the_log(
-    read: int, engine: docker.APIClient, speaks: threading.Event, ignored: list[str]
-) -> None:
-    for _ in range(3):
-        speaks.clear()
-        frames = messages(attach(engine, "c1", connect_s=10))
-        speaks.set()
-        for _ in range(read):
-            assert next(frames) == (1, b"hello\n")
-        del frames
-        gc.collect()
-    assert ignored == []
 
 
 @pytest.mark.parametrize("read", [0, 1])

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 from tests.effort import IS_WHOLE
+from tests.runtime.escapes import replaced
 from tests.runtime.nodes_harness import AGENT, IMAGE, USER, Node, Work, wait_for
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
+from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.criu_streams import LAYER_PART, PREFIX
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
@@ -179,6 +181,28 @@ def test_the_user_of_a_job_has_a_name_also_after_a_restore(pair: tuple[Node, Nod
     assert pair[1].runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert work.lines == ["gleaner /job gleaner", "gleaner", "gleaner /job gleaner", "end"]
+
+
+@pytest.mark.nodes
+def test_a_node_whose_init_was_compiled_differently_restores_it_all_the_same(
+    pair: tuple[Node, Node], work: Work
+) -> None:
+    """As after an update of Gleaner: CRIU takes no program of another size or build for the one that it saved."""
+    here, there = pair
+    container = work.start(here, COUNTER, "1")
+    work.until("5")
+    saved = work.save(here, container)
+    work.end(here, container)
+    init = Path(Config(1).library, "gleaner/agent/privileged/init/gleaner-init")
+    with replaced(there, init, there.outside(init).read_bytes() + b"of another compiler"):
+        container = work.restore(there, saved, COUNTER, "1")
+        work.until(str(len(work.lines) + 5))
+        again = work.save(there, container)
+        work.end(there, container)
+    container = work.restore(here, again, COUNTER, "1")
+    (work.folder(here) / "stop").touch()
+    assert here.runtime.wait(container) == End(0)
+    here.runtime.remove(container)
 
 
 @pytest.mark.nodes

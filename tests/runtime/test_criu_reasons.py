@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.agent.privileged.shim.unsavable import Reason, log_line
-from gleaner.agent.runtime.criu_reasons import KINDS, cannot_checkpoint, cannot_restore
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 
 DUMP_LOG = """\
 (00.000528) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
@@ -144,12 +144,6 @@ def test_whatever_a_log_holds_the_reason_is_one_line(text: str) -> None:
     found = str(cannot_checkpoint(f"(00.1) Error (criu/x.c:1): {text}", text))
     assert found.isprintable()
     assert len(found) < 1000
-
-
-def test_each_kind_says_what_to_do() -> None:
-    for kind in KINDS:
-        assert kind.advice
-        assert not kind.advice.endswith(".")
 
 
 def test_the_reason_is_the_first_error_that_matters() -> None:

@@ -11,7 +11,7 @@ import pytest
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.privileged.shim import criu_messages
-from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, TransferFailed, restore
+from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, INIT_PART, TransferFailed, restore
 from gleaner.agent.system import ipc
 
 LOG = "(00.1) Error (criu/files.c:1): there is no file\n"
@@ -22,7 +22,7 @@ def saved(tmp_path: Path) -> FolderArchive:
     storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
     with storage.draft("jobs/1/x") as draft:
-        for name in (DESCRIPTORS_PART, "criu.core-1.img"):
+        for name in (DESCRIPTORS_PART, INIT_PART, "criu.core-1.img"):
             draft.add(name, [b"x"])
         published = draft.publish({})
     return storage.open(published.key, published.digest)

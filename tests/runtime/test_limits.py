@@ -59,24 +59,6 @@ def test_an_image_with_a_volume_is_refused_or_saved_with_it_but_never_computes_o
     assert len(node.engine.volumes()["Volumes"] or []) == volumes
 
 
-def test_what_was_saved_with_a_volume_before_is_not_restored_without_it(
-    node: Node, work: Work, image_with_volume: str
-) -> None:
-    if node.kind == "criu":
-        return
-    container = work.start(node, "import time; print('up'); time.sleep(600)")
-    work.until("up")
-    with work.storage.draft("jobs/1/checkpoint-1") as draft:
-        node.runtime.pause(container)
-        node.runtime.checkpoint(container, draft)
-        draft.add("folder.tar", [bytes(1024)])
-        saved = draft.publish({"image_id": node.engine.inspect_image(image_with_volume)["Id"]})
-    work.end(node, container)
-    with pytest.raises(ImageRefused, match="has a volume at /data"):
-        node.runtime.restore(work.spec("x", image=image_with_volume), work.storage.open(saved.key, saved.digest))
-    assert node.containers() == []
-
-
 def test_what_a_container_writes_is_counted_in_bytes_and_files(node: Node, work: Work) -> None:
     program = f"""
 import os, time

@@ -22,7 +22,6 @@ from gleaner.agent.runtime.interface import (
     LABEL_SLURM_JOB,
     CannotRestore,
     ContainerKilled,
-    ImageMissing,
     RuntimeFault,
 )
 from gleaner.control.setup import shipped
@@ -167,13 +166,6 @@ def test_a_job_may_write_more_lines_than_are_read_at_once(node: Node, work: Work
     assert [line.split()[0] for line in work.lines] == [str(number) for number in range(200_000)]
 
 
-def test_a_name_is_taken_once(node: Node, work: Work) -> None:
-    container = work.start(node, TICKER)
-    with pytest.raises(RuntimeFault, match="already"):
-        node.runtime.start(dataclasses.replace(work.spec(TICKER), name=container))
-    assert len(node.containers()) == 1
-
-
 def test_what_one_runtime_has_saved_the_other_restores(pair: tuple[Node, Node], work: Work) -> None:
     here, there = pair[0], Node(pair[1].name, "shim")
     container = work.start(here, COUNTER, "5")
@@ -196,11 +188,6 @@ def test_a_folder_that_is_not_the_agents_is_not_mounted(node: Node, work: Work) 
     with pytest.raises(RuntimeFault, match="agent's own"):
         node.runtime.start(work.spec("x"))
     assert node.containers() == []
-
-
-def test_a_checkpoint_with_a_bad_digest_of_its_image_finds_none(node: Node, work: Work) -> None:
-    with pytest.raises(ImageMissing):
-        node.runtime.start(work.spec("x", image=f"sha256:{'0' * 64}"))
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,3 @@ def test_a_long_line_comes_in_pieces_and_nothing_of_it_is_lost(length: int, ende
     assert "".join(found) == "x" * length
     assert all(len(line) <= MOST_BYTES for line in found)
     assert len(found) == (max(1, -(-length // MOST_BYTES)) if ended or length else 0)
-
-
-written = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=50) | st.sampled_from([b"\n", b"\r\n"])))
-
-
-@given(before=written, after=written)
-def test_lines_are_the_same_whether_or_not_the_process_was_saved_in_between(
-    before: list[tuple[int, bytes]], after: list[tuple[int, bytes]]
-) -> None:
-    first = OutputLines()
-    found = list(first.of(before))
-    second = OutputLines(dict(first.beginnings))
-    assert [*found, *second.of(after), *second.rest()] == lines([*before, *after])

@@ -92,8 +92,8 @@ class NodeFacts(Message):
     cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
     memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
     runtime: Text
-    """The container runtime with its version and the init of its containers, for example `docker 26.1.5 init 1a2b3c4d`.
-    All but the version is its family: no family restores what another one has saved."""
+    """The container runtime with its version, for example `docker 26.1.5`. The name is its family: no family restores
+    what another one has saved."""
     criu: Text
     """CRIU's version, for example `4.1.1`; empty where there is none."""
     kernel: Text
@@ -499,6 +499,8 @@ class Completed(VersionedMessage):
     """False: another try would end in the same way, whatever retries are left. `reason` says why."""
     out_of_memory: Flag = False
     """True if the job has met its memory limit. `reason` says so, with the limit."""
+    at_limit: Flag = False
+    """True if the agent has ended the job at another limit. `reason` says which, and the exit code is that of it."""
 
 
 class ReturnReason(StrEnum):

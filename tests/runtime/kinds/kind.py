@@ -91,6 +91,8 @@ class Kind:
     """The program ends with it after the restore."""
     both_ways: bool = False
     """True for a kind that is also saved by the node helper and restored by Docker, not only the other way round."""
+    saved_twice: bool = False
+    """True for a kind that is saved once before, and goes on: what CRIU leaves of that save could break the next."""
 
     @property
     def promise(self) -> str:

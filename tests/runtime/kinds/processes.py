@@ -7,11 +7,13 @@ open("pool.py", "w").write('''
 import multiprocessing, os, time
 if __name__ == "__main__":
     with multiprocessing.get_context("{method}").Pool(2) as pool:
+        before = sorted(os.listdir("/dev/shm"))
         assert pool.map(abs, [-1, -2]) == [1, 2]
         print("ready", flush=True)
         while not os.path.exists("/job/stop"):
             time.sleep(0.02)
         assert pool.map(abs, [-3, -4]) == [3, 4]
+        assert sorted(os.listdir("/dev/shm")) == before, os.listdir("/dev/shm")
 ''')
 os.execvp("python3", ["python3", "pool.py"])
 """
@@ -178,8 +180,8 @@ assert queue.get(timeout=60) == 5
 process.join()
 """,
     ),
-    Kind("a pool of processes that are spawned", _POOL.format(method="spawn")),
-    Kind("a pool of processes of a fork server", _POOL.format(method="forkserver")),
+    Kind("a pool of processes that are spawned", _POOL.format(method="spawn"), brief=True, saved_twice=True),
+    Kind("a pool of processes of a fork server", _POOL.format(method="forkserver"), saved_twice=True),
     Kind(
         "pools of `concurrent.futures`, of threads and of processes",
         """

@@ -192,6 +192,7 @@ class ControlReporter:
                 log_lines=self._log.line_count,
                 slice=spent,
                 may_retry=limit is not lifecycle.JobLimit.COMPUTING,
+                at_limit=True,
             ),
         )
 

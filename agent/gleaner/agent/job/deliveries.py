@@ -54,8 +54,7 @@ class Deliveries:
 
     def _deliver_one(self) -> bool:
         """Deliver a result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
-        delivery = self.client.take_delivery()
-        if delivery is None:
+        if (delivery := self.client.take_delivery()) is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}
         report = self.deliver(delivery, self._stop)

@@ -19,7 +19,7 @@ class NodeKind:
 
     architecture: str
     family: str
-    """The container runtime without its version, and the init of its containers."""
+    """The container runtime without its version."""
     criu: str
     """Empty where no memory can be saved."""
     cpu_features: frozenset[str]
@@ -33,10 +33,10 @@ class NodeKind:
 def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str, ...]) -> NodeKind:
     """Return the kind of a node with these facts.
 
-    >>> kind(architecture="x86_64", runtime="docker 26.1.5 init 1a2b3c4d", criu="4.1.1", cpu_features=("avx",)).family
-    'docker init 1a2b3c4d'
+    >>> kind(architecture="x86_64", runtime="docker 26.1.5", criu="4.1.1", cpu_features=("avx",)).family
+    'docker'
     """
-    return NodeKind(architecture, re.sub(r" \S+", "", runtime, count=1), criu, frozenset(cpu_features))
+    return NodeKind(architecture, runtime.partition(" ")[0], criu, frozenset(cpu_features))
 
 
 def version(text: str) -> tuple[int, ...]:

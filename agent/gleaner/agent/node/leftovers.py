@@ -24,13 +24,11 @@ def remove_containers(runtime: Runtime, *, agent: str, whole_node: bool, now_s: 
     removed: list[ContainerId] = []
     for container, labels in runtime.our_containers().items():
         end_s = request.end_s(labels)
-        is_leftover = whole_node or (end_s is not None and end_s < now_s)
-        if labels.get(LABEL_AGENT) == agent or not is_leftover:
-            continue
-        log.warning("removing a container that an earlier agent left", container=container, labels=dict(labels))
-        runtime.kill(container)
-        runtime.remove(container)
-        removed.append(container)
+        if labels.get(LABEL_AGENT) != agent and (whole_node or (end_s is not None and end_s < now_s)):
+            log.warning("removing a container that an earlier agent left", container=container, labels=dict(labels))
+            runtime.kill(container)
+            runtime.remove(container)
+            removed.append(container)
     return removed
 
 

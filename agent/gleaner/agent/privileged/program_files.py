@@ -15,8 +15,6 @@ from .common import config
 
 HELPER = "/usr/local/sbin/gleaner-helper"
 PYTHON = "/usr/bin/python3"
-INIT = "gleaner/agent/privileged/init/gleaner-init"
-"""The path in the library of the program that is process 1 of each container (`init/init.c`)."""
 _PACKAGES = ("privileged", "system")
 _PROGRAM = """\
 #!{python} -IS

@@ -4,7 +4,6 @@ An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_
 passes between root's shim and the agent in the same way, whoever started the container (`criu_streams`).
 """
 
-import hashlib
 import os
 import signal
 import stat
@@ -17,8 +16,6 @@ from pathlib import Path
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
-from gleaner.agent.privileged import program_files
-from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.shim import own_config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime import container_processes
@@ -228,18 +225,6 @@ def _reasons(
         raise broken(str(error)) from error
     except HandshakeFailed as error:
         raise RuntimeFault(f"{doing}: {error}") from error
-
-
-def init_name(settings: config.Config | None = None) -> str:
-    """Return " init " and the first digits of the digest of the node's init; "" if the node has none.
-
-    A program's file must be the same wherever its process is restored, and the init's lies on the node.
-    """
-    try:
-        program = Path((settings or config.load()).library, program_files.INIT)
-        return f" init {hashlib.sha256(program.read_bytes()).hexdigest()[:8]}"
-    except (OSError, config.Misconfigured):
-        return ""
 
 
 def _reason(exit_code: int, line: str) -> str:

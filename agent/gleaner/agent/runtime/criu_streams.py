@@ -30,6 +30,8 @@ DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
 """The reason why an archive without that part is not restored. The part lists, in runc's words, the pipes that the
 process had as its standard streams."""
+INIT_PART = "init"
+"""The init that the container ran with, packed by `privileged.shim.own_config`."""
 LAYER_PART = "layer.tar"
 """The files that the container has written outside its job's folder (`privileged.shim.written_layer`)."""
 SEAL_PART = "seal.json"
@@ -143,6 +145,7 @@ def save(handshake: Handshake, draft: FolderDraft) -> None:
     """
     last = _stream_images(handshake, lambda listener: capture(listener, draft, handshake.connection), draft)
     draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
+    draft.add(INIT_PART, [str(last.get("init", "")).encode()])
     if last.get("is_tight"):
         draft.add(TIGHT_PART, [b"yes"])
     if "seal" in last:
@@ -152,7 +155,9 @@ def save(handshake: Handshake, draft: FolderDraft) -> None:
 def restore(handshake: Handshake, archive: FolderArchive) -> None:
     """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors."""
     handshake.hear()
-    parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
+    parts = {"descriptors": DESCRIPTORS_PART, "init": INIT_PART} | (
+        {"seal": SEAL_PART} if SEAL_PART in archive.parts else {}
+    )
     answer: Message = {name: text_of(b"".join(archive.read(part))) for name, part in parts.items()}
     has_layer = LAYER_PART in archive.parts
     handshake.say(answer | {"layer": has_layer, "is_tight": TIGHT_PART in archive.parts})

@@ -27,7 +27,7 @@ from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import config, freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.core import KILLED, ContainerRuntime, init_name
+from gleaner.agent.runtime.core import KILLED, ContainerRuntime
 from gleaner.agent.runtime.docker_raw import attach, count_changes, follow, request
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import (
@@ -171,7 +171,7 @@ class DockerRuntime(ContainerRuntime):
         if not is_experimental:
             log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
         return RuntimeFacts(
-            runtime=name if self._handshakes is None else name + init_name(),
+            runtime=name,
             criu=_criu_version(),
             way=Way.SHIM,
             checkpoints=self._handshakes is not None and is_experimental,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
-from gleaner.agent.runtime.core import ContainerRuntime, init_name
+from gleaner.agent.runtime.core import ContainerRuntime
 from gleaner.agent.runtime.helper_client import HelperAnswer, HelperClient, HelperRefusal
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
@@ -92,7 +92,7 @@ class RuncRuntime(ContainerRuntime):
     def facts(self) -> RuntimeFacts:
         answer = self._ask("facts").fields
         return RuntimeFacts(
-            runtime=f"runc {answer['runc']}{init_name(self._settings)}",
+            runtime=f"runc {answer['runc']}",
             criu=str(answer["criu"]),
             way=Way.CRIU,
             checkpoints=bool(answer["criu"]),

@@ -19,29 +19,26 @@ _MEANINGS = {
             (9, "SIGKILL", "it was killed"),
             (11, "SIGSEGV", "an access to memory that is not the program's"),
             (13, "SIGPIPE", "nobody reads the pipe to which it writes"),
+            (14, "SIGALRM", "an alarm that it has set itself"),
             (15, "SIGTERM", "it was told to end"),
+            (24, "SIGXCPU", "a limit of computing time that it has set itself"),
+            (25, "SIGXFSZ", "a limit of the size of its files that it has set itself"),
         )
     },
 }
 """The usual meanings of exit codes: those of a shell, and 128 and the number of the signal that ended the program."""
 
 
-_AT_A_LIMIT = frozenset({142, 152, 153})
-"""The exit codes that agents give jobs that they have ended at a limit (`agent.job.lifecycle.Limit`)."""
-
-
-def cause(exit_code: int, reason: str = "", *, out_of_memory: bool = False) -> str:
-    """Return why the program failed, in one line. `reason`: what the agent says; it says all if it was a limit.
+def cause(exit_code: int, reason: str = "") -> str:
+    """Return why the program failed, in one line; `reason` is the agent's.
 
     >>> cause(3), cause(127, "cannot run x: No such file or directory")
     ('exit code 3', 'exit code 127: cannot run x: No such file or directory')
+    >>> cause(152, "the program itself returned it")
+    'exit code 152: the program itself returned it'
     >>> cause(139)
     "exit code 139: SIGSEGV, an access to memory that is not the program's"
-    >>> cause(137, "memory limit 512 MiB reached", out_of_memory=True)
-    'memory limit 512 MiB reached'
     """
-    if reason and (out_of_memory or exit_code in _AT_A_LIMIT):
-        return reason
     meaning = reason or _MEANINGS.get(exit_code, "")
     return f"exit code {exit_code}: {meaning}" if meaning else f"exit code {exit_code}"
 

@@ -137,7 +137,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
 
 
 def _cause(report: Completed) -> str:
-    return retries.cause(report.exit_code, report.reason, out_of_memory=report.out_of_memory)
+    return report.reason if report.out_of_memory or report.at_limit else retries.cause(report.exit_code, report.reason)
 
 
 def _output(report: Completed) -> dict[str, Any]:

@@ -85,10 +85,6 @@ class Bundle:
         """Return the uid that may ask for the container, and whose processes are in it. Raises `NoSuch`."""
         return owner_uid(settings, self.facts())
 
-    def has_inputs(self) -> bool:
-        """Return True if the container has a folder of inputs. Raises `NoSuch`."""
-        return bool(self.facts().get("inputs"))
-
     def set_label(self, label: str, value: str) -> None:
         """Change one of the container's labels."""
         about = self.facts()

@@ -36,12 +36,9 @@ def holds_after_all(folders: dict[str, str]) -> bool:
     container would then stop later, unseen. `folders` are the container's cgroups by controller; "" is that of
     version 2. Return False for a container that has ended.
     """
-    try:
-        if _is(folders, frozen=True):
-            return True
-        let_go(folders)
-    except (OSError, KeyError):
-        pass
+    if _is(folders, frozen=True):
+        return True
+    let_go(folders)
     return False
 
 
@@ -91,9 +88,7 @@ def end_frozen(folders: dict[str, str]) -> bool:
 
     runc kills the init alone, and thaws it first. Its children would take another step, though they are saved.
     """
-    with contextlib.suppress(OSError, KeyError):
-        return _is(folders, frozen=True) and end(folders)
-    return False
+    return _is(folders, frozen=True) and end(folders)
 
 
 def _controller(folders: dict[str, str]) -> str:
@@ -106,19 +101,18 @@ def goes_on_after_all(folders: dict[str, str]) -> bool:
 
     `folders` are as for `holds_after_all`. Return False for a container that has ended.
     """
-    try:
-        return _is(folders, frozen=False)
-    except (OSError, KeyError):
-        return False
+    return _is(folders, frozen=False)
 
 
 def _is(folders: dict[str, str], *, frozen: bool) -> bool:
     """Return True if a container has processes, and they are frozen (or, with `frozen` false, go on)."""
-    if _controller(folders):
-        word = "FROZEN\n" if frozen else "THAWED\n"
-        return _text(folders["freezer"], "freezer.state") == word and _text(folders["freezer"], "cgroup.procs") != ""
-    is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(folders[""], "cgroup.events").splitlines())
-    return is_so and (frozen or _text(folders[""], "cgroup.freeze") == "0\n")  # else it is about to be frozen
+    with contextlib.suppress(OSError, KeyError):  # it has ended
+        if _controller(folders):
+            word, folder = "FROZEN\n" if frozen else "THAWED\n", folders["freezer"]
+            return _text(folder, "freezer.state") == word and _text(folder, "cgroup.procs") != ""
+        is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(folders[""], "cgroup.events").splitlines())
+        return is_so and (frozen or _text(folders[""], "cgroup.freeze") == "0\n")  # else it is about to be frozen
+    return False
 
 
 def _text(folder: str, name: str) -> str:

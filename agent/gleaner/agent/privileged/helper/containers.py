@@ -68,8 +68,7 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
     if room.inodes < 0:
         raise Failed("fault", f"the containers on this node have more than {settings.most_container_files} files")
-    image = image_store.find(settings, spec.image)
-    if image is None:
+    if (image := image_store.find(settings, spec.image)) is None:
         raise Failed("image", f"the image {spec.image} is not on the node")
     defaults = oci_config.image(image.config)
     if not oci_config.command(spec, defaults):
@@ -264,14 +263,13 @@ def _output(words: list[str]) -> str:
 
 
 def _node(settings: config.Config, owner: Owner) -> oci_config.Node:
-    has_cgroup2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
     return oci_config.Node(
         uid=owner.uid,
         gid=owner.gid,
         is_agents=owner.uid == settings.agent_uid,
         cpus=os.cpu_count() or 1,
         cgroup=settings.cgroup_parent,
-        has_cgroup2=has_cgroup2,
+        has_cgroup2=os.path.exists("/sys/fs/cgroup/cgroup.controllers"),
         counts_swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
     )
 

@@ -215,7 +215,7 @@ class Helper:
 
     def _run(self, container: Bundle, folder: int, connection: socket.socket) -> None:
         if job_of(container.name) is None:
-            inputs = _second_descriptor(connection) if container.has_inputs() else None
+            inputs = _second_descriptor(connection) if container.facts().get("inputs") else None
             try:
                 containers.run(self._settings, container, folder, inputs)
             finally:
@@ -295,15 +295,11 @@ def _report(line: str) -> None:
 
 def _error_fields(error: Exception) -> dict[str, str]:
     line = " ".join(str(error).split())[:2000]
-    if isinstance(error, Failed):
-        return {"kind": error.kind, "why": line}
-    if isinstance(error, bundle.NoSuch):
-        return {"kind": "gone", "why": line}
-    if isinstance(error, Hostile):
-        return {"kind": "image", "why": line}
     if isinstance(error, (request.Refused, bundle.Exists, config.Misconfigured, Unknown)):
         return {"kind": "fault", "why": line}
-    return {"kind": "fault", "why": f"{type(error).__name__}: {line}"}
+    kinds = {Failed: getattr(error, "kind", ""), bundle.NoSuch: "gone", Hostile: "image"}
+    kind = next((kind for each, kind in kinds.items() if isinstance(error, each)), "")
+    return {"kind": kind or "fault", "why": line if kind else f"{type(error).__name__}: {line}"}
 
 
 def _import(descriptor: int, name: str) -> None:

@@ -35,7 +35,7 @@ static void end(int code, const char *format, ...) {
 
 int main(int count, char **words) {
     sigset_t all, before;
-    int failed[2], status, number = 0;
+    int failed[2] = {-1, -1}, status, number = 0; /* closing -1 does nothing: without a pipe, 0 stays open */
 
     if (count < 3) {
         fprintf(stderr, "usage: gleaner-init END PROGRAM [ARGUMENT ...]\n");

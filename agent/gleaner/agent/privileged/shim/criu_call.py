@@ -172,20 +172,18 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
         if why is not None:
             _log(own, why)
             return 1
-    if kind == RESTORE:
+        words.append("--link-remap")  # see `unsavable`
+    else:
         _know_kernel(settings)
         root = _text(criu_opts.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
         words.append("-v2")  # the last one counts: the log is in memory, which the container pays for
-    if kind == DUMP:
-        words.append("--link-remap")  # see `unsavable`
-    words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
-    if kind == RESTORE and symlink_guard.has_records(own):
-        words.append("--skip-file-rwx-check")  # folders are closed meanwhile
-    if kind == RESTORE:
+        if symlink_guard.has_records(own):
+            words.append("--skip-file-rwx-check")  # folders are closed meanwhile
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
         if "--cgroup-root" not in words:  # runc names it with cgroups of version 1 alone
             words += ["--cgroup-root", f":{processes.cgroup_path(os.getpid(), '')}"]
+    words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     answer = _run(words, own, runc, uid, saved_pid=saved_pid, root=root)
     result, is_answered = b"", False
     with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone

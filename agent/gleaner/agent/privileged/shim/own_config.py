@@ -1,7 +1,9 @@
 """Change the configuration of a container of ours before runc reads it: its init, sockets, Landlock, its user's name.
 
 Init: process 1 is ours (`../init/init.c`), mounted over an empty file in /dev, where every container has a file system
-of root's own. The job's program is its child.
+of root's own. The job's program is its child. It runs from a copy in the container's bundle: a checkpoint carries its
+init, since CRIU restores a process only beside the very file that it ran from. So a node whose init was compiled
+differently, or is newer, restores it too. Process 1 has the job's rights, so a job gains nothing by a forged one.
 
 Landlock: no job has it, as CRIU would bring the processes back without their restrictions. A program that finds no
 Landlock goes on without.
@@ -16,20 +18,23 @@ every node, as a process may have it open when it is saved. Nothing of the image
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import base64
 import json
 import os
+import zlib
 from typing import Any
 
 from ...system import atomic, untrusted
 
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
-"""The errors that Python raises for a malformed configuration."""
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""The errors that Python raises for a malformed file. They are caught only where one is read."""
 INIT = "/dev/gleaner-init"
 """The path of process 1's program in a container."""
 INIT_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "init", "gleaner-init")
 END = "/job/.gleaner-end"
 """The file in a container in which its init writes how the program has ended."""
-_USER_FILE = "passwd"
+_USER_FILE, _INIT_FILE = "passwd", "gleaner-init"
+_LONGEST_INIT_BYTES = 2**22
 _FAMILIES = (1, 2, 10)
 """UNIX, INET, INET6."""
 _NETLINK, _ROUTE = 16, 0
@@ -54,18 +59,39 @@ def change(bundle: str, annotation: str) -> None:
         return
     restrict_calls(config)
     config["process"]["args"] = [INIT, END, *config["process"]["args"]]
-    user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, _USER_FILE))
+    user = config["process"]["user"]
+    names, init = (os.path.abspath(os.path.join(bundle, name)) for name in (_USER_FILE, _INIT_FILE))
+    with open(INIT_PROGRAM, "rb") as file:
+        atomic.replace(init, file.read(), mode=0o555)
     atomic.replace(names, passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
     config["mounts"] = [
         *config["mounts"],
         _file("/etc/passwd", names, "rbind", "rprivate"),
-        _file(INIT, INIT_PROGRAM, "bind", "rprivate", "ro", "nosuid", "nodev"),
+        _file(INIT, init, "bind", "rprivate", "ro", "nosuid", "nodev"),
     ]
     atomic.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
 
 
 def _file(destination: str, source: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": "bind", "source": source, "options": list(options)}
+
+
+def packed_init(bundle: str) -> str:
+    """Return the init of the container in this bundle as a text, for its checkpoint."""
+    with open(os.path.join(bundle, _INIT_FILE), "rb") as file:
+        return base64.b85encode(zlib.compress(file.read(), 1)).decode()
+
+
+def put_init(bundle: str, packed: object) -> None:
+    """Give a container that is to be restored the init of its checkpoint. Raises `ValueError` if that is malformed."""
+    unpacking = zlib.decompressobj()
+    try:
+        program = unpacking.decompress(base64.b85decode(str(packed)), _LONGEST_INIT_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"the checkpoint's init is not whole: {error}") from error
+    if not unpacking.eof:
+        raise ValueError(f"the checkpoint's init is not whole, or larger than {_LONGEST_INIT_BYTES} bytes")
+    atomic.replace(os.path.join(bundle, _INIT_FILE), program, mode=0o555)
 
 
 def passwd(uid: int, gid: int) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...system import ipc, openat, tar_policy
 from ..common import bundle, config, freezing, linux, mounts, symlink_guard, user_jobs
 from ..common.processes import cgroups_made_by_runc, first_process, kill_descendants, kill_with_descendants
-from . import head_room, vdso, written_layer
+from . import head_room, own_config, vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
 from .seal import Broken, Relay, SaveNotes, open_seal, seal
 from .unsavable import Reason, log_line
@@ -42,8 +42,6 @@ _HELD_FILE = "held.json"
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
 _CLEAN_UP_S = 2.0
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""The errors that Python raises for a malformed file. They are caught only where one is read."""
 _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
@@ -105,7 +103,7 @@ def _reading(path: str) -> Generator[Any]:
     try:
         with open(path, encoding="utf-8") as file:
             yield json.load(file)
-    except _MALFORMED as error:
+    except own_config.MALFORMED as error:
         raise ValueError(f"{path} is not understood ({type(error).__name__}: {error})") from error
 
 
@@ -131,13 +129,15 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         options = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
         words = [*options, *_paths(own)]
         status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
-        descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
-        last: dict[str, object] = {"descriptors": descriptors, "is_tight": need.peak > need.limit}
+        last: dict[str, object] = {}
         if status == 0:
+            with open(os.path.join(own, DESCRIPTORS), encoding="utf-8") as file:
+                descriptors = file.read()
+            init = own_config.packed_init(annotations["bundle"])  # runc's own label
+            last = {"descriptors": descriptors, "init": init, "is_tight": need.peak > need.limit}
             relay.finish(end_s)
-        if owner.key and status == 0:
-            last["seal"] = seal(owner.key, owner.uid, SaveNotes(descriptors, relay.images, owner.image))
-        if status == 0:
+            if owner.key:
+                last["seal"] = seal(owner.key, owner.uid, SaveNotes(descriptors, relay.images, owner.image))
             with _report_failure(agent):
                 layers = written_layer.layers(settings, call.container, _root_of_state(call))
                 written_layer.send(agent, layers, _most(settings), end_s)
@@ -167,6 +167,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         os.close(stray_descriptor)
     notes = open_seal(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
     descriptors = check_descriptors(notes.descriptors if notes else answer.get("descriptors"))
+    own_config.put_init(call.option("--bundle", "-b") or ".", answer.get("init"))
     links: tar_policy.Links | None = [] if notes else None
     if answer.get("layer"):
         with _report_failure(agent):
@@ -480,11 +481,6 @@ def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Cal
 
 def _paths(own: str) -> list[tuple[str, str | None]]:
     return [("--image-path", own), ("--work-path", os.path.join(own, "work"))]
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 def _log_tail(folder: str) -> str:
