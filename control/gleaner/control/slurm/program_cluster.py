@@ -155,10 +155,8 @@ class SlurmCluster:
 
         If one name is unknown, Slurm refuses the whole submission. A refusal that stays names the nodes.
         """
-        words, script = (
-            commands.submit(self._settings, request, now_s),
-            commands.script(self._settings, self._logs, request),
-        )
+        words = commands.submit(self._settings, request, now_s)
+        script = commands.script(self._settings, self._logs, request)
         try:
             return parse.parse_submitted(self._run(words, given=script, submits=True))
         except ClusterRefused as error:
