@@ -4,10 +4,10 @@ from collections import Counter
 
 from tests.entitlements.entitlements_harness import POLL_S, EntitlementsHarness
 
-from gleaner.control.daemon.entitlements_state import AGAIN_S, AT_ONCE, HoldReasons
+from gleaner.control.daemon.entitlements import REASON_AGAIN_S, REASONS_A_ROUND, HoldReasons
 from gleaner.control.policy.entitlements_view import Decision, Verdict
 
-MANY = 2 * AT_ONCE + 5
+MANY = 2 * REASONS_A_ROUND + 5
 
 
 def holds(why: str, count: int = MANY) -> tuple[Decision, ...]:
@@ -17,10 +17,10 @@ def holds(why: str, count: int = MANY) -> tuple[Decision, ...]:
 def test_a_first_reason_is_written_at_once_and_a_new_one_a_minute_later() -> None:
     reasons, said = HoldReasons(), {"j000": "gleaner: waits for its turn"}
     assert reasons.due(holds("full", 1), said, 0) == [("j000", "gleaner: full")]
-    assert reasons.due(holds("fuller", 1), said, AGAIN_S - 1) == []
-    assert reasons.due(holds("fuller", 1), said, AGAIN_S) == [("j000", "gleaner: fuller")]
+    assert reasons.due(holds("fuller", 1), said, REASON_AGAIN_S - 1) == []
+    assert reasons.due(holds("fuller", 1), said, REASON_AGAIN_S) == [("j000", "gleaner: fuller")]
     reasons.forget("j000")
-    assert reasons.due(holds("fullest", 1), said, AGAIN_S + 1) == [("j000", "gleaner: fullest")]
+    assert reasons.due(holds("fullest", 1), said, REASON_AGAIN_S + 1) == [("j000", "gleaner: fullest")]
 
 
 def test_what_stands_there_already_is_not_written_again() -> None:
@@ -30,16 +30,16 @@ def test_what_stands_there_already_is_not_written_again() -> None:
 def test_those_that_wait_longest_for_their_reason_come_first() -> None:
     reasons, said = HoldReasons(), dict.fromkeys((decision.job for decision in holds("")), "")
     found = [reasons.due(holds("full"), said, at_s) for at_s in (0, 5, 10)]
-    assert [len(one) for one in found] == [AT_ONCE, AT_ONCE, 5]
+    assert [len(one) for one in found] == [REASONS_A_ROUND, REASONS_A_ROUND, 5]
     assert len({job for one in found for job, _ in one}) == MANY
-    later = [reasons.due(holds(f"{at_s} CPUs are idle"), said, at_s) for at_s in (AGAIN_S, AGAIN_S + 10)]
+    later = [reasons.due(holds(f"{at_s} CPUs are idle"), said, at_s) for at_s in (REASON_AGAIN_S, REASON_AGAIN_S + 10)]
     assert [job for job, _ in later[0]] == [job for job, _ in found[0]]
     assert [job for job, _ in later[1]] == [job for job, _ in found[1]]
 
 
 def test_however_often_the_use_changes_a_job_is_written_on_once_a_minute(harness: EntitlementsHarness) -> None:
     harness.cluster.enter("c", "chemistry", 5)
-    for number in range(AT_ONCE + 5):
+    for number in range(REASONS_A_ROUND + 5):
         harness.cluster.enter(f"b{number}", "biology", 4)
     minutes = 3
     for number in range(int(minutes * 60 / POLL_S)):
@@ -47,7 +47,7 @@ def test_however_often_the_use_changes_a_job_is_written_on_once_a_minute(harness
         harness.rounds()
         harness.cluster.end("b")
     times = Counter(job for _, job in harness.cluster.explained)
-    assert set(times) >= {f"b{number}" for number in range(AT_ONCE + 5)}
+    assert set(times) >= {f"b{number}" for number in range(REASONS_A_ROUND + 5)}
     assert max(times.values()) <= minutes + 1
-    first_s = [at_s for at_s, _ in harness.cluster.explained][:AT_ONCE]
-    assert first_s == [1000.0] * AT_ONCE
+    first_s = [at_s for at_s, _ in harness.cluster.explained][:REASONS_A_ROUND]
+    assert first_s == [1000.0] * REASONS_A_ROUND

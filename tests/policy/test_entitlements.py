@@ -18,8 +18,8 @@ from tests.policy.entitlement_views import (
     wants,
 )
 
+from gleaner.control.policy.entitlements import targets_of
 from gleaner.control.policy.entitlements_view import Verdict, WaitingJob, Wish
-from gleaner.control.policy.placement import targets_of
 from gleaner.control.policy.resources import Resources
 
 

@@ -9,7 +9,7 @@ from tests.effort import examples
 from tests.policy.entitlement_views import FIXED, NODES, NOW_S, RULES, SAVED, SHARES, agent, runs, view, wants
 
 from gleaner.control.policy import entitlements
-from gleaner.control.policy.entitlements import decide
+from gleaner.control.policy.entitlements import decide, targets_of
 from gleaner.control.policy.entitlements_view import (
     AGENTS,
     Decision,
@@ -20,7 +20,6 @@ from gleaner.control.policy.entitlements_view import (
     as_input,
 )
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.placement import targets_of
 
 OWNERS = (*SHARES, "others")
 owners = st.sampled_from(OWNERS)

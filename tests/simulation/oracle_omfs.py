@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gleaner.control.policy import omfs
+from gleaner.control.policy.entitlements import OwnerCpus, choose_victims
 from gleaner.control.policy.entitlements_view import EntitlementRules, RunningJob
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
@@ -52,7 +52,7 @@ def answer(
 
     By the paper's words it is the answer of live control's rules, of which the simulator has a twin.
     """
-    owners = {owner: omfs.OwnerCpus(entitled) for owner, entitled in rules.entitled.items()}
+    owners = {owner: OwnerCpus(entitled) for owner, entitled in rules.entitled.items()}
     for job in (*running, *promised):
         owners[job.owner].count(job.units, job.kind)
     for job in promised:
@@ -78,7 +78,7 @@ def answer(
         for at, job in enumerate(running)
     ]
     live_rules = EntitlementRules(rules.quantum_s, rules.protects, saves_left=100)
-    found = omfs.victims(jobs, lambda job: job.cpus, owners, missing, now_s=0.0, rules=live_rules)
+    found = choose_victims(jobs, lambda job: job.cpus, owners, missing, now_s=0.0, rules=live_rules)
     return [int(job.job) for job in found] or WAIT
 
 

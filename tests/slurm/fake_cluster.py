@@ -12,8 +12,8 @@ from tests.slurm.records import agent, node, seen
 from tests.slurm_admin.facts import admin_settings
 
 from gleaner.agent.privileged.common.request import Refused
+from gleaner.control.policy.entitlements import targets_of
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.placement import targets_of
 from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.comments import (
     ASKED_TO_SAVE,

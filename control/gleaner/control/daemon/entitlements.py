@@ -4,36 +4,55 @@ A job is released to the top of Slurm's queue before any job is preempted for it
 job, even if this program dies in between: the next look finds the job waiting and goes on.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.entitlements_state import HoldReasons, corrections, policy_input
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
+    AGENTS,
     Decision,
+    EntitlementRules,
     EntitlementsStatus,
     EntitlementView,
+    RunningJob,
     Verdict,
+    WaitingJob,
+    Wish,
     as_answer,
     as_input,
+    entitlements,
 )
 from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.resources import Resources
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions, entitlement_actions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.leader import Term
-from gleaner.control.slurm.comments import is_held_for_us
+from gleaner.control.settings import EntitlementSettings
+from gleaner.control.slurm.comments import OURS, RELEASED, RELEASED_ON_TOP, is_held_for_us
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
-from gleaner.control.slurm.owners_view import owners_view
+from gleaner.control.slurm.owners_view import (
+    begins_later,
+    holdings,
+    is_at_limit,
+    is_ready,
+    job_class,
+    owners_view,
+    wishes,
+)
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 from gleaner.control.slurm_admin.client import SlurmAdminClient
+from gleaner.control.slurm_admin.request import LONGEST_TEXT
+from gleaner.control.slurm_admin.rules import TOP_NICE
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
@@ -41,8 +60,42 @@ ACTS_A_ROUND = 100
 """The most acts in one round. Then the loop looks again, since its view of the cluster grows old."""
 UNCHECKED_S = HOUR_S
 """The time for which jobs stay held while control cannot check that Slurm can enforce entitlements."""
+REASONS_A_ROUND = 20
+"""The most reasons that are written in one round."""
+REASON_AGAIN_S = 60.0
+"""The least age of a job's reason before a new one is written. A job's first reason is written at once."""
+_SAVE_S = 60.0
+"""The assumed cost of saving a job, in seconds. The cost of requeuing a job is the time that it has computed."""
 
 _log = structlog.get_logger(__name__)
+
+
+class HoldReasons:
+    """The times at which reasons were written on held jobs. Each is a call to Slurm, so not every change is written."""
+
+    def __init__(self) -> None:
+        self._written_s: dict[str, float] = {}
+        """The time of the last attempt to write each job's reason."""
+
+    def due(self, decided: tuple[Decision, ...], said: Mapping[str, str], now_s: float) -> list[tuple[str, str]]:
+        """Return the jobs and the reasons to write on them now, and count these as written.
+
+        The jobs that have waited longest for a new reason come first.
+        """
+        texts = {one.job: (OURS + one.why)[:LONGEST_TEXT] for one in decided if one.verdict is Verdict.HOLD}
+        self._written_s = {job: at_s for job, at_s in self._written_s.items() if job in texts}
+        stale = [
+            job
+            for job, text in texts.items()
+            if said[job] != text and (job not in self._written_s or now_s >= self._written_s[job] + REASON_AGAIN_S)
+        ]
+        first = sorted(stale, key=lambda job: self._written_s.get(job, float("-inf")))[:REASONS_A_ROUND]
+        self._written_s |= dict.fromkeys(first, now_s)
+        return [(job, texts[job]) for job in first]
+
+    def forget(self, job: str) -> None:
+        """Treat the job's next reason as its first: something else has been written on the job since."""
+        self._written_s.pop(job, None)
 
 
 class Entitlements:
@@ -87,7 +140,7 @@ class Entitlements:
                 # again and again. And before anything is stored as done: the Slurm admin service may refuse.
                 self._alive()
             self._write_down(view, decided)
-            problem = self._act(seen, view, decided, known) if self._acts else ""
+            problem = self._act(seen, decided, known) if self._acts else ""
             self._is_stuck = False
             self._say(EntitlementsStatus(view, decided, "; ".join(filter(None, (seen.gaps, problem)))))
         except (ClusterError, QueueError) as error:
@@ -206,39 +259,35 @@ class Entitlements:
 
     # ── what is done ──
 
-    def _act(
-        self, seen: Snapshot, view: EntitlementView, decided: tuple[Decision, ...], known: Mapping[str, JobActions]
-    ) -> str:
+    def _act(self, seen: Snapshot, decided: tuple[Decision, ...], known: Mapping[str, JobActions]) -> str:
         """Do what is decided. Return what did not work, in one line.
 
         Jobs that are held again go first, since their room was given to others. No job is preempted for a job that
         could not be released: the owner may just have cancelled that job.
         """
-        jobs = {job.id: job for job in seen.jobs}
-        released = {job.job for job in view.waiting if job.released or job.kept_back}
-        classes = {job.job: job.job_class for job in view.running}
+        jobs, now_s = {job.id: job for job in seen.jobs}, seen.read_s
         problems: list[str] = []
         acts = 0
         for decision in sorted(decided, key=lambda decision: decision.verdict is not Verdict.HOLD):
-            is_released = decision.job in released
-            todo = self._of_the_job(decision, jobs[decision.job], view.now_s, is_released=is_released, known=known)
-            todo += [partial(self._vacate, jobs[one], classes[one], view.now_s) for one in decision.victims]
+            todo = self._of_the_job(decision, jobs[decision.job], known, now_s)
+            todo += [partial(self._vacate, jobs[one], now_s) for one in decision.victims]
             if not todo or acts >= ACTS_A_ROUND:
                 continue
             acts += len(todo)
             self._alive()  # a long round is no silence
             problems += self._done(decision, todo, must=len(todo) - len(decision.victims))
-        self._explain(jobs, decided, view.now_s)
+        self._explain(jobs, decided, now_s)
         return "; ".join(problems)
 
     def _of_the_job(
-        self, decision: Decision, job: SlurmJob, now_s: float, *, is_released: bool, known: Mapping[str, JobActions]
+        self, decision: Decision, job: SlurmJob, known: Mapping[str, JobActions], now_s: float
     ) -> list[Callable[[], None]]:
         """Return the acts on the waiting job itself. Only a held job can be put on top."""
         hold, release = partial(self._hold, job), partial(self._release, decision, job, now_s)
+        was_released = is_released(job) or _is_kept_back(job)
         if decision.verdict is Verdict.HOLD:
-            return [hold] if is_released else []
-        if not is_released:
+            return [hold] if was_released else []
+        if not was_released:
             return [release]
         is_on_top = decision.job in known and known[decision.job].at_top
         return [hold, release] if decision.verdict is Verdict.CLAIM and not is_on_top else []
@@ -268,7 +317,7 @@ class Entitlements:
         with self._state.writing() as db:
             entitlement_actions.forget(db, [job.id], told_before_s=0)
 
-    def _vacate(self, job: SlurmJob, job_class: JobClass, now_s: float) -> None:
+    def _vacate(self, job: SlurmJob, now_s: float) -> None:
         """Preempt a job, or vacate an agent.
 
         A job that cannot be told counts as a job that was told and did not go, so another job goes. The act is recorded
@@ -280,7 +329,7 @@ class Entitlements:
         try:
             if is_agent:
                 self._cluster.vacate([job.id], gone_s=now_s + grace_s)
-            elif job_class is JobClass.CHECKPOINTABLE:
+            elif job_class(job) is JobClass.CHECKPOINTABLE:
                 self._slurm_admin.signal(job.id, submitted_s=job.submitted_s)
             else:
                 self._slurm_admin.requeue(job.id, submitted_s=job.submitted_s)
@@ -307,6 +356,161 @@ class Entitlements:
         elif self._state.entitlements.problem and not how.problem:
             _log.info("entitlements: the problem is solved", problem=self._state.entitlements.problem)
         self._state.entitlements = how
+
+
+# ── the input of the policy: what Slurm shows and what the queue has recorded, brought together ──
+
+
+def policy_input(
+    view: Snapshot,
+    known: Mapping[str, JobActions],
+    settings: EntitlementSettings,
+    *,
+    agents_partition: str,
+    told_this_hour: int,
+) -> EntitlementView:
+    """Return the input of the policy.
+
+    In a dry run no job is held by us, so each waiting job counts as held by us.
+    """
+    rules = EntitlementRules(
+        quantum_s=settings.quantum_s,
+        quantum_protects=settings.quantum_protects,
+        saves_left=max(0, settings.saves_per_hour_at_most - told_this_hour),
+    )
+    is_dry = settings.mode == "dry-run"
+    agents = {job.id for job in view.jobs if job.partitions == (agents_partition,)}
+    waiting = [job for job in view.jobs if job.id not in agents and _waits(job, view.read_s, is_dry=is_dry)]
+    running = tuple(
+        _running(job, known.get(job.id), view.read_s, settings, is_agent=job.id in agents)
+        for job in view.jobs
+        if job.phase is not JobPhase.PENDING
+    )
+    settled_s = view.read_s - settings.settle_s - (settings.grace_s if any(job.leaving for job in running) else 0)
+    ready, asked = _ready(view, waiting), wishes(waiting, view.nodes)
+    nodes = view.nodes.values()
+    return EntitlementView(
+        now_s=view.read_s,
+        rules=rules,
+        entitled_cpus=entitlements(settings.entitled, sum(node.cpus for node in nodes)),
+        size={node.name: Resources(node.cpus, node.memory_mib) for node in nodes},
+        free={node.name: Resources(node.idle_cpus, max(0, node.memory_mib - node.allocated_mib)) for node in nodes},
+        waiting=tuple(
+            _waiting(job, asked[job.id], known.get(job.id), settled_s=settled_s, ready=job.id in ready)
+            for job in waiting
+        ),
+        running=running,
+    )
+
+
+def _ready(view: Snapshot, waiting: Sequence[SlurmJob]) -> frozenset[str]:
+    """Return the jobs that wait only for room, as far as Slurm tells. Of a held job Slurm tells nothing.
+
+    So of an array's held tasks only the first counts as ready, and only if no other task is about to run. If a released
+    job of an owner is at a limit, none of the owner's held jobs counts as ready.
+    """
+    begun = {_array(job.id) for job in view.jobs if not job.is_held and "_" in job.id}
+    limited = {job.account for job in waiting if is_at_limit(job) and not job.is_held}
+    found: set[str] = set()
+    for job in waiting:
+        is_next = job.account not in limited and _array(job.id) not in begun
+        if is_ready(job) and (not job.is_held or (is_held_for_us(job) and is_next)):
+            found.add(job.id)
+        if "_" in job.id:
+            begun.add(_array(job.id))
+    return frozenset(found)
+
+
+def _array(job: str) -> str:
+    """Return the number of a task's array, or the number of any other job."""
+    return job.partition("_")[0]
+
+
+def _waits(job: SlurmJob, now_s: float, *, is_dry: bool) -> bool:
+    """Return True if it is for us to decide when the job starts."""
+    if job.phase is not JobPhase.PENDING:
+        return False
+    if is_released(job) or _is_kept_back(job):
+        return True
+    return not begins_later(job, now_s) and (is_held_for_us(job) or (is_dry and not job.is_held))
+
+
+def is_released(job: SlurmJob) -> bool:
+    """Return True if a job may start, and is ours to hold again: it waits with our mark, and nobody holds it.
+
+    These are jobs that we have released, and others: a requeued job keeps its mark, and so does a job that the dead
+    man's switch released. A job without a mark was submitted while entitlements were not enforced.
+    """
+    return job.phase is JobPhase.PENDING and not job.is_held and job.admin_comment.startswith(OURS)
+
+
+def is_on_top(job: SlurmJob) -> bool:
+    """Return True if a job is still before all others. Its owner or an administrator may have changed its nice."""
+    return job.admin_comment.startswith(RELEASED_ON_TOP) and job.priority > TOP_NICE // 2
+
+
+def corrections(known: Mapping[str, JobActions], seen: Snapshot) -> list[JobActions]:
+    """Return corrected records of released jobs, for records that differ from what the jobs themselves show.
+
+    A job that somebody else released counts as released by us just now, as soon as it waits only for room.
+    """
+    found: list[JobActions] = []
+    for job in seen.jobs:
+        state, at_top = known.get(job.id), is_on_top(job)
+        if not is_released(job):
+            continue
+        if state is None or state.released_s is None:
+            found += [JobActions(job.id, released_s=seen.read_s, at_top=at_top)] if is_ready(job) else []
+        elif state.at_top is not at_top:
+            found.append(replace(state, at_top=at_top))
+    return found
+
+
+def _is_kept_back(job: SlurmJob) -> bool:
+    """Return True if the job's owner has held it after our release. The owner may release the job at any time."""
+    return job.is_held and not is_held_for_us(job) and job.admin_comment.startswith(RELEASED)
+
+
+def _waiting(job: SlurmJob, wish: Wish, known: JobActions | None, *, settled_s: float, ready: bool) -> WaitingJob:
+    """Return a waiting job as the policy takes it.
+
+    A released job may wait for jobs that were told to go. Otherwise it starts soon, or it never will: a released job
+    that has not started within the time for both is taken to need one piece.
+    """
+    released = is_released(job)
+    if released and known is not None and known.released_s is not None:
+        wish = _in_one_piece(wish) if known.released_s < settled_s else wish
+    return WaitingJob(job.id, job.account, job_class(job), wish, released, ready, _is_kept_back(job))
+
+
+def _in_one_piece(wish: Wish) -> Wish:
+    """Return the wish in one piece, for a job that did not start where its tasks would fit apart.
+
+    Slurm does not say whether tasks may be apart.
+    """
+    if wish.apart:
+        return wish
+    return replace(wish, pieces=1, piece=Resources(wish.cpus, wish.pieces * wish.piece.memory_mib), apart=True)
+
+
+def _running(
+    job: SlurmJob, known: JobActions | None, now_s: float, settings: EntitlementSettings, *, is_agent: bool
+) -> RunningJob:
+    since_s = job.start_s if job.start_s is not None else now_s
+    declared = JobClass.CHECKPOINTABLE if is_agent else job_class(job)
+    told_s = known.told_s if known is not None and job.phase is JobPhase.RUNNING else None
+    told_ago_s = math.inf if told_s is None else now_s - told_s
+    return RunningJob(
+        job=job.id,
+        owner=AGENTS if is_agent else job.account,
+        job_class=declared,
+        since_s=since_s,
+        holds=holdings(job),
+        priority=job.priority,
+        cost_s=_SAVE_S if declared is JobClass.CHECKPOINTABLE else max(0.0, now_s - since_s),
+        leaving=job.phase is JobPhase.ENDING or told_ago_s < settings.grace_s,
+        stays=settings.grace_s <= told_ago_s < settings.retry_s,
+    )
 
 
 def _done_with(known: Mapping[str, JobActions], seen: Snapshot) -> list[str]:

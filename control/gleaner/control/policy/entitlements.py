@@ -1,6 +1,6 @@
 """Decide which held job of an owner starts, and who is preempted for it: OMFS on nodes that have a shape. Pure.
 
-The rules are those of `policy.omfs`, as in the simulator; here is what a real cluster adds to them:
+The rules are those of OMFS (below), of which the simulator has a twin. A real cluster adds to them:
 
 - A job needs its processors in pieces, on nodes that it may use. So it is asked for with what is free on the nodes
   where it would go (its *targets*), and only jobs that hold something there can be its victims.
@@ -16,8 +16,54 @@ The rules are those of `policy.omfs`, as in the simulator; here is what a real c
 - Of the victims of one claim only as many are preempted as the hour allows; the rest of their room stays promised.
 
 Claims come first, in the order of submission, and again after each that had others vacated; then all others, and of
-these first what was released already. See `policy.omfs` for why no owner below its entitlement loses anything, and why
-it does not go round in circles.
+these first what was released already.
+
+The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
+Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, may use more while others do
+not want theirs, and gives it back when they do. Nothing is remembered: only what runs and what waits now counts.
+
+The paper's section II says it twice, in words and as Algorithm 1, and not the same. The words count here. The
+simulator has a twin of these rules, and there the listing is an option (`literal`), to study it. What was read how,
+with the lines of the listing:
+
+- Line 3 starts with no idle CPU and an empty machine would stay empty, since nothing ever ends in the listing. Idle is
+  what the caller says; a replay starts with all of it.
+- Lines 19 to 21: "preemptable" is whoever may be vacated, by a kill or by a save.
+- Line 22: owed by its words, a non-preemptible job runs "up to the entitlement", so what is exactly as large may. The
+  listing refuses it. So non-preemptible jobs never hold more than the entitlement, and all that an owner has above it
+  can be taken back.
+- Line 26: what is idle is enough when it is as much as asked; the listing wants more, and a job exactly as large goes
+  on to the test of line 27.
+- Line 27: a job that fits what is left of its owner's entitlement, all of the owner's jobs counted, is a claim. Any
+  other job runs on what is idle, and may be larger than the entitlement unless it is non-preemptible; but not while
+  its owner was promised units that it does not have yet, or it might be vacated before they come.
+- Line 32 takes the least prioritised of all that runs: even of an owner within its entitlement, of the claim's own
+  owner, or of one that may not be preempted. By the words victims are preemptible or checkpointable jobs "of entities
+  utilizing more than their allotment". An owner that falls to its entitlement while victims are chosen is spared.
+- Line 32, the order: the queue of running jobs "demotes jobs that have been running uninterruptedly for at least a
+  quantum", so those come first. Next, which the paper leaves open, come jobs that push their owner the least below
+  its entitlement; then the least priority (line 11 has it count within one user, here it counts for all); then what is
+  cheapest to vacate: the time of a save, or what a killed job has computed.
+- "Each job is allowed a quantum: a minimal running duration": with `protects` no job is vacated within its quantum, so
+  saves are bounded and a claim waits for a quantum at most. Without, such jobs come last, and a claim never waits.
+- Line 31 stops as soon as enough is freed. A job is spared again if those chosen after it are enough alone.
+- Line 33 drops what cannot be saved. By its words such a job "may be killed": the caller lets it start over.
+- Line 36 counts what is vacated as idle at once. A save takes time, so `coming` is what is being freed and is
+  promised to nobody: it is not freed a second time.
+
+The caller asks for each waiting job in turn, and takes each answer before the next question:
+
+1. The claims, in the order of the queue. When one had others vacated, it asks again for those that had to wait: an
+   owner that has just lost a job may have become entitled to another.
+2. Then the others, in the order of the queue, unless a claim was told to `WAIT`: what is idle is kept for it. So no
+   owner comes above its entitlement while a claim waits, all that is above it has soon run for a quantum, and the
+   claim goes on then. The listing knows no such order: with `literal` each job is asked for once, claim or not.
+
+That no claim waits for longer follows by counting. Idle, coming and used units are the whole machine, and entitlements
+are no more than that. So if a claim fits its owner's entitlement and what is idle or coming is not enough, another
+owner is above its own, and has preemptible jobs there. Nor does it go round in circles. Who claims is within its
+entitlement afterwards, and is not vacated before it has taken idle units beyond it. A job that was just vacated is no
+claim: its owner was above its entitlement with it.
 """
 
 from collections import defaultdict
@@ -26,19 +72,19 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from gleaner.control.policy import omfs
 from gleaner.control.policy.entitlements_view import (
     AGENTS,
     Decision,
+    EntitlementRules,
     EntitlementView,
     RunningJob,
     Verdict,
     WaitingJob,
+    Wish,
     as_answer,
     view_of,
 )
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.placement import needed_victims, needs_of, targets_of
 from gleaner.control.policy.resources import NOTHING, Resources
 
 POLICY = "entitlements"
@@ -52,11 +98,40 @@ _KINDS: tuple[Callable[[Resources], int], ...] = (attrgetter("cpus"), attrgetter
 
 
 @dataclass(slots=True)
+class OwnerCpus:
+    """The CPUs of one owner while decisions are taken. CPUs that are being vacated are not used."""
+
+    entitled: int = 0
+    used: int = 0
+    used_fixed: int = 0
+    """Of the used CPUs those of non-preemptible jobs."""
+    promised: int = 0
+    """Of the used CPUs those of claims that have not started."""
+
+    def is_claim(self, cpus: int) -> bool:
+        """Return True if a job of so many CPUs fits what is left of the entitlement."""
+        return cpus <= self.entitled - self.used
+
+    def would_exceed(self, cpus: int, job_class: JobClass) -> bool:
+        """Return True if the owner's non-preemptible jobs would be more than its entitlement with this job."""
+        return job_class is JobClass.NON_PREEMPTIBLE and self.used_fixed + cpus > self.entitled
+
+    def may_use_idle(self, cpus: int) -> bool:
+        """Return True if a job of so many CPUs starts where as many are idle."""
+        return self.is_claim(cpus) or self.promised == 0
+
+    def count(self, cpus: int, job_class: JobClass) -> None:
+        """Count the CPUs of one more job as used."""
+        self.used += cpus
+        self.used_fixed += cpus if job_class is JobClass.NON_PREEMPTIBLE else 0
+
+
+@dataclass(slots=True)
 class _State:
     """The cluster while decisions are taken. `free` and `coming` are what nobody was promised yet."""
 
     view: EntitlementView
-    owners: Mapping[str, omfs.OwnerCpus]
+    owners: Mapping[str, OwnerCpus]
     free: dict[str, Resources]
     coming: dict[str, Resources]
     candidates: list[RunningJob]
@@ -89,7 +164,7 @@ def decide(view: EntitlementView) -> tuple[Decision, ...]:
 
 
 def _state_of(view: EntitlementView) -> _State:
-    owners = defaultdict(omfs.OwnerCpus, {owner: omfs.OwnerCpus(cpus) for owner, cpus in view.entitled_cpus.items()})
+    owners = defaultdict(OwnerCpus, {owner: OwnerCpus(cpus) for owner, cpus in view.entitled_cpus.items()})
     coming = dict.fromkeys(view.free, NOTHING)
     candidates: list[RunningJob] = []
     for seen in view.running:
@@ -169,7 +244,7 @@ def _placed(state: _State, job: WaitingJob) -> tuple[list[str] | None, list[Runn
     for _ in range(_TRIES):
         if targets is None:
             break
-        victims, stuck = _victims(state, needs_of(wish, targets, size))
+        victims, stuck = _victims_on(state, needs_of(wish, targets, size))
         if stuck is None:
             return targets, victims
         nodes = state.free if wish.nodes is None else wish.nodes
@@ -178,7 +253,7 @@ def _placed(state: _State, job: WaitingJob) -> tuple[list[str] | None, list[Runn
     return first, None
 
 
-def _victims(state: _State, needs: Mapping[str, Resources]) -> tuple[list[RunningJob], str | None]:
+def _victims_on(state: _State, needs: Mapping[str, Resources]) -> tuple[list[RunningJob], str | None]:
     """Return the jobs that are preempted for a claim on all its nodes; or none, and the node that is not enough."""
     chosen: list[RunningJob] = []
     for node, need in needs.items():
@@ -204,7 +279,7 @@ def _choose(
     for one in chosen:
         owners[one.owner] = replace(owners[one.owner], used=owners[one.owner].used - one.cpus)
     candidates = [job for job in state.candidates if job not in chosen]
-    return omfs.victims(candidates, gives, owners, missing, now_s=state.view.now_s, rules=state.view.rules)
+    return choose_victims(candidates, gives, owners, missing, now_s=state.view.now_s, rules=state.view.rules)
 
 
 def _ask_the_scheduler(state: _State, job: WaitingJob) -> None:
@@ -310,6 +385,126 @@ def _promise(state: _State, needs: Mapping[str, Resources]) -> bool:
         state.free[node] = state.free[node].less(need)
         state.coming[node] = state.coming[node].less(rest)
     return is_idle
+
+
+def choose_victims(
+    running: Sequence[RunningJob],
+    gives: Callable[[RunningJob], int],
+    owners: Mapping[str, OwnerCpus],
+    missing: int,
+    *,
+    now_s: float,
+    rules: EntitlementRules,
+) -> list[RunningJob]:
+    """Return the running jobs to preempt so that a claim gets what it misses, in the order chosen; empty if too few.
+
+    `gives` returns what the claim could use of a job: all its CPUs, where CPUs need only be counted.
+    """
+    left = {name: owner.used for name, owner in owners.items()}
+    chosen: list[RunningJob] = []
+
+    def is_young(job: RunningJob) -> bool:
+        return now_s < job.since_s + rules.quantum_s
+
+    def order(job: RunningJob) -> tuple[bool, int, int, float]:
+        below = max(0, owners[job.owner].entitled - (left[job.owner] - job.cpus))
+        lost_s = job.cost_s if job.job_class is JobClass.CHECKPOINTABLE else now_s - job.since_s
+        return is_young(job), below, job.priority, lost_s
+
+    candidates = [
+        job
+        for job in running
+        if job.job_class is not JobClass.NON_PREEMPTIBLE
+        and gives(job) > 0
+        and not (rules.quantum_protects and is_young(job))
+    ]
+    surplus = -missing
+    while surplus < 0:
+        above = [job for job in candidates if left[job.owner] > owners[job.owner].entitled]
+        if not above:
+            return []
+        chosen.append(min(above, key=order))
+        candidates.remove(chosen[-1])
+        left[chosen[-1].owner] -= chosen[-1].cpus
+        surplus += gives(chosen[-1])
+    # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
+    for job in reversed(chosen.copy()):
+        if gives(job) <= surplus:
+            surplus -= gives(job)
+            chosen.remove(job)
+    return chosen
+
+
+# ── the nodes: where the pieces of a job would go ──
+
+
+def needs_of(wish: Wish, targets: Sequence[str], size: Mapping[str, Resources]) -> dict[str, Resources]:
+    """Return the resources that the job needs on each of its targets."""
+    needs: dict[str, Resources] = {}
+    for node in targets:
+        needs[node] = size[node] if wish.whole else needs.get(node, NOTHING).plus(wish.piece)
+    return needs
+
+
+def targets_of(
+    wish: Wish,
+    free: Mapping[str, Resources],
+    coming: Mapping[str, Resources],
+    may_go: Sequence[Mapping[str, Resources]],
+    size: Mapping[str, Resources],
+) -> list[str] | None:
+    """Return a node for each piece of the job, or None if the job cannot be placed.
+
+    Nodes where free and coming resources are enough come first, the fullest first, so that wide jobs find whole nodes
+    later. Next come the nodes where free and coming resources are enough together with those in the first entry of
+    `may_go`, then the nodes where they are enough with the second entry, and so on, those with most room first. The
+    first entry of `may_go` has the resources of agents, one agent a node. Of its nodes, those that take most of the
+    missing pieces come first.
+    """
+    allowed = free.keys() if wish.nodes is None else free.keys() & set(wish.nodes)
+    now = {node: free[node].plus(coming.get(node, NOTHING)) for node in allowed}
+    found: list[str] = []
+
+    def more(node: str, room: Resources) -> int:
+        fitting = _pieces(room, size[node] if wish.whole else wish.piece)
+        return min((min(fitting, 1) if wish.apart else fitting) - found.count(node), wish.pieces - len(found))
+
+    for node in sorted(now, key=lambda node: (now[node].cpus, node)):
+        found.extend([node] * more(node, now[node]))
+    for at, grade in enumerate(may_go):
+        if len(found) < wish.pieces:
+            full = {node: room.plus(grade.get(node, NOTHING)) for node, room in now.items()}
+            gains = {node: more(node, room) if at == 0 else 0 for node, room in full.items()}
+            for node in sorted(now, key=lambda node: (-gains[node], -now[node].cpus, node)):
+                found.extend([node] * more(node, full[node]))
+    return found if len(found) == wish.pieces else None
+
+
+def needed_victims(
+    victims: Sequence[RunningJob],
+    needs: Mapping[str, Resources],
+    free: Mapping[str, Resources],
+    coming: Mapping[str, Resources],
+) -> list[RunningJob]:
+    """Return the victims without those that are not needed, since the others also free memory or another node."""
+    kept = list(victims)
+    for one in reversed(victims):
+        rest = [other for other in kept if other is not one]
+        if all(_is_enough(node, need, free[node].plus(coming[node]), rest) for node, need in needs.items()):
+            kept = rest
+    return kept
+
+
+def _is_enough(node: str, need: Resources, room: Resources, victims: Sequence[RunningJob]) -> bool:
+    for one in victims:
+        room = room.plus(one.holds.get(node, NOTHING))
+    return room.cpus >= need.cpus and room.memory_mib >= need.memory_mib
+
+
+def _pieces(room: Resources, piece: Resources) -> int:
+    """Return the number of pieces that fit."""
+    by_cpus = room.cpus // max(1, piece.cpus)
+    return min(by_cpus, room.memory_mib // piece.memory_mib) if piece.memory_mib else by_cpus
 
 
 def replay(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,7 +47,12 @@ def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -
 
 
 def job_class(job: SlurmJob) -> JobClass:
-    """Return the class that a job's comment declares; non-preemptible unless the comment names another class."""
+    """Return the class that a job's comment declares; non-preemptible unless the comment names another class.
+
+    A part of a heterogeneous job (`12+0`) is non-preemptible: Slurm requeues only all parts together.
+    """
+    if "+" in job.id:
+        return JobClass.NON_PREEMPTIBLE
     return _CLASSES.get(class_of(job.comment) or "", JobClass.NON_PREEMPTIBLE)
 
 

@@ -2,9 +2,13 @@
 
 This module runs programs; `commands` makes their command lines, and `parse` reads their answers. The programs get the
 PATH and SLURM_CONF of this program, and nothing else of its environment.
+
+No agent's name is submitted twice, also if an answer of Slurm's was lost.
 """
 
 import os
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +19,7 @@ from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands, parse, run
 from gleaner.control.slurm.accounting import check_accounting
 from gleaner.control.slurm.interface import (
+    AGENT_PREFIX,
     AgentRequest,
     Cluster,
     ClusterError,
@@ -23,11 +28,11 @@ from gleaner.control.slurm.interface import (
     SchedulerId,
 )
 from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
-from gleaner.control.slurm.submissions import Submissions, known_only
 
 IDS_A_CALL = 500
 _FORGOTTEN = "Invalid job id"
 """Slurm's words for a job that it does not know, or has forgotten."""
+_NO_SUCH_NODE = "invalid node name"
 
 
 class SlurmCluster:
@@ -37,15 +42,28 @@ class SlurmCluster:
         self._settings = settings
         self._logs = logs
         self._owners = tuple(owners)
-        self._submissions = Submissions(
-            self._look_up, submits_per_s=settings.submits_per_s, asked=commands.asked(settings)
-        )
+        self._lock = threading.Lock()
+        """The lock for the fields that `read` writes: a look may be in another thread than a submission."""
+        self._count = 0
+        """The number of names that have been submitted."""
+        self._known: dict[str, SchedulerId] | None = None
+        """The names that are taken, by the last look and the submissions since; None before the first look."""
+        self._since: dict[str, int] = {}
+        """The names that may have been submitted since the last look began, each with the `_count` of then."""
+        self._doubtful: set[str] = set()
+        """Names whose submission was not answered."""
+        self._next_submit_s = 0.0
 
     def read(self, now_s: float) -> Snapshot:
         """See `Cluster.read`."""
-        began = self._submissions.count
+        began = self._count
         snapshot = self._poll(now_s)
-        self._submissions.looked((job for job in snapshot.jobs if job.is_own), since=began)
+        agents = (job for job in snapshot.jobs if job.is_own and job.name.startswith(AGENT_PREFIX))
+        seen = {agent.name: SchedulerId(agent.id) for agent in agents}
+        with self._lock:
+            self._since = {name: at for name, at in self._since.items() if at > began}
+            self._known = {name: (self._known or {})[name] for name in self._since} | seen
+            self._doubtful -= seen.keys()
         return snapshot
 
     def _poll(self, now_s: float) -> Snapshot:
@@ -111,14 +129,67 @@ class SlurmCluster:
                 )
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """See `Cluster.submit`. Waits, if needed, to keep to `submits_per_s`."""
+        """See `Cluster.submit`. Waits, if needed, to keep to `submits_per_s`.
+
+        A name without an answer is looked up once more. Agents that have just ended count, too.
+        """
+        name = request.name
+        if (known := self._id_of(name)) is not None:
+            return known
+        self._pace()
+        self._doubtful.add(name)
+        try:
+            id_ = self._send(request, now_s)
+        except ClusterRefused as error:
+            self._doubtful.discard(name)
+            raise ClusterRefused(f"{error} ({commands.asked(self._settings)})") from error
+        except ClusterError:  # no answer, or none that we can read: Slurm may have accepted it
+            found = self._look_up(name)
+            if found is None:
+                raise
+            id_ = found
+        return self._remember(name, id_)
+
+    def _send(self, request: AgentRequest, now_s: float) -> SchedulerId:
+        """Submit the agent. Try again without the nodes to be excluded that Slurm no longer knows.
+
+        If one name is unknown, Slurm refuses the whole submission. A refusal that stays names the nodes.
+        """
+        words = commands.submit(self._settings, request, now_s)
         script = commands.script(self._settings, self._logs, request)
-
-        def send(exclude: tuple[str, ...]) -> SchedulerId:
-            words = commands.submit(self._settings, replace(request, exclude=exclude), now_s)
+        try:
             return parse.parse_submitted(self._run(words, given=script, submits=True))
+        except ClusterRefused as error:
+            if not request.exclude or _NO_SUCH_NODE not in str(error).lower():
+                raise
+            there = self._node_names()
+            left = tuple(name for name in request.exclude if name in there)
+            if left == request.exclude:
+                raise ClusterRefused(f"{error}, of the nodes to be excluded: {', '.join(left)}") from error
+            return self._send(replace(request, exclude=left), now_s)
 
-        return self._submissions.submit(request.name, lambda: known_only(send, request.exclude, self._node_names))
+    def _id_of(self, name: str) -> SchedulerId | None:
+        if self._known is not None and name in self._known:
+            return self._known[name]
+        if self._known is None or name in self._doubtful:
+            found = self._look_up(name)
+            return self._remember(name, found) if found is not None else None
+        return None
+
+    def _remember(self, name: str, found: SchedulerId) -> SchedulerId:
+        with self._lock:
+            self._doubtful.discard(name)
+            if self._known is not None:
+                self._count += 1
+                self._known[name] = found
+                self._since[name] = self._count
+        return found
+
+    def _pace(self) -> None:
+        wait_s = self._next_submit_s - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        self._next_submit_s = time.monotonic() + 1 / self._settings.submits_per_s
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
         """See `Cluster.withdraw`."""

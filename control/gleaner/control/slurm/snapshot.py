@@ -83,7 +83,7 @@ class SlurmJob:
     """One job, or one task of an array. A field that a question did not ask for has its default."""
 
     id: str
-    """The id as people write it: 4711, or 4711_3 for a task of an array."""
+    """The id as people write it: 4711, 4711_3 for a task of an array, 4711+0 for a part of a heterogeneous job."""
     partitions: tuple[str, ...]
     """The job's partitions; several only while the job waits."""
     states: frozenset[str]
@@ -169,10 +169,10 @@ class SlurmJob:
 def number_of(job: str) -> int:
     """Return the number in a job's id, by which jobs are ordered; 0 if there is none.
 
-    >>> number_of("4711_3"), number_of("²")
-    (4711, 0)
+    >>> number_of("4711_3"), number_of("4711+0"), number_of("²")
+    (4711, 4711, 0)
     """
-    digits = job.partition("_")[0]
+    digits = job.partition("_")[0].partition("+")[0]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_ID else 0
 
 

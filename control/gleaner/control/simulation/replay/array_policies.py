@@ -1,8 +1,9 @@
 """Twins of the policies for the simulator: the same rules over arrays of numbers, which it can compile.
 
-`policy.omfs`, `policy.rebalancing` and `policy.provisioning` decide for live control, over jobs and nodes. Property
-tests in `tests/policy` prove that both decide the same. The twins also know what only a study needs: OMFS as its
-listing has it (`literal`), and jobs that spread over several nodes. The docstring of `policy.omfs` explains both forms.
+`policy.entitlements`, `policy.rebalancing` and `policy.provisioning` decide for live control, over jobs and nodes.
+Property tests in `tests/policy` prove that both decide the same. The twins also know what only a study needs: OMFS as
+its listing has it (`literal`), and jobs that spread over several nodes. The docstring of `policy.entitlements` explains
+both forms.
 """
 
 from collections.abc import Callable

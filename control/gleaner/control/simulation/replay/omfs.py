@@ -1,7 +1,7 @@
 """OMFS: entitlements that are taken back by saving others' jobs, on machines whose units need only be counted.
 
-`array_policies` decides, as `policy.omfs` does. Here its answers take time (see `omfs_state`). The queue is in order of
-submission, and so is priority: the job that was submitted last is the first to be preempted.
+`array_policies` decides, as `policy.entitlements` does. Here its answers take time (see `omfs_state`). The queue is in
+order of submission, and so is priority: the job that was submitted last is the first to be preempted.
 
 A decision tries every waiting job, as in the listing's endless loop (lines 14 to 17). A decision is taken when a job
 came or ended, when units were freed, or when a job has run for a quantum while a claim waits. Between such instants no
