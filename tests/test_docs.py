@@ -58,7 +58,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 EACH_PAGE = list(zip(doc_pages.NAMES, doc_pages.PAGES, strict=True))
-MOST_LINES, MOST_WORDS, LONGEST_LINE = 250, 30, 100
+MOST_LINES, MOST_WORDS, LONGEST_LINE = 250, 40, 100
 
 
 def _without_code(text: str) -> str:
@@ -124,10 +124,10 @@ def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
     assert _rows(ROOT / "docs" / "user" / "saving.md", "| it ... | what to do |") == said
 
 
-def test_each_kind_of_program_is_in_the_docs_with_what_is_promised() -> None:
-    promised = [[kind.what, kind.promise] for kind in KINDS]
+def test_each_kind_of_program_that_does_not_simply_continue_is_in_the_docs_with_what_is_promised() -> None:
+    promised = [[kind.what, kind.promise] for kind in KINDS if kind.promise != "continues"]
     assert _rows(ROOT / "docs" / "user" / "saving.md", "| a job that has ... | |") == promised
-    assert len(promised) >= 40
+    assert len(KINDS) - len(promised) >= 50
 
 
 def _cases_of(function: Callable[..., object]) -> dict[int, str]:

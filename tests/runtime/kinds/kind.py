@@ -98,8 +98,8 @@ class Kind:
     def promise(self) -> str:
         """Return the words of the docs."""
         if not self.refused:
-            return f"goes on, {self.but}" if self.but else "goes on"
-        return f"not saved{f' with {self.only_with.words}' if self.only_with else ''}: it {self.refused}"
+            return f"continues, {self.but}" if self.but else "continues"
+        return f"not saved{f' with {self.only_with.words}' if self.only_with else ''}"
 
     def is_refused(self, node: Versions) -> bool:
         """Return True if this node does not save it."""

@@ -65,7 +65,7 @@ for at, server, accepted, _ in found:
 """,
     ),
     Kind(
-        "an open file that is sent through a socket, and that nobody has received yet",
+        "an open file that is sent through a socket and not received yet",
         """
 one, other = socket.socketpair()
 socket.send_fds(one, [b"x"], [os.open("/etc/passwd", os.O_RDONLY)])
@@ -109,7 +109,7 @@ assert libc.mq_receive(queue, ctypes.create_string_buffer(8192), 8192, None) == 
         refused=_QUEUE.format("/queue"),
     ),
     Kind(
-        "a POSIX message queue that nobody has open",
+        "a POSIX message queue that no process has open",
         """
 queue = libc.mq_open(b"/queue", os.O_CREAT | os.O_RDWR, 0o600, None)
 assert libc.mq_send(queue, b"abc", 3, 0) == 0
@@ -148,7 +148,7 @@ rest()
 os.kill(pid, 9)
 assert code(pid) == -9 and libc.semctl(semaphore, 0, 12) == 0
 """,
-        but="but it stays taken if its process ends after the restore: give it back in the program",
+        but="but it stays taken if its process ends after the restore, so let the program release it",
     ),
     Kind(
         "named semaphores (`sem_open`)",

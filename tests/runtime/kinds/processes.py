@@ -309,6 +309,6 @@ try:
 except PermissionError:
     rest()
 """,
-        but="but has none of these: the container does not allow them, and a program has to do without",
+        but="but without these, because the container does not allow them",
     ),
 )

@@ -40,7 +40,7 @@ begin = time.monotonic()
 rest()
 assert fires(dated) and 1.9 < time.monotonic() - begin
 """,
-        but="but counts only the time in which the job runs, and may be up to a second early",
+        but="but counts only the time in which the job runs, and can be up to a second early",
     ),
     Kind(
         "alarms and interval timers (`alarm`, `setitimer`)",
