@@ -37,10 +37,11 @@ class SmallCache(Generic[K, V]):
         self._entries[key] = (self._clock(), fresh_s, value)
 
     def get(self, key: K, read: Callable[[], V], *, fresh_s: float, rest: float = 0.0) -> V:
-        """Return the value. The first caller that finds it too old reads it again, and the others get the old value.
+        """Return the value. If it is too old, the first caller reads it again.
 
-        Callers wait only while there is no value. A value that takes long to read stays good for longer, by `rest` times
-        the time of the reading. Because it serves old values, this method must never hold tokens: use `find` and `put`.
+        Meanwhile the other callers get the old value, and wait only if there is none. So this method must never hold
+        tokens, for which `find` and `put` are. A value that takes long to read stays valid longer, by `rest` times the
+        time that reading it took.
         """
         old = self._entries.get(key)
         with suppress(KeyError):
