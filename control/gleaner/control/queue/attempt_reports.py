@@ -1,8 +1,11 @@
-"""Agents' reports of their attempts (saved, completed, returned), and attempts that are lost without a report.
+"""Record agents' reports of their attempts (saved, completed, returned), and attempts that are lost without a report.
 
-A report counts if its attempt is the job's latest and runs, or was only assumed lost. The same ending reported once
-more changes nothing and is no error: the answer to the first may have been lost. Everything else is `NotCurrent`. Each
-function works in the caller's transaction. What raises has changed nothing, for that transaction is undone.
+A report counts if its attempt is the job's latest one and still runs, or was only assumed to be lost. An agent can
+repeat a report because the answer to the first one was lost. The repeated report changes nothing and is no error. Any
+other report is refused with `NotCurrent`.
+
+Each function works in the caller's transaction. If it raises an exception, the transaction is undone, so nothing has
+changed.
 """
 
 from collections.abc import Mapping
@@ -37,9 +40,10 @@ def record_report(
     most_log_bytes: int,
     now_s: float,
 ) -> bool:
-    """Record an agent's report of its attempt, and what it measured. Return True if the report is news.
+    """Record an agent's report of its attempt, with its measurements. Return True if the report is new.
 
-    Raises `NotYours` if the attempt is another agent's, and what the function of the report's kind raises.
+    Raises `NotYours` if the attempt belongs to another agent, and the exceptions of the function for this kind of
+    report.
     """
     attempts.check_agent(db, job, attempt, agent)
     match report:
@@ -60,9 +64,9 @@ def record_report(
 
 
 def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
-    """Record that the attempt ended with a whole checkpoint, from which the job goes on.
+    """Record that the attempt ended with a complete checkpoint, from which the job will continue.
 
-    Return True if the report is news.
+    Return True if the report is new.
     """
     made = report.checkpoint
     if made.attempt != attempt:
@@ -97,10 +101,12 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
 
 
 def record_completion(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
-    """Record that the workload exited: with 0 the job has succeeded, else it is tried again while it has a retry left.
+    """Record that the workload exited.
 
-    A failure costs a retry unless its node is excluded (see `policy.returns`). After an exit code that is not to be
-    tried again, the job has failed at once. Return True if the report is news.
+    With exit code 0 the job has succeeded; otherwise it is retried while it has a retry left.
+
+    A failure costs a retry unless its node is excluded (see `policy.returns`). If the job's specification excludes this
+    exit code from retries, the job fails at once. Return True if the report is new.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
     detail = report.reason if report.exit_code == 0 else _cause(report)
@@ -126,11 +132,11 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Conflict:
         before = attempts.find(db, job, attempt)
-        if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
+        if before is not None and before.exit_code == report.exit_code:  # only a process that ended itself has a code
             return False
         raise
     unmatched = report.output.unmatched if report.output is not None else ()
-    if unmatched and lock(db, job).state is State.COMPLETE:  # else it is tried again, and this result does not count
+    if unmatched and lock(db, job).state is State.COMPLETE:  # else the job is retried, and this result does not count
         for pattern in unmatched:
             record(db, job, NOTHING_TO_KEEP, now_s=now_s, attempt=attempt, detail=pattern)
     return True
@@ -161,7 +167,7 @@ def _failed(
     made = attempts.find(db, job, attempt)
     attempts.end(db, job, attempt, {**end, "blame": Blame.NOBODY})
     node_health.record_failure(db, made, now_s=now_s)
-    row = lock(db, job)  # retries that the node has cost it may have been returned
+    row = lock(db, job)  # retries that were spent because of the node may have been refunded
     failed = node_health.failures_of(db, job)
     nodes = [node for node, _ in failed.values()]
     elsewhere = lanes.unless_nowhere_else(db, job, [*nodes, made.node])
@@ -212,9 +218,9 @@ def _failed(
 
 
 def _give_more_memory(db: Connection, job: int, report: Completed, *, end: Mapping[str, object], now_s: float) -> bool:
-    """Let a job that has met its memory limit go on with more, and return True; False if it may have no more.
+    """Give more memory to a job that has reached its memory limit. Return False if the job has no right to more.
 
-    That is no retry: neither the job nor the node has failed.
+    The larger limit costs no retry, because neither the job nor the node has failed.
     """
     row = lock(db, job)
     more_mib = next_memory_mib(*memory_range_mib(db, job))
@@ -239,7 +245,10 @@ def _fail_for_good(
     now_s: float,
     failures: int | None = None,
 ) -> None:
-    """Record that the job has failed, with so many failures that cost it a retry; None: as many as before."""
+    """Record that the job has failed permanently.
+
+    `failures` is the number of failures that cost the job a retry. None leaves the number as it is.
+    """
     make_transition(
         db,
         row.id,
@@ -257,7 +266,7 @@ def _fail_for_good(
 
 
 def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: float, detail: str) -> None:
-    """Let the job go on from where the failed attempt went on: what it has saved is as good as before."""
+    """Queue the job again. It continues from its last checkpoint, which is as good as before."""
     if row.state is State.RUNNING:
         take_from_agent(db, row, now_s=now_s, detail=detail, end=end)
         return
@@ -269,7 +278,7 @@ def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: fl
 def record_return(db: Connection, job: int, attempt: int, report: Returned, *, now_s: float) -> bool:
     """Record that the attempt ended without a new checkpoint and without an exit of the workload.
 
-    It costs no retry. Return True if the report is news.
+    The job loses no retry. Return True if the report is new.
     """
     row = lock(db, job)
     line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
@@ -297,7 +306,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         row = lock(db, job)
     whereto = _whereto(row, has_lost_all=reaction.then is Then.SET_ASIDE)
     if row.state is State.RUNNING:
-        # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
+        # The agent may still publish a late checkpoint, which the attempt reports unless the job was claimed before.
         detail = whereto + (f" with {memory_in_words(more_mib)}" if more_mib else "")
         take_from_agent(db, row, now_s=now_s, detail=detail, end={}, lost=reaction.may_follow)
     else:
@@ -312,7 +321,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
 
 
 def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> TimesGiven:
-    """Return how often the reason was given: of the checkpoint, of the campaign or of the job, since it was sound."""
+    """Return how often this reason was reported of the checkpoint, the campaign or the job since it was last sound."""
     reaction = returns.REACTIONS[why]
     alike = reaction.alike or (why,)
     if reaction.of_checkpoint:
@@ -340,7 +349,7 @@ def _hold(db: Connection, row: Any, then: Then, reason: str, now_s: float) -> No
 
 
 def _send_on(db: Connection, row: Any, report: Returned, given: TimesGiven, *, node: str, now_s: float) -> None:
-    """Choose the nodes that may take a returned job next."""
+    """Choose the nodes to which a returned job is offered next."""
     reaction = returns.REACTIONS[report.why]
     match reaction.next:
         case Next.ANYWHERE:
@@ -363,9 +372,9 @@ def _send_on(db: Connection, row: Any, report: Returned, given: TimesGiven, *, n
 
 
 def _is_what_it_went_on_from(row: Any, made: Any) -> bool:
-    """Return True if the attempt was to go on from the job's latest checkpoint, and so may speak against it.
+    """Return True if the attempt started from the job's latest checkpoint, so that its failure is evidence against it.
 
-    What it has published itself since was never restored by it.
+    A checkpoint that the attempt itself published later was never restored by this attempt.
     """
     latest = (row.from_attempt, row.from_number)
     return row.from_attempt is not None and (made.from_attempt, made.from_number) == latest
@@ -384,9 +393,10 @@ def _whereto(row: Any, *, has_lost_all: bool = False) -> str:
 
 
 def _set_aside(db: Connection, row: Any, reaction: Reaction, line: str, now_s: float) -> None:
-    """Set aside the broken checkpoint that the job was to go on from; the one before it counts now.
+    """Set aside the broken checkpoint from which the job should have continued. The one before it counts now.
 
-    It is kept until the job is Complete: what nodes say of it may still turn out to be wrong.
+    The broken checkpoint is kept until the job is Complete, because the nodes' reports about it may turn out to be
+    wrong.
     """
     broken = (row.from_attempt, row.from_number)
     attempts.set_standing(db, row.id, *broken, Standing.BROKEN)
@@ -410,7 +420,7 @@ def _set_aside(db: Connection, row: Any, reaction: Reaction, line: str, now_s: f
 
 
 def _go_on_from(db: Connection, job: int, checkpoint: tuple[int, int] | None) -> None:
-    """Let the job's next attempt start with this checkpoint, an (attempt, number); None: from the beginning."""
+    """Let the job's next attempt start from this checkpoint, an (attempt, number); None means from the beginning."""
     if checkpoint is None:
         start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": LANE_OF_NEW}
     else:
@@ -424,10 +434,10 @@ def _go_on_from(db: Connection, job: int, checkpoint: tuple[int, int] | None) ->
 
 
 def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpointed, *, now_s: float) -> bool:
-    """Record a checkpoint of an attempt that goes on; the job goes on from there if the attempt is lost.
+    """Record a checkpoint of an attempt that keeps running. The job continues from it if the attempt is lost.
 
-    The report counts under the same guard as an attempt's end. The same report once more changes nothing, however late.
-    Return True if the report is news. A checkpoint that is not newer than the attempt's last one is `Invalid`.
+    The report is guarded like the report of an attempt's end. Repeating it changes nothing, however late it comes.
+    Return True if the report is new. Raises `Invalid` for a checkpoint that is not newer than the attempt's last one.
     """
     made = report.checkpoint
     if made.attempt != attempt:
@@ -457,10 +467,10 @@ def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpoint
 
 
 def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, detail: str) -> tuple[int, ...]:
-    """Take all running jobs from an agent that is gone, and return their ids. It costs them no retry.
+    """Take all running jobs from an agent that is gone, and return their ids. The jobs lose no retry.
 
-    A job that was lost on `losses_until_held` different nodes, with nothing in between that shows it to be sound, is
-    held: the job may be what kills them.
+    A job is held if it was lost on `losses_until_held` different nodes and no event in between shows it to be sound,
+    because the job itself may kill the agents.
     """
     jobs = running_on(db, agent)
     for row in jobs:
@@ -475,14 +485,14 @@ def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, de
 def running_on(db: Connection, agent: str) -> list[Any]:
     """Return the rows of the agent's jobs, locked.
 
-    They are locked in the order of their ids, so that two programs that lock many do not deadlock.
+    The rows are locked in the order of their ids, so that two programs that lock many rows do not deadlock.
     """
     mine = select(JOB).where(JOB.c.agent == agent).order_by(JOB.c.id).with_for_update()
     return list(db.execute(mine))
 
 
 def give_up(db: Connection, row: Any, ending: Ending, *, now_s: float, detail: str) -> None:
-    """End the running attempt on an assumption. Until the next claim the attempt's own report still counts."""
+    """End the running attempt on the assumption that it is lost. Its own report still counts until the next claim."""
     end = attempts.end_columns(ending, ended_s=now_s, detail=detail)
     take_from_agent(db, row, now_s=now_s, detail=detail, end=end, lost=True)
 
@@ -490,18 +500,18 @@ def give_up(db: Connection, row: Any, ending: Ending, *, now_s: float, detail: s
 def take_from_agent(
     db: Connection, row: Any, *, now_s: float, detail: str, end: Mapping[str, object], lost: bool = False
 ) -> None:
-    """Take a running job from its agent: it is Saved if there is a whole checkpoint, else New."""
+    """Take a running job from its agent. The job becomes Saved if it has a complete checkpoint, otherwise New."""
     step = Transition.LOSE_TO_NEW if row.from_attempt is None else Transition.LOSE_TO_SAVED
     make_transition(db, row.id, step, now_s=now_s, attempt=row.attempt, detail=detail, end=end, lost=lost)
 
 
 def _settle(db: Connection, job: int) -> None:
-    """Accept no more reports of the attempt that was given up: it has reported its end itself."""
+    """Accept no further report of an attempt that was given up, because it has now reported its own end."""
     db.execute(update(JOB).where(JOB.c.id == job).values(lost=False))
 
 
 def revive(db: Connection, job: int, attempt: int, *, agent: str, now_s: float) -> None:
-    """Let an attempt that was given up live on. Raises `Conflict` if the job was claimed or ended since."""
+    """Let an attempt that was given up continue. Raises `Conflict` if the job has been claimed or has ended since."""
     make_transition(
         db, job, Transition.REVIVE, now_s=now_s, attempt=attempt, detail=f"{agent} is heard again", agent=agent
     )

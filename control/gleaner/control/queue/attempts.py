@@ -17,7 +17,7 @@ from gleaner.control.queue.transitions import lock
 from gleaner.control.states import State
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
-"""The reasons of attempts that were returned because a save failed."""
+"""The reasons for which an attempt is returned after a failed save."""
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
@@ -46,7 +46,7 @@ _STAND = (
 
 
 def check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
-    """Raise `NotFound` if there is no such attempt, and `NotYours` if it is another agent's."""
+    """Raise `NotFound` if this attempt does not exist, and `NotYours` if it belongs to another agent."""
     its_agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
     if its_agent is None:
         raise NotFound(f"there is no attempt {attempt} of job {job}")
@@ -55,7 +55,7 @@ def check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
 
 
 def running_job(db: Connection, job: int, attempt: int, agent: str) -> Any:
-    """Return the row of a job that runs in this attempt of the agent's, locked.
+    """Return the row, locked, of a job that runs in this attempt of the agent.
 
     Raises `NotFound`, `NotYours` or `NotCurrent`.
     """
@@ -75,10 +75,10 @@ def end_columns(
     detail: str = "",
     why: ReturnReason | None = None,
 ) -> dict[str, object]:
-    """Return the columns for an attempt's end, and for its time if it reports it.
+    """Return the columns for an attempt's end, including its computing time if the agent reports it.
 
-    They are for `transitions.make_transition` or `end`. What a returned attempt has computed since its last checkpoint
-    is lost, and does not count against the job's limit.
+    Pass them to `transitions.make_transition` or `end`. The computing time of a returned attempt since its last
+    checkpoint is lost, and does not count against the job's limit.
     """
     values: dict[str, object] = {"ended_s": ended_s, "ending": ending, "exit_code": exit_code, "detail": detail}
     values["why"] = why
@@ -86,7 +86,10 @@ def end_columns(
 
 
 def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
-    """Return the columns for an attempt's time so far; for `transitions.make_transition` or `end`."""
+    """Return the columns for an attempt's computing time so far.
+
+    Pass them to `transitions.make_transition` or `end`.
+    """
     values: dict[str, object] = {
         "started_s": spent.started_s,
         "start_s": spent.start_s,
@@ -98,8 +101,8 @@ def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
 
 
 def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
-    """Return the time that each of these jobs has computed against its limit. A job without an attempt is left out."""
-    if not jobs:  # as in most claims
+    """Return the computing time of each job that counts against its limit. Jobs without an attempt are left out."""
+    if not jobs:  # true for most claims
         return {}
     counted = select(ATTEMPT.c.job, func.sum(ATTEMPT.c.counted_s).label("counted_s"))
     return {
@@ -108,24 +111,24 @@ def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
 
 
 def end(db: Connection, job: int, attempt: int, values: Mapping[str, object]) -> None:
-    """Write down how an attempt ended whose job makes no transition."""
+    """Record the end of an attempt whose job makes no transition."""
     db.execute(_END, {**values, "job_": job, "attempt_": attempt})
 
 
 def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -> None:
-    """Write down how all running attempts of a campaign ended."""
+    """Record the end of all running attempts of a campaign."""
     mine = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.agent.is_not(None))
     live = update(ATTEMPT).where(ATTEMPT.c.job.in_(mine), ATTEMPT.c.ending.is_(None))
     db.execute(live.values(values))
 
 
 def reopen(db: Connection, job: int, attempt: int) -> None:
-    """Let the attempt run again: it lives after all."""
+    """Mark an attempt that was given up as running again, because it is alive."""
     end(db, job, attempt, {"ended_s": None, "ending": None, "why": None, "detail": "", "blame": None})
 
 
 def find(db: Connection, job: int, attempt: int) -> Any:
-    """Return the attempt's row; None if there is none."""
+    """Return the attempt's row, or None if it does not exist."""
     return db.execute(_FIND, {"job_": job, "attempt_": attempt}).one_or_none()
 
 
@@ -143,34 +146,36 @@ def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
 def futile_attempts(
     db: Connection, job: int, *, after: int, whys: Sequence[ReturnReason]
 ) -> Sequence[tuple[str, ReturnReason]]:
-    """Return the node and the reason of each attempt later than `after` that came to nothing for such a reason."""
+    """Return the node and the reason of each attempt later than `after` that was returned for one of these reasons."""
     returned = select(ATTEMPT.c.node, ATTEMPT.c.why).where(_returned(whys), ATTEMPT.c.job == job)
     later = returned.where(ATTEMPT.c.attempt > after).order_by(ATTEMPT.c.attempt)
     return [(row.node, row.why) for row in db.execute(later)]
 
 
 def _returned(whys: Sequence[ReturnReason]) -> ColumnElement[bool]:
-    """Return the condition that an attempt was returned for such a reason, and not by a node that is to blame."""
+    """Return the condition that an attempt was returned for one of these reasons, and that its node was not to
+    blame."""
     return and_(ATTEMPT.c.why.in_(whys), or_(ATTEMPT.c.blame.is_(None), ATTEMPT.c.blame != Blame.NODE))
 
 
 def has_begun(db: Connection, campaign: int) -> bool:
-    """Return True if any job of the campaign has computed."""
+    """Return True if any job of the campaign has started to compute."""
     begun = select(ATTEMPT.c.job).join(JOB, JOB.c.id == ATTEMPT.c.job)
     return db.execute(begun.where(JOB.c.campaign == campaign, ATTEMPT.c.compute_s > 0).limit(1)).first() is not None
 
 
 def nodes_without_image(db: Connection, campaign: int, why: ReturnReason) -> Sequence[str]:
-    """Return the node of each attempt at the campaign's jobs that was returned for their image since its release."""
+    """Return the node of each attempt that was returned because of the campaign's image since the campaign was
+    released."""
     missed = select(ATTEMPT.c.node).join(JOB, JOB.c.id == ATTEMPT.c.job)
     missed = missed.where(JOB.c.campaign == campaign, ATTEMPT.c.attempt > JOB.c.sound_attempt, ATTEMPT.c.why == why)
     return db.execute(missed.order_by(ATTEMPT.c.job, ATTEMPT.c.attempt)).scalars().all()
 
 
 def newest_computed_s(db: Connection, job: int, count: int) -> float:
-    """Return the longest time that any of the job's `count` newest attempts has computed.
+    """Return the longest computing time among the job's `count` newest attempts.
 
-    It is infinite if there are fewer.
+    It is infinite if the job has had fewer attempts.
     """
     newest = select(ATTEMPT.c.compute_s).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt.desc()).limit(count)
     computed_s = db.execute(newest).scalars().all()
@@ -178,7 +183,7 @@ def newest_computed_s(db: Connection, job: int, count: int) -> float:
 
 
 def starts_in_vain(db: Connection, job: int) -> int:
-    """Return how many attempts have begun from nothing, and saved what could not be restored."""
+    """Return how many attempts began from nothing and saved a checkpoint that could not be restored."""
     begun = (
         select(func.count(func.distinct(CHECKPOINT.c.attempt)))
         .join(ATTEMPT, and_(ATTEMPT.c.job == CHECKPOINT.c.job, ATTEMPT.c.attempt == CHECKPOINT.c.attempt))
@@ -188,7 +193,7 @@ def starts_in_vain(db: Connection, job: int) -> int:
 
 
 def failing_nodes(db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason]) -> Sequence[str]:
-    """Return the node of each attempt that could not restore this checkpoint for such a reason."""
+    """Return the node of each attempt that could not restore this checkpoint for one of these reasons."""
     nodes = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,
         ATTEMPT.c.from_attempt == checkpoint[0],
@@ -199,9 +204,11 @@ def failing_nodes(db: Connection, job: int, checkpoint: tuple[int, int], whys: S
 
 
 def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | None, now_s: float) -> None:
-    """Name a new checkpoint, saved on a node of that kind. Of the whole ones, `checkpoints_to_keep` stay named.
+    """Record a new checkpoint, saved on a node of that kind.
 
-    An attempt's numbers must go up; its last checkpoint may be reported once more.
+    The newest `checkpoints_to_keep` complete ones stay recorded.
+
+    The checkpoint numbers of an attempt must ascend. Its last checkpoint can be reported again.
     """
     newest = db.execute(_NEWEST, {"job_": job, "attempt_": checkpoint.attempt}).one_or_none()
     if newest is not None and checkpoint.number <= newest.number:
@@ -227,23 +234,23 @@ def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | Non
 
 
 def named_checkpoints(db: Connection, job: int) -> Sequence[tuple[int, int]]:
-    """Return the checkpoints that are named, as (attempt, number), the newest first."""
+    """Return the recorded checkpoints as (attempt, number), the newest first."""
     return [(row.attempt, row.number) for row in db.execute(_NAMED, {"job_": job})]
 
 
 def log_lines(db: Connection, job: int, attempt: int, number: int) -> int:
-    """Return how many lines the job had written when it was saved with this checkpoint."""
+    """Return how many lines the job had written when this checkpoint was saved."""
     one = (CHECKPOINT.c.job == job, CHECKPOINT.c.attempt == attempt, CHECKPOINT.c.number == number)
     return int(db.execute(select(CHECKPOINT.c.log_lines).where(*one)).scalar_one())
 
 
 def set_standing(db: Connection, job: int, attempt: int, number: int, standing: Standing) -> None:
-    """Set what a checkpoint counts for now."""
+    """Set the standing of a checkpoint."""
     db.execute(_STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})
 
 
 def drop_all(db: Connection, job: int) -> None:
-    """Drop all checkpoints of a job that starts over: none of them is needed any more."""
+    """Drop all checkpoints of a job that starts from its beginning again, because it needs none of them."""
     for attempt, number in named_checkpoints(db, job):
         set_standing(db, job, attempt, number, Standing.DROPPED)
 

@@ -1,7 +1,7 @@
-"""A copy of the queue's database in one file: taken while control runs, and put back while it does not.
+"""Copy the queue's database to one file while control runs, and restore it from the file while control is stopped.
 
-SQLite is copied in one read transaction, PostgreSQL by `pg_dump`, `pg_restore` and `psql`. What is put back is marked
-until `recovery` has made it safe (`UNFINISHED`): control does not start before that.
+SQLite is copied in one read transaction, and PostgreSQL by `pg_dump`, `pg_restore` and `psql`. A restored database is
+marked as unfinished (`UNFINISHED`) until `recovery` has made it safe, and control does not start before then.
 """
 
 import os
@@ -26,25 +26,26 @@ from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import METADATA
 
 LONGEST_S = 3600.0
-"""The longest time for a copy, and for one program of PostgreSQL's."""
+"""The longest time for a copy, and for one of PostgreSQL's programs."""
 COPY_PAGES = 1000
 NAMED_AT_MOST = 5
-"""The greatest number of tables that an error names."""
+"""The greatest number of tables that an error message lists."""
 _CORE = {"leader", "job", "attempt"}
-"""Tables that each version of Gleaner has, and hardly another application has all of them."""
+"""Tables that every version of Gleaner has, and that no other application is likely to have all together."""
 _OURS = {"alembic_version", UNFINISHED, *METADATA.tables}
 _MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (id INTEGER)"
 _SQLITE, _POSTGRESQL = b"SQLite format 3\x00", b"PGDMP"
 
 
 class BackupFailed(QueueError):
-    """The copy was not taken, or not put back; one line."""
+    """The database was not copied, or not restored. The message is one line."""
 
 
 def back_up(engine: Engine, file: Path) -> int:
-    """Write a copy of the database to a new file, readable by its owner alone. Return its size in bytes.
+    """Write a copy of the database to a new file that only its owner can read. Return its size in bytes.
 
-    The copy is of one instant, and control may run. Raises `BackupFailed`, also if the file is there, or `OSError`.
+    The copy shows the database at one instant, and control can be running. Raises `BackupFailed`, for example if the
+    file already exists, or `OSError`.
     """
     if file.exists():
         raise BackupFailed(f"{file} is there already: name another file")
@@ -69,13 +70,13 @@ def back_up(engine: Engine, file: Path) -> int:
 
 @contextmanager
 def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
-    """Put the copy back. Yield an engine on which it is made safe (`recovery`); then it is the queue's database.
+    """Restore the copy. Yield an engine on which `recovery` makes it safe; afterwards the copy is the queue's database.
 
-    SQLite's copy is made safe beside the database, which keeps its place until the end. PostgreSQL's is loaded at once,
-    in one transaction, and is marked until it is safe.
+    A SQLite copy is made safe in a separate file, and replaces the database only at the end. A PostgreSQL copy replaces
+    the database at once, in one transaction, and stays marked until it is safe.
 
-    Raises `BackupFailed` for a copy of the other kind of database, if control runs, or, without `replace`, if the
-    database has jobs.
+    Raises `BackupFailed` if the copy comes from the other kind of database, if control runs, or if the database has
+    jobs and `replace` is not set.
     """
     is_sqlite = engine.dialect.name == "sqlite"
     with file.open("rb") as copy:
@@ -103,7 +104,7 @@ def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
         yield safe
         safe.dispose()
         with closing(sqlite3.connect(new)) as db:
-            db.execute("PRAGMA journal_mode=DELETE")  # all is in the one file
+            db.execute("PRAGMA journal_mode=DELETE")  # so that all data is in this one file
         _check_free(engine, replace=replace)
         engine.dispose()
         _sync(new)
@@ -115,7 +116,7 @@ def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
 
 
 def _check_free(engine: Engine, *, replace: bool) -> None:
-    """Raise `BackupFailed` if the database must not be replaced now."""
+    """Raise `BackupFailed` if replacing the database is not allowed now."""
     if engine.dialect.name == "sqlite" and not _file_of(engine).exists():
         return
     with snapshot(engine) as db:
@@ -124,15 +125,15 @@ def _check_free(engine: Engine, *, replace: bool) -> None:
             _check_ours(there)
         if "leader" in there and (who := leader.leader(db, now=leader.NOW)) is not None:
             raise BackupFailed(f"control runs ({who}): stop all control programs, and try again")
-        is_ours = UNFINISHED in there  # what a restore has left that was broken off
+        is_ours = UNFINISHED in there  # left over from an interrupted restore
         if "job" in there and not replace and not is_ours and queries.has_jobs(db):
             raise BackupFailed("the database has jobs, which would be lost: back it up, and give --replace")
 
 
 def _check_ours(there: set[str]) -> None:
-    """Raise `BackupFailed` if PostgreSQL's schema has tables of another application, or of a newer Gleaner.
+    """Raise `BackupFailed` if PostgreSQL's schema has tables of another application or of a newer Gleaner.
 
-    Many applications have a table `alembic_version`, and some have one called `job`.
+    Many applications have a table `alembic_version`, and some have a table `job`.
     """
     if there - _OURS or (there and UNFINISHED not in there and not there >= _CORE):
         raise BackupFailed(
@@ -142,7 +143,7 @@ def _check_ours(there: set[str]) -> None:
 
 
 def finish(db: Connection) -> None:
-    """Remove the mark: the database is safe."""
+    """Remove the mark, because the database is now safe."""
     db.exec_driver_sql(f"DROP TABLE IF EXISTS {UNFINISHED}")
 
 
@@ -151,9 +152,9 @@ def _file_of(engine: Engine) -> Path:
 
 
 def _copy_sqlite(source: Path, into: Path) -> None:
-    """Copy a database that others may write to. Raises `BackupFailed` if it is damaged, or takes too long.
+    """Copy a database to which other programs may write. Raises `BackupFailed` if it is damaged or takes too long.
 
-    The copy is one read transaction, for a copy without one begins anew at each write of others.
+    The copy is one read transaction, because SQLite would otherwise restart it at each write by another program.
     """
     give_up_s = time.monotonic() + LONGEST_S
 
@@ -167,7 +168,7 @@ def _copy_sqlite(source: Path, into: Path) -> None:
             old.execute("BEGIN")
             old.execute("SELECT count(*) FROM sqlite_master").fetchone()
             old.backup(new, pages=COPY_PAGES, progress=check_time)
-            new.execute("PRAGMA journal_mode=DELETE")  # else the copy would be three files
+            new.execute("PRAGMA journal_mode=DELETE")  # otherwise the copy would consist of three files
             found = str(new.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.Error as error:
         raise BackupFailed(f"{source}: {error}") from error
@@ -186,10 +187,10 @@ def _sync(file: Path) -> None:
 
 
 def _load_postgresql(engine: Engine, file: Path) -> None:
-    """Replace all tables by those of the copy, in one transaction, and mark them.
+    """Replace all tables by those of the copy, in one transaction, and mark the database as unfinished.
 
-    What `pg_restore` writes goes to `psql` through a pipe. Its end, at which psql commits, comes from here, and only if
-    pg_restore has ended well.
+    The output of `pg_restore` is piped to `psql`, which commits at the end of its input. This function ends the input,
+    and only if pg_restore has succeeded.
     """
     drop = "".join(f'DROP TABLE IF EXISTS "{name}" CASCADE;' for name in sorted(_OURS))
     in_one = ["--no-password", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
@@ -210,9 +211,9 @@ def _program(
     stdin: int = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = subprocess.DEVNULL,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Run a program of PostgreSQL's, connected as control is, and wait for its end. Raises `BackupFailed`.
+    """Run one of PostgreSQL's programs, connected as control is, and wait for its end. Raises `BackupFailed`.
 
-    The password is not on its command line. The program is killed if the caller fails before its end.
+    The password does not appear on the command line. The program is killed if the caller fails before the program ends.
     """
     path = shutil.which(name)
     if path is None:
@@ -222,7 +223,7 @@ def _program(
     known = {"PGOPTIONS": "-c client_min_messages=error"}
     if engine is not None:
         _, options = engine.dialect.create_connect_args(engine.url)
-        options.pop("context", None)  # psycopg's own
+        options.pop("context", None)  # specific to psycopg
         known |= {"PGPASSWORD": password} if (password := options.pop("password", None)) else {}
         arguments = [f"--dbname={make_conninfo(**options)}", *arguments]
     with (
@@ -237,7 +238,7 @@ def _program(
                 program.stdin.close()
             program.wait(LONGEST_S)
         except BackupFailed:
-            if not program.poll():  # else its own failure has ended the other program, too
+            if not program.poll():  # otherwise this program's own failure has also ended the other program
                 raise
         except subprocess.TimeoutExpired:
             raise BackupFailed(f"{name} has not ended within {LONGEST_S:.0f} s") from None

@@ -1,14 +1,16 @@
-"""Claims: which waiting jobs an agent gets. This is the queue's hot path.
+"""Claims: choosing which waiting jobs an agent gets. This module is the queue's hot path.
 
-The cost of a claim depends neither on how many jobs wait nor on how many do not fit.
+The cost of a claim depends neither on the number of waiting jobs nor on the number of jobs that do not fit.
 
-Waiting jobs that are alike to a claim form a *lane*, and the index of the waiting jobs is in claim order within each
-lane: saved before new, then the highest priority, then the oldest. A claim finds the lanes that hold a waiting job by
-stepping through that index (an empty lane costs nothing), drops those that do not fit, and merges the rest of each
-group by their heads. `policy.fair_share` decides which group goes next; it is not asked while only one group has a job
-that fits. A lane is opened only when its head is next, and no more rows are taken from it than can fit. On PostgreSQL
-the rows are locked with SKIP LOCKED, so that claims do not wait for each other: a row that another claim holds at that
-moment is passed over. SQLite admits one writer at a time.
+Waiting jobs that are alike to a claim form a *lane*. The index of the waiting jobs is in claim order within each lane:
+saved jobs before new ones, then the highest priority, then the oldest job. A claim finds the lanes that hold a waiting
+job by stepping through that index, so an empty lane costs nothing. It drops the lanes that do not fit, and merges the
+others of each group by their first jobs. `policy.fair_share` decides which group comes next, but is not asked while
+only one group has a job that fits. A lane is opened only when its first job is next, and no more rows are read from it
+than can fit.
+
+On PostgreSQL the rows are locked with SKIP LOCKED, so that claims do not wait for each other. A claim passes over a row
+that another claim holds at that moment. SQLite admits one writer at a time.
 """
 
 import heapq
@@ -46,7 +48,7 @@ from gleaner.control.states import State
 
 
 class _Head(NamedTuple):
-    """A lane's first waiting job; sorts as jobs are to be claimed."""
+    """The first waiting job of a lane. Heads sort in the order in which jobs are claimed."""
 
     is_new: bool
     lowness: int
@@ -55,7 +57,7 @@ class _Head(NamedTuple):
 
 @dataclass(slots=True)
 class _Room:
-    """The room that the asking agent has left."""
+    """The free room of the asking agent."""
 
     cpus: int
     memory_mib: int
@@ -78,7 +80,7 @@ WITH RECURSIVE occupied(lane) AS (
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
 )"""  # noqa: S608  # only our own constants are in it
-"""The lanes in which a job waits, found by steps through the index of the waiting jobs; NULL at the end."""
+"""The lanes with a waiting job, found by steps through the index of the waiting jobs. NULL marks the end."""
 
 _LANES = (
     text(f"""{OCCUPIED}
@@ -123,11 +125,12 @@ AND lane.only_on IN ('', agent.node) AND (
     )
     .cte("lanes")
 )
-"""Each lane that has work for the asking agent, with its head, and how many of its jobs the agent has room for."""
+"""Each lane that has work for the asking agent, with its first job and the number of its jobs that fit into the
+agent."""
 
 
 def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
-    """Return the first waiting jobs of a lane, locked, with all that an assignment says."""
+    """Return the first waiting jobs of a lane, locked, with all facts that an assignment contains."""
     return (
         select(
             JOB.c.lane.label("of_lane"),
@@ -199,22 +202,22 @@ def _look() -> Select[*tuple[Any, ...]]:
 
 
 _LOOK = _look()
-"""The asking agent with its lanes: a row each, or one with an empty lane if it has none. The lane whose head comes
-first of all is opened at once, for most claims need no other: it has a row for each job of its front."""
+"""The asking agent with one row for each of its lanes, or one row with an empty lane if it has none. The lane with the
+very first job is opened at once, because most claims need no other. It has one row for each of its first jobs."""
 
 
 def equal_shares(_db: Connection) -> Shares:
-    """Return no targets: groups take their turns by the order of all jobs."""
+    """Return no targets, so that groups take turns by the order of all jobs."""
     return Shares()
 
 
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
-    """Return an allowance that limits nobody."""
+    """Return an allowance without limits."""
     return Allowance()
 
 
 def always() -> bool:
-    """Return True: every decision is recorded."""
+    """Return True, so that every decision is recorded."""
     return True
 
 
@@ -228,14 +231,15 @@ def claim(
     may_record: Callable[[], bool] = always,
     limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
 ) -> Assignments:
-    """Hand out as many waiting jobs as fit what the agent has free, each under a new attempt.
+    """Assign to the agent as many waiting jobs as fit into its free room, each under a new attempt.
 
-    `shares` is asked once, and only if several groups have a job that fits. What was decided between them is recorded
-    if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
+    `shares` is called once, and only if several groups have a job that fits. The decision between the groups is
+    recorded if `may_record` returns True. `limits` is called for the groups that have jobs here, and returns what they
+    can still start.
 
-    A silent agent gets nothing until its next heartbeat has made it live, an agent that is to vacate gets nothing, and
-    a node that is or was excluded gets no job or one. Raises `NotFound` for an agent that nobody has submitted,
-    `Conflict` for one that is not registered or has ended.
+    A silent agent gets no job until its next heartbeat has made it live. An agent that is to vacate gets none. A node
+    that is or was excluded gets at most one. Raises `NotFound` for an agent that was never submitted, and `Conflict`
+    for an agent that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
     wish |= {"now_s": now_s, "left_s": ask.left_s}
@@ -277,7 +281,7 @@ def claim(
 
 
 _Queue = list[tuple[_Head, Any]]
-"""One group's lanes by their heads, as a heap."""
+"""The lanes of one group, as a heap of their heads."""
 
 
 def _is_allowed(lane: Any, allowed: Allowance) -> bool:
@@ -288,7 +292,7 @@ def _is_allowed(lane: Any, allowed: Allowance) -> bool:
 def _chosen(
     db: Connection, rows: Sequence[Any], room: _Room, book: Book | None, allowed: Allowance
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the jobs to take, in the order of choice, each with its lane. Without a book, all are of one group."""
+    """Yield the jobs to take, each with its lane, in the order of choice. Without a book, all jobs are of one group."""
     lanes = {row.lane: row for row in rows}
     queues: dict[str, _Queue] = {}
     for lane in lanes.values():
@@ -319,8 +323,10 @@ def _chosen(
 
 
 def _drop_what_does_not_fit(queues: dict[str, _Queue], room: _Room, allowed: Allowance) -> bool:
-    """Bring a job that fits to each group's front, and drop the groups that have none. Return True if any group is
-    left."""
+    """Bring a job that fits to the front of each group, and drop the groups that have none.
+
+    Return True if any group remains.
+    """
     for group, queue in list(queues.items()):
         while queue and not (
             room.holds(queue[0][1].cpus, queue[0][1].memory_mib)

@@ -1,6 +1,6 @@
-"""Compatibility: the kinds of nodes, which kind fits which, and so where a saved job can go on.
+"""The kinds of nodes, and which kind fits which. They decide where a saved job can continue.
 
-Which kind fits which is decided once, when a new kind registers, and stored, so that a claim only looks it up.
+A new kind is compared with all others once, when it registers. The result is stored, so that a claim only looks it up.
 """
 
 import hashlib
@@ -21,7 +21,10 @@ from gleaner.control.queue.transitions import insert_unless_there
 
 
 def record_kind(db: Connection, facts: NodeFacts) -> int:
-    """Record the kind of a node on which an agent registers, and what jobs can mount there. Return the kind."""
+    """Record the kind of a node on which an agent registers, and which folders jobs can mount there.
+
+    Return the kind.
+    """
     kind = _kind(
         db,
         compatibility.kind(
@@ -39,13 +42,16 @@ def record_kind(db: Connection, facts: NodeFacts) -> int:
 
 
 def forget_mount(db: Connection, node: str, folder: str) -> bool:
-    """Record that jobs cannot mount a folder on a node now. Return False if they could not before either."""
+    """Record that jobs cannot mount a folder on a node now.
+
+    Return False if the folder was not mountable before either.
+    """
     mine = (NODE_HAS.c.node == node, NODE_HAS.c.need == NeedKind.MOUNT, NODE_HAS.c.name == folder)
     return bool(db.execute(delete(NODE_HAS).where(*mine)).rowcount)
 
 
 def what_nodes_have(db: Connection) -> Mapping[str, frozenset[tuple[NeedKind, str]]]:
-    """Return the folders that jobs can mount, and ways to fetch inputs, by node; none of a node that is not known."""
+    """Return for each known node the folders that jobs can mount, and the ways to fetch inputs."""
     found: dict[str, set[tuple[NeedKind, str]]] = defaultdict(set)
     for row in db.execute(select(NODE_HAS)):
         found[row.node].add((row.need, row.name))
@@ -53,7 +59,7 @@ def what_nodes_have(db: Connection) -> Mapping[str, frozenset[tuple[NeedKind, st
 
 
 def _kind(db: Connection, kind: NodeKind) -> int:
-    """Return the row of this kind. A new kind is compared with all others."""
+    """Return the row of this kind. A new kind is first compared with all others."""
     columns = [kind.architecture, kind.family, kind.criu, sorted(kind.cpu_features)]
     digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()
     find = select(KIND.c.id).where(KIND.c.digest == digest)
@@ -61,7 +67,7 @@ def _kind(db: Connection, kind: NodeKind) -> int:
     if found is not None:
         return int(found)
     if db.dialect.name == "postgresql":
-        # Two new kinds at once would miss each other. Readers are not kept waiting.
+        # Two new kinds at once would miss each other. The lock does not make readers wait.
         db.execute(text("LOCK TABLE kind IN SHARE ROW EXCLUSIVE MODE"))
         found = db.execute(find).scalar_one_or_none()
         if found is not None:
@@ -95,14 +101,14 @@ def _kinds(db: Connection) -> dict[int, NodeKind]:
 
 
 def nodes_seen_since(db: Connection, since_s: float) -> frozenset[str]:
-    """Return the nodes on which an agent has registered since then."""
+    """Return the nodes on which an agent has registered since that time."""
     return frozenset(db.execute(select(AGENT.c.node).where(AGENT.c.registered_s > since_s)).scalars())
 
 
 def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = None) -> dict[int, frozenset[str]]:
-    """Return for each of these lanes the nodes on which its jobs cannot go on, of those that ever registered.
+    """Return, for each lane, the nodes on which its jobs cannot continue, among all nodes that ever registered.
 
-    A node that was last looked at before `since_s` may have any folder by now.
+    The folders of a node are unknown if it was last checked before `since_s`; such a node counts as having all of them.
     """
     has = what_nodes_have(db)
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
@@ -119,16 +125,17 @@ def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = Non
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """Why a job cannot start or go on everywhere."""
+    """The reasons why a job cannot start or continue on every node."""
 
     saved_on: str
     """The node that saved the job, if it is saved."""
     lacking: Mapping[str, str]
-    """For each node on which the job cannot go on, what it lacks. Empty where it was refused, or migrated away."""
+    """Each node on which the job cannot continue, with the property that the node lacks. The text is empty if the node
+    refused the job, or if the job migrated away from it."""
 
 
 def obstacles(db: Connection, job: int) -> Obstacles | None:
-    """Return what is known to keep the job from some nodes; None if nothing is."""
+    """Return the known reasons that keep the job from some nodes, or None if there are none."""
     lane: Any = db.execute(select(LANE).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)).one_or_none()
     if lane is None:
         return None

@@ -1,8 +1,8 @@
-"""The database: how to connect, what a transaction is, and whether its tables are those of this version.
+"""The database: connections, transactions, and the check that its tables belong to this version.
 
-SQLite runs in WAL mode with `synchronous=FULL`: a commit is on disk before an agent hears of it. With `NORMAL` a
-power cut may take back the last commits, so that an attempt number would be given out a second time, and a result
-that an agent believes delivered would be computed again. PostgreSQL's default (`synchronous_commit=on`) is the same.
+SQLite runs in WAL mode with `synchronous=FULL`, so that a commit is on disk before an agent learns of it. With
+`NORMAL`, a power cut could undo the last commits. Then an attempt number could be used twice, and a result that its
+agent believes to be delivered would be computed again. PostgreSQL's default (`synchronous_commit=on`) is equally safe.
 """
 
 import threading
@@ -25,17 +25,18 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
 BUSY_TIMEOUT_S = 10.0
-"""The time that a transaction waits for the database before it gives up as `QueueBusy`."""
+"""The time that a transaction waits for the database before it raises `QueueBusy`."""
 CAMPAIGN_TIMEOUT_S = 120.0
-"""The limit for one statement that writes all jobs of a campaign. A hundred thousand jobs take seconds, and several
-times as long on a busy server."""
+"""The time limit for one statement that writes all jobs of a campaign. A hundred thousand jobs take seconds, and
+several times as long on a busy server."""
 _OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c jit=off"
     f" -c lock_timeout={BUSY_TIMEOUT_S:.0f}s -c statement_timeout={BUSY_TIMEOUT_S:.0f}s"
     f" -c idle_in_transaction_session_timeout={BUSY_TIMEOUT_S:.0f}s"
 )
-"""All statements find their rows by index, whatever the values: planning each anew would cost more than running it. A
-program that was stopped within a transaction loses it, so that another one can lead: see `leader.holds`."""
+"""All statements find their rows by index, whatever the values, so a new plan for each call would cost more than the
+statement itself. The server ends the transaction of a program that was stopped within it, so that another program can
+lead: see `leader.holds`."""
 _WIRE: dict[str, Any] = {
     "connect_timeout": int(BUSY_TIMEOUT_S),
     "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
@@ -43,16 +44,17 @@ _WIRE: dict[str, Any] = {
     "keepalives_interval": 1,
     "keepalives_count": int(BUSY_TIMEOUT_S / 2),
 }
-"""A server that has vanished from the network is noticed in the same time, whether or not we were sending."""
+"""These options notice a server that has vanished from the network within the same time, whether or not we were
+sending."""
 _APPLICATION = "gleaner"
-"""The name by which PostgreSQL knows control's connections."""
+"""The name by which PostgreSQL identifies control's connections."""
 _WAS_IDLE = "25P03"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
-"""The execution option that holds the lock for which the writing threads of this process queue up (SQLite)."""
+"""The execution option with the lock on which the writing threads of this process wait for their turn (SQLite)."""
 _BEGIN = "gleaner_begin"
 UNFINISHED = "restore_unfinished"
-"""A table that is there from when a backup was loaded until `recovery` has made it safe."""
+"""A table that exists from the loading of a backup until `recovery` has made it safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ class _Turn:
 
 
 def connect(url: str) -> Engine:
-    """Return the engine for an SQLAlchemy URL. Nothing is opened yet, except that SQLite's folder must be there.
+    """Return the engine for an SQLAlchemy URL. No connection is opened yet, but SQLite's folder must exist.
 
-    Raises `Invalid` for a URL that cannot be one of SQLite or PostgreSQL (psycopg).
+    Raises `Invalid` for a URL that is neither one of SQLite nor one of PostgreSQL (psycopg).
     """
     try:
         parsed = make_url(url)
@@ -81,7 +83,7 @@ def connect(url: str) -> Engine:
         return create_engine(
             url,
             pool_size=20,
-            max_overflow=25,  # together Starlette's 40 threads, and those for unknown callers and for /health
+            max_overflow=25,  # together: Starlette's 40 threads, those for unknown callers, and those for /health
             pool_timeout=BUSY_TIMEOUT_S,
             connect_args=_WIRE | {"application_name": _APPLICATION, "options": _OPTIONS},
         )
@@ -101,7 +103,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]
-        dbapi_connection.isolation_level = None  # the driver's own idea of when to begin is not ours
+        dbapi_connection.isolation_level = None  # the driver itself would begin transactions at other moments
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
             dbapi_connection.execute(f"PRAGMA {pragma}").close()
 
@@ -116,7 +118,7 @@ def _sqlite(url: URL) -> Engine:
 def transaction(engine: Engine) -> Generator[Connection]:
     """Run one transaction that writes. It is committed at the end, and undone if an exception leaves it.
 
-    On SQLite it holds the write lock from its beginning, so what it reads stays true. Raises `QueueBusy` or
+    On SQLite the transaction holds the write lock from its beginning, so its reads stay valid. Raises `QueueBusy` or
     `SchemaMismatch`.
     """
     with _translated(engine), _writers_turn(engine), engine.connect() as db:
@@ -138,9 +140,9 @@ def snapshot(engine: Engine) -> Generator[Connection]:
 def oldest_transaction_s(db: Connection) -> float:
     """Return the age of control's oldest transaction, this one included.
 
-    On SQLite a transaction that writes is alone. PostgreSQL lists the transactions of all control programs, which
-    connect as one user and by one name (pg_stat_activity, monitoring-stats.html); `xact_start` and `clock_timestamp`
-    are the server's. A person's psql that was left within a transaction does not count.
+    On SQLite a writing transaction is the only one. PostgreSQL lists the transactions of all control programs, which
+    connect with the same user and application name (pg_stat_activity, monitoring-stats.html). `xact_start` and
+    `clock_timestamp` are the server's times. A person's psql that was left within a transaction does not count.
     """
     if db.dialect.name == "sqlite":
         return 0.0
@@ -154,16 +156,16 @@ def oldest_transaction_s(db: Connection) -> float:
 
 
 def allow_whole_campaign(db: Connection) -> None:
-    """Let the statements of this transaction take long enough to write all jobs of a campaign.
+    """Raise the time limit for the statements of this transaction, so that they can write all jobs of a campaign.
 
-    SQLite has no limit for a statement: there, other writers wait for the transaction anyway.
+    SQLite has no limit for a statement, because other writers wait for the transaction anyway.
     """
     if db.dialect.name == "postgresql":
         db.exec_driver_sql(f"SET LOCAL statement_timeout = '{CAMPAIGN_TIMEOUT_S:.0f}s'")
 
 
 def migrate(engine: Engine) -> None:
-    """Make this version's tables in an empty database. Raises `SchemaMismatch` if another version's are there."""
+    """Create this version's tables in an empty database. Raises `SchemaMismatch` if it has another version's tables."""
     with _translated(engine), _writers_turn(engine), engine.connect() as connection:
         config = _alembic()
         found = MigrationContext.configure(connection).get_current_revision()
@@ -177,20 +179,23 @@ def migrate(engine: Engine) -> None:
 
 
 def check_schema(engine: Engine) -> None:
-    """Raise `SchemaMismatch` unless the tables are those of this version."""
+    """Raise `SchemaMismatch` unless the tables belong to this version."""
     with _translated(engine), engine.connect() as connection:
         check_tables(connection)
 
 
 def check_tables(db: Connection) -> None:
-    """Do the same within a transaction: another program may have migrated since this one started."""
+    """Check the tables within a transaction, because another program may have migrated them since this one started."""
     check_revision(MigrationContext.configure(db).get_current_revision())
     if inspect(db).has_table(UNFINISHED):
         raise SchemaMismatch("a backup was put back, and that was broken off: run `glean control restore` again")
 
 
 def check_revision(found: str | None) -> None:
-    """Raise `SchemaMismatch` unless this is the revision of this version's tables. None: there are no tables."""
+    """Raise `SchemaMismatch` unless this is the revision of this version's tables.
+
+    None means that there are no tables.
+    """
     _refuse_others(found)
     if found is None:
         raise SchemaMismatch("the queue's database has no tables yet: run `glean control migrate`")
@@ -223,7 +228,7 @@ def _alembic() -> Config:
 
 @contextmanager
 def _writers_turn(engine: Engine) -> Generator[None]:
-    # SQLite's own wait for the write lock is a sleep in growing steps: slow, and whoever comes last often wins.
+    # SQLite waits for the write lock in growing steps. That is slow, and the last to come often wins.
     turn: _Turn | None = engine.get_execution_options().get(_WRITER)
     if turn is None:
         yield
@@ -238,7 +243,7 @@ def _writers_turn(engine: Engine) -> Generator[None]:
 
 @contextmanager
 def _translated(engine: Engine) -> Generator[None]:
-    """Raise what the driver says as one of the queue's own errors, in one line."""
+    """Translate the driver's errors into the queue's own errors, each with a message of one line."""
     try:
         yield
     except PoolTimeoutError as error:

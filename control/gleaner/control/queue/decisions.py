@@ -1,4 +1,4 @@
-"""Decisions as they are stored: written once, after a policy has decided, and read by those whom they concern."""
+"""Stored decisions. Each is written once, after a policy has decided, and is read by the people whom it concerns."""
 
 import json
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from gleaner.control.queue.tables import DECISION, SUBJECT
 
 BYTES_A_DECISION = 150
 BYTES_A_SUBJECT = 150
-"""About what a row takes in the database beside what is packed, with its indexes."""
+"""The approximate size of a row in the database with its indexes, without the packed content."""
 
 _ADD = insert(DECISION).returning(DECISION.c.id)
 _ADD_SUBJECTS = insert(SUBJECT).inline()
 
 
 class StoredDecision(DecisionRow):
-    """One decision, with the group of each subject, where it was known when the decision was recorded."""
+    """One decision, with the group of each subject if it was known when the decision was recorded."""
 
     groups: dict[str, str | None] = Field(exclude=True)
 
@@ -37,11 +37,12 @@ def record(
     acted: bool,
     now_s: float,
 ) -> int:
-    """Write down a decision, and return its number.
+    """Store a decision and return its number.
 
-    `given` and `answer` are plain JSON with finite numbers: `policy.replay.REPLAYS[policy](given)` must give `answer`
-    again. An answer may have `because`: one plain sentence for each subject, which `glean why` prints. `subjects` has
-    the group of each subject that is no job of our queue; where the group is None, only admins see the subject.
+    `given` and `answer` are plain JSON with finite numbers, and `policy.replay.REPLAYS[policy](given)` must return
+    `answer` again. An answer can have the key `because` with one plain sentence for each subject, which `glean why`
+    prints. `subjects` maps each subject that is not a job of our queue to its group. A subject whose group is None is
+    visible to admins only.
     """
     content = pack(given, answer)
     size_bytes = len(content) + BYTES_A_DECISION + BYTES_A_SUBJECT * len(subjects)
@@ -54,7 +55,7 @@ def record(
 
 
 def one(db: Connection, number: int) -> StoredDecision:
-    """Return the decision of this number. Raises `NotFound`."""
+    """Return the decision with this number. Raises `NotFound`."""
     found = _read(db, select(DECISION).where(DECISION.c.id == number))
     if not found:
         raise NotFound(f"there is no decision {number}; old ones are removed, see [queue] in control's settings")
@@ -62,7 +63,7 @@ def one(db: Connection, number: int) -> StoredDecision:
 
 
 def latest(db: Connection, subject: str, limit: int) -> tuple[StoredDecision, ...]:
-    """Return the last decisions about a job, the latest first."""
+    """Return the latest decisions about a job, the newest first."""
     which = select(SUBJECT.c.decision).where(SUBJECT.c.subject == subject).order_by(SUBJECT.c.decision.desc())
     return _read(db, select(DECISION).where(DECISION.c.id.in_(which.limit(limit))))
 
@@ -82,18 +83,21 @@ def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
 
 
 def pack(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
-    """Return both as compressed JSON: the description of a large cluster's jobs repeats the same words."""
+    """Return both as compressed JSON.
+
+    They compress well, because a large cluster's jobs are described in the same words.
+    """
     content = json.dumps({"given": given, "answer": answer}, separators=(",", ":"))
     return zstandard.ZstdCompressor().compress(content.encode())
 
 
 def _unpacked(content: bytes) -> dict[str, Any]:
-    """Return what was packed: `given` and `answer`."""
+    """Return `given` and `answer` from the packed content."""
     return dict(json.loads(zstandard.ZstdDecompressor().decompress(content)))
 
 
 def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
-    """Return the number of the youngest decision that is one too many, or too much together with all younger ones."""
+    """Return the number of the newest decision to remove, so that at most `keep` decisions and `keep_bytes` remain."""
     by_age = DECISION.c.id.desc()
     sums = select(
         DECISION.c.id,
@@ -105,8 +109,8 @@ def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
 
 
 def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> int:
-    """Remove decisions from before that time, and those up to that number. Return how many."""
-    # Numbers ascend with time, so that no index by time is needed: only the first ones are looked at.
+    """Remove the decisions that are older than that time, and those up to that number. Return how many were removed."""
+    # The numbers ascend with time, so no index by time is needed: only the first rows are read.
     first = db.execute(select(DECISION.c.id, DECISION.c.at_s).order_by(DECISION.c.id).limit(at_most)).all()
     old = [row.id for row in first if row.at_s < before_s or row.id <= up_to]
     db.execute(delete(SUBJECT).where(SUBJECT.c.decision.in_(old)))

@@ -1,9 +1,9 @@
 """The results that wait to be delivered to the targets that their jobs name.
 
-A delivery comes into being in the transaction that accepts a job's success: what an attempt has that does not count is
-never delivered. An agent takes it for a while, under a number. Only the report of that number counts; if none comes, or
-the agent ends, the next agent gets it under the next number. Two agents that deliver at once do no harm: they copy the
-same bytes.
+A delivery is created in the transaction that accepts a job's success, so the files of an attempt that does not count
+are never delivered. An agent takes a delivery for a limited time, under a number, and only the report with that number
+counts. If the agent ends or sends no report in time, the next agent takes the delivery under the next number. Two
+agents that deliver at the same time do no harm, because they copy the same bytes.
 """
 
 from typing import Any
@@ -18,12 +18,15 @@ from gleaner.control.queue.tables import AGENT, DELIVERY, JOB, SPEC, Phase
 from gleaner.control.queue.transitions import record
 
 DELIVERED, NOT_DELIVERED = "delivered", "not delivered"
-"""The events of a delivery's end."""
+"""The events that record a delivery's end."""
 UNHEARD = "the agent that had it ended, or was not heard in time"
 
 
 def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
-    """Let the result of this attempt be delivered, if the job names a target. It is the result that counts."""
+    """Create a delivery of this attempt's result if the job names a target.
+
+    The attempt's result must be the accepted one.
+    """
     wanted = select(SPEC.c.document, JOB.c.campaign, JOB.c.index.label("run")).join_from(
         JOB, SPEC, JOB.c.spec == SPEC.c.id
     )
@@ -36,24 +39,24 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
 
 
 def is_due(db: Connection, *, now_s: float) -> bool:
-    """Return True if a delivery waits for an agent. Each heartbeat asks: the answer comes from the index."""
+    """Return True if a delivery waits for an agent. Every heartbeat asks this, so the answer comes from an index."""
     return db.execute(select(DELIVERY.c.job).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).limit(1)).first() is not None
 
 
-_IS_OPEN = text("delivery.phase = 'waiting'")  # word by word, so that its partial index is used
+_IS_OPEN = text("delivery.phase = 'waiting'")  # exactly these words, so that the partial index is used
 
 
 def release(db: Connection, agent: str, *, now_s: float) -> None:
-    """Let another agent take at once what this one has, since it has ended."""
+    """Let another agent take this agent's delivery at once, because this one has ended."""
     db.execute(update(DELIVERY).where(_IS_OPEN, DELIVERY.c.agent == agent).values(due_s=now_s))
 
 
 def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
-    """Give the delivery that has waited longest to the agent; return its row, or None if none is due.
+    """Assign the delivery that has waited longest to the agent. Return its row, or None if none is due.
 
-    The row has the job's group, its result's digest, and what is kept of its folder. A try that nobody has ended is one
-    failure: so what fits into no agent's time is given up after `most_failures`. Raises `Conflict` for an agent that is
-    not live.
+    The row has the job's group, its result's digest, and the part of its folder that is kept. A try without a report
+    counts as one failure, so a delivery that takes longer than any agent lives is given up after `most_failures`.
+    Raises `Conflict` for an agent that is not live.
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Conflict(f"agent {agent} may not deliver: it is not live")
@@ -80,10 +83,10 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
 
 
 def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failures: int, now_s: float) -> None:
-    """Record how a try to deliver has ended. After a failure it is tried again, with growing pauses.
+    """Record the end of a try to deliver. A failed delivery is tried again after pauses that grow.
 
-    It is given up after `most_failures`, or when another try would fail, too. Raises `NotCurrent` if another try has
-    begun since. The same report once more changes nothing.
+    The delivery is given up after `most_failures`, or if another try would certainly fail. Raises `NotCurrent` if
+    another try has begun since. A repeated report changes nothing.
     """
     row = _locked(db, report.job)
     if row.tries != report.number or row.agent not in {agent, None}:
@@ -110,14 +113,14 @@ def _give_up(db: Connection, row: Any, problem: str, *, now_s: float) -> None:
 
 
 def try_again(db: Connection, job: int, *, now_s: float) -> None:
-    """Let a result be delivered anew, also one that is delivered. Raises `NotFound` if its job names no target."""
+    """Queue a result for delivery again, even if it was delivered. Raises `NotFound` if its job names no target."""
     if _locked(db, job).phase is not DeliveryPhase.WAITING:
         again = {"phase": DeliveryPhase.WAITING, "failures": 0, "due_s": now_s, "problem": "", "ended_s": None}
         _change(db, job, again | {"files": None, "size_bytes": None})
 
 
 def find(db: Connection, job: int) -> DeliveryRow | None:
-    """Return the delivery of the job's result, if there is one."""
+    """Return the delivery of the job's result, if it exists."""
     row = db.execute(select(DELIVERY).where(DELIVERY.c.job == job)).mappings().one_or_none()
     return None if row is None else DeliveryRow.model_validate(row)
 
@@ -130,5 +133,5 @@ def _locked(db: Connection, job: int) -> Any:
 
 
 def _change(db: Connection, job: int, values: dict[str, Any]) -> None:
-    """Change a delivery whose row is locked."""
+    """Update a delivery whose row is locked."""
     db.execute(update(DELIVERY).where(DELIVERY.c.job == job).values(values))

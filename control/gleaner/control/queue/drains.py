@@ -1,4 +1,4 @@
-"""Drains: what admins have asked for nodes, and the progress of it, so that a control that was killed goes on."""
+"""Drains that admins have requested, with their progress, so that control can continue them after it was killed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def ask(
     spanning: Spanning = Spanning.REFUSE,
     leaves_others: bool = False,
 ) -> int:
-    """Write down a request, and return its number. Raises `Conflict` if one of the nodes is being drained."""
+    """Store a request and return its number. Raises `Conflict` if one of the nodes is already being drained."""
     if task is DrainTask.DRAIN:
         for other in open_ones(db):
             both = sorted(set(other.nodes) & set(nodes))
@@ -43,7 +43,7 @@ def ask(
 
 
 def one(db: Connection, number: int) -> DrainRow:
-    """Return the request of this number. Raises `NotFound`."""
+    """Return the request with this number. Raises `NotFound`."""
     row = db.execute(select(DRAIN).where(DRAIN.c.id == number)).one_or_none()
     if row is None:
         raise NotFound(f"there is no drain {number}")
@@ -51,24 +51,24 @@ def one(db: Connection, number: int) -> DrainRow:
 
 
 def latest(db: Connection, at_most: int) -> tuple[DrainRow, ...]:
-    """Return the last requests, the latest first."""
+    """Return the latest requests, the newest first."""
     rows = db.execute(select(DRAIN).order_by(DRAIN.c.id.desc()).limit(at_most))
     return tuple(_stored(row) for row in rows)
 
 
 def open_ones(db: Connection) -> tuple[DrainRow, ...]:
-    """Return the requests for which something is still to be done, the oldest first."""
+    """Return the requests that are not finished, the oldest first."""
     rows = db.execute(select(DRAIN).where(DRAIN.c.ended_s.is_(None)).order_by(DRAIN.c.id))
     return tuple(_stored(row) for row in rows)
 
 
 def nodes_being_emptied(db: Connection) -> frozenset[str]:
-    """Return the nodes that are being emptied: nothing of ours is to start there."""
+    """Return the nodes that are being emptied. No agent or job of ours is to start on them."""
     return frozenset(node for drain in open_ones(db) if drain.task is DrainTask.DRAIN for node in drain.nodes)
 
 
 def record_progress(db: Connection, drain: DrainRow) -> None:
-    """Record how far the request is."""
+    """Store the progress of the request."""
     values = drain.model_dump(include={"phase", "nodes", "said", "ended_s", "jobs"})
     db.execute(update(DRAIN).where(DRAIN.c.id == drain.id).values(values))
 
@@ -80,7 +80,7 @@ def withdraw(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_
 
 
 def withdrawable(db: Connection, *, before: int) -> tuple[DrainRow, ...]:
-    """Return the drains asked for before this request that have not begun to empty their nodes."""
+    """Return the drains that were requested before this request and have not begun to empty their nodes."""
     early = {DrainPhase.ASKED, DrainPhase.MARKING}
     return tuple(
         each for each in open_ones(db) if each.task is DrainTask.DRAIN and each.phase in early and each.id < before
@@ -88,7 +88,7 @@ def withdrawable(db: Connection, *, before: int) -> tuple[DrainRow, ...]:
 
 
 def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
-    """Take these nodes from all drains asked for before this request: they are in use again."""
+    """Take these nodes from all drains that were requested before this one, because the nodes are in use again."""
     for drain in drains_in_effect(db).values():
         if drain.id < before:
             _take_off(db, drain, nodes, phase=DrainPhase.RESUMED, said=f"set back by {by}", now_s=now_s)
@@ -97,7 +97,10 @@ def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_
 def _take_off(
     db: Connection, drain: DrainRow, nodes: Sequence[str], *, phase: DrainPhase, said: str, now_s: float
 ) -> None:
-    """Take these nodes from the drain. A drain that has none left is over, and keeps the last for those who ask."""
+    """Take these nodes from the drain.
+
+    A drain without further nodes is over, and keeps its last ones for the record.
+    """
     rest = tuple(node for node in drain.nodes if node not in nodes)
     if not rest:
         record_progress(db, replaced(drain, phase=phase, ended_s=now_s, said=said))
@@ -106,26 +109,29 @@ def _take_off(
 
 
 def drains_in_effect(db: Connection) -> Mapping[int, DrainRow]:
-    """Return the drains whose nodes have not been set back by us, by number."""
+    """Return, by number, the drains whose nodes Gleaner has not resumed."""
     still = DRAIN.c.phase.in_([DrainPhase.MARKING, DrainPhase.EMPTYING, DrainPhase.EMPTY])
     rows = db.execute(select(DRAIN).where(DRAIN.c.task == DrainTask.DRAIN, still).order_by(DRAIN.c.id))
     return {row.id: _stored(row) for row in rows}
 
 
 def drain_by_node(db: Connection) -> dict[str, DrainRow]:
-    """Return the last drain of each node that has not been set back by us.
+    """Return the last drain of each node that Gleaner has not resumed.
 
-    Somebody else may have set the node back without a word.
+    Another program or person may have resumed the node without Gleaner's knowledge.
     """
     return {node: drain for drain in drains_in_effect(db).values() for node in drain.nodes}
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
-    """Remove what was over before that time, and return how many. A drain whose nodes have not been set back stays."""
+    """Remove the drains that were over before that time. Return how many.
+
+    A drain whose nodes Gleaner has not resumed stays.
+    """
     stands = and_(DRAIN.c.task == DrainTask.DRAIN, DRAIN.c.phase == DrainPhase.EMPTY)
     return db.execute(delete(DRAIN).where(DRAIN.c.ended_s < before_s, not_(stands))).rowcount
 
 
 def _stored(row: Any) -> DrainRow:
-    """Return the request. An unknown word is an error, and never taken for another."""
+    """Return the request. A word that is unknown raises an error and is never taken for another one."""
     return DrainRow.model_validate(row._mapping)

@@ -1,18 +1,18 @@
-"""The queue's refusals. The class tells what can be done about it, the message is for a person."""
+"""The queue's refusals. The class shows how a caller can react, and the message is for a person."""
 
 from gleaner.control.states import Transition
 
 
 class QueueError(Exception):
-    """The root: the queue has refused, or cannot answer."""
+    """The root of the queue's errors: the queue has refused, or cannot answer."""
 
 
 class NotFound(QueueError):
-    """There is no such job, attempt, campaign or agent. Asking again does not help."""
+    """The job, attempt, campaign or agent does not exist. Asking again does not help."""
 
 
 class Conflict(QueueError):
-    """The state of the thing does not allow this. Nothing was changed."""
+    """The current state does not allow this. Nothing was changed."""
 
 
 class TransitionRefused(Conflict):
@@ -26,7 +26,7 @@ class TransitionRefused(Conflict):
 
 
 class NotCurrent(Conflict):
-    """The report is of an attempt that is not the job's current one, or that has already ended differently."""
+    """The report's attempt is not the job's current one, or has already ended differently."""
 
     def __init__(self, job: int, attempt: int, found: str) -> None:
         super().__init__(f"attempt {attempt} of job {job} may not report this any more: {found}")
@@ -36,23 +36,23 @@ class NotCurrent(Conflict):
 
 
 class Invalid(QueueError):
-    """The input can never be right. Nothing was changed."""
+    """The input can never be valid. Nothing was changed."""
 
 
 class NotYours(Invalid):
-    """The report is of another agent's attempt. Nothing was changed."""
+    """The report is about another agent's attempt. Nothing was changed."""
 
 
 class QueueBusy(QueueError):
-    """The database is locked or away. Nothing was changed; ask again later."""
+    """The database is locked or unreachable. Nothing was changed. The caller can ask again later."""
 
 
 class NotLeading(QueueBusy):
-    """Another program leads, or none, and only the leader writes. Nothing was changed."""
+    """The program does not lead, and only the leader writes. Nothing was changed."""
 
 
 class SchemaMismatch(QueueError):
-    """The database's tables are not those of this version."""
+    """The database's tables do not belong to this version."""
 
 
 class KeyFault(QueueError):

@@ -1,9 +1,9 @@
 """Container images that groups have pushed: their names, and which stored images a name or a job still needs.
 
-An image that an admin has published has a further name, in the group `*`. A group's own name goes before it.
+An image that an admin has published has a second name, in the group `*`. A group's own name comes first.
 
-A job is submitted with an image's name and keeps the image that the name meant then. So a stored image stays until no
-name means it and no unended job was submitted with it.
+A job is submitted with an image's name and keeps the image that had the name then. Therefore a stored image stays until
+no name refers to it and no unended job was submitted with it.
 """
 
 from collections import Counter
@@ -21,15 +21,15 @@ from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 
 LATEST = 20
-"""If no agent lives, so many of those that ended last tell which images the nodes have."""
+"""If no agent is live, this number of agents that ended last tell which images the nodes have."""
 MOST_NAMED = 8
-"""A refusal names so many of the images that there are: those with the nearest names."""
+"""The number of existing images that a refusal lists, namely those with the most similar names."""
 
 
 def pushed_id(db: Connection, group: str, image: str) -> str | None:
-    """Return the id of the image that the group means by the name: its own, or a published one. None: neither is there.
+    """Return the id of the group's own image with this name, or of a published one. Return None if neither exists.
 
-    The name keeps its meaning until the transaction's end.
+    The name refers to the same image until the transaction's end.
     """
     for whose in (group, EVERYBODY):
         named = select(IMAGE.c.image_id).where(_is(whose, image)).with_for_update(read=True)
@@ -39,7 +39,7 @@ def pushed_id(db: Connection, group: str, image: str) -> str | None:
 
 
 def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[ImageRow, ...]:
-    """Return the images of a group (None: of all groups), sorted by name; with `name` that one, or none."""
+    """Return the images of a group (None: of all groups), sorted by name. With `name`, return at most that one."""
     is_its = or_(JOB.c.group == IMAGE.c.group, IMAGE.c.group == EVERYBODY)
     jobs = (
         select(func.count())
@@ -71,7 +71,7 @@ def row(db: Connection, group: str, name: str) -> ImageRow:
 
 
 def publish(db: Connection, group: str, name: str, *, by: str, now_s: float) -> ImageRow:
-    """Give a group's image the same name for the jobs of all groups. Raises `NotFound`."""
+    """Publish a group's image under the same name for the jobs of all groups. Raises `NotFound`."""
     found = row(db, group, name)
     _name(db, found.model_copy(update={"group": EVERYBODY, "pusher": by, "pushed_s": now_s}))
     _forget_unneeded(db)
@@ -79,9 +79,9 @@ def publish(db: Connection, group: str, name: str, *, by: str, now_s: float) -> 
 
 
 def site_images(db: Connection) -> SiteImages:
-    """Return the images that live agents have reported, and those that their nodes can bring.
+    """Return the images that live agents have reported, and those that their nodes can pull.
 
-    `agents` is 0 if no agent lives. Then they are those of the agents that ended last.
+    If no agent is live, `agents` is 0 and the images are those of the agents that ended last.
     """
     live = db.execute(select(AGENT.c.facts).where(AGENT.c.phase == Phase.LIVE)).scalars().all()
     ended = select(AGENT.c.facts).where(AGENT.c.registered_s.is_not(None)).order_by(AGENT.c.registered_s.desc())
@@ -96,10 +96,10 @@ def site_images(db: Connection) -> SiteImages:
 
 
 def check_exists(db: Connection, group: str, image: str) -> str:
-    """Return a warning if the image is missing as far as is known, and no agent lives; "" if it exists, or may exist.
+    """Return a warning if the image seems to be missing but no live agent can confirm it; otherwise "".
 
-    An image that is named by a digest or an id is not looked for: only a node can find out. Raises `Invalid` if the
-    group has not pushed it, and no live agent has it or can bring it.
+    An image that is named by a digest or an id is not checked, because only a node can find it. Raises `Invalid` if the
+    group has not pushed the image, and no live agent has it or can pull it.
     """
     if "@" in image or is_id(image) or pushed_id(db, group, image) is not None:
         return ""
@@ -122,18 +122,18 @@ def check_exists(db: Connection, group: str, image: str) -> str:
 
 
 def architectures(db: Connection) -> frozenset[str]:
-    """Return the architectures of the nodes that are known, in Docker's words."""
+    """Return the architectures of the known nodes, by Docker's names."""
     found = db.execute(select(KIND.c.architecture).join_from(NODE, KIND, KIND.c.id == NODE.c.kind)).scalars()
     return frozenset(dockers_word(str(each)) for each in found)
 
 
 def stored_ids(db: Connection) -> frozenset[str]:
-    """Return the ids of all images that the storage must have."""
+    """Return the ids of all images that must be in the storage."""
     return frozenset(db.execute(select(STORED_IMAGE.c.image_id)).scalars())
 
 
 def put(db: Connection, pushed: ImageRow, *, digest: str) -> None:
-    """Give an image that was stored with this digest its name in the group, in place of what the name meant before."""
+    """Name an image that was stored with this digest in its group. The name no longer refers to the previous image."""
     if not db.execute(
         update(STORED_IMAGE).where(STORED_IMAGE.c.image_id == pushed.image_id).values(digest=digest)
     ).rowcount:
@@ -145,7 +145,7 @@ def put(db: Connection, pushed: ImageRow, *, digest: str) -> None:
 
 
 def _name(db: Connection, image: ImageRow) -> None:
-    """Let the name mean this image in its group."""
+    """Make the name refer to this image in its group."""
     now: dict[str, Any] = {"image_id": image.image_id, "pushed_s": image.pushed_s, "pusher": image.pusher}
     if not db.execute(update(IMAGE).where(_is(image.group, image.name)).values(now)).rowcount:
         db.execute(insert(IMAGE).values(group=image.group, name=tagged(image.name), **now))
@@ -154,7 +154,7 @@ def _name(db: Connection, image: ImageRow) -> None:
 def remove(db: Connection, group: str, name: str) -> None:
     """Remove the name. Raises `NotFound`, and `Conflict` while an unended job of the group needs the image."""
     found = row(db, group, name)
-    db.execute(delete(IMAGE).where(_is(group, name)))  # first: a submission that meets it now waits, or is counted
+    db.execute(delete(IMAGE).where(_is(group, name)))  # first, so that a concurrent submission waits, or is counted
     if jobs := unended_jobs(db, group, found.image_id):
         raise Conflict(
             f"image {found.name} cannot be removed: {jobs} unended {'jobs need' if jobs > 1 else 'job needs'} it;"
@@ -164,7 +164,7 @@ def remove(db: Connection, group: str, name: str) -> None:
 
 
 def unended_jobs(db: Connection, group: str, image_id: str) -> int:
-    """Return the number of the group's unended jobs that were submitted with the image; of all groups' for `*`."""
+    """Return the number of unended jobs that were submitted with the image, of the group or (`*`) of all groups."""
     needed = select(func.count()).select_from(JOB).join(SPEC, SPEC.c.id == JOB.c.spec)
     if group != EVERYBODY:
         needed = needed.where(JOB.c.group == group)
@@ -172,7 +172,7 @@ def unended_jobs(db: Connection, group: str, image_id: str) -> int:
 
 
 def _forget_unneeded(db: Connection) -> None:
-    """Remove the rows of images that no name and no unended job needs."""
+    """Remove the rows of images that neither a name nor an unended job needs."""
     is_named = exists().where(IMAGE.c.image_id == STORED_IMAGE.c.image_id)
     is_used = exists(
         select(JOB.c.id)

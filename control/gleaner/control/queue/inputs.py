@@ -1,8 +1,8 @@
 """The inputs that groups have stored, and which of them are still needed.
 
-A job keeps what it was submitted with: the names, and where each input is in the storage. For an input from a URL that
-is known once an agent has fetched it; then it never changes. An input stays while a job that has not ended needs it,
-and for some days after its last use.
+A job keeps the names of its inputs and their places in the storage as they were at its submission. The place of an
+input from a URL is known once an agent has fetched it, and never changes afterwards. An input stays while an unended
+job needs it, and for some days after its last use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from gleaner.control.states import State
 
 
 def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) -> dict[str, Any]:
-    """Return the rows of those of these inputs that the group has stored. They count as used now."""
+    """Return the rows of the inputs that the group has stored, among these. They count as used now."""
     mine = (INPUT.c.group == group) & INPUT.c.content.in_(contents)
     db.execute(update(INPUT).where(mine).values(used_s=now_s))
     return {row.content: row for row in db.execute(select(INPUT).where(mine))}
@@ -30,9 +30,9 @@ def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) ->
 def take_for_spec(
     db: Connection, group: str, inputs: Sequence[InputSpec | UrlInputSpec], *, urls: Sequence[str], now_s: float
 ) -> list[dict[str, object]] | None:
-    """Return a new job's inputs as its spec keeps them. `urls`: those that the site allows.
+    """Return a new job's inputs in the form in which its spec stores them. `urls` are the URLs that the site allows.
 
-    Raises `Conflict` if the group has not stored one, or if its URL is not allowed.
+    Raises `Conflict` if the group has not stored an input, or if its URL is not allowed.
     """
     stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
     found: list[dict[str, object]] = []
@@ -49,7 +49,7 @@ def take_for_spec(
 
 
 def schemes_to_fetch(inputs: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
-    """Return the schemes of those inputs of a spec that an agent is still to fetch."""
+    """Return the schemes of the inputs in a spec that an agent still has to fetch."""
     return frozenset(allowed_urls.location(one["url"]).scheme for one in inputs or () if "digest" not in one)
 
 
@@ -60,9 +60,10 @@ def _stored_as(name: str, row: Any, *, into_job: bool) -> StoredInput:
 def record_fetched(
     db: Connection, job: Any, fetched: InputFetched, *, group_bytes: int, now_s: float
 ) -> StoredInput | None:
-    """Let all jobs of this job's submission read what was fetched, and return it; or what was fixed before.
+    """Let all jobs of this submission read the fetched input, and return it, or the one that was recorded before.
 
-    None: it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as `put` does.
+    Return None if it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as `put`
+    does.
     """
     group, mine_of = job.group, select(SPEC.c.inputs).where(SPEC.c.id == job.spec).with_for_update()
     inputs: list[dict[str, Any]] = db.execute(mine_of).scalar_one() or []
@@ -87,26 +88,29 @@ def record_fetched(
 
 
 def put(db: Connection, row: InputRow, *, digest: str) -> None:
-    """Record that an input is in the storage, with this digest of its manifest."""
+    """Record that an input is in the storage, with the digest of its manifest."""
     db.execute(delete(INPUT).where(INPUT.c.group == row.group, INPUT.c.content == row.content))
     uploads.release(db, "inputs", row.group, row.content)
     db.execute(insert(INPUT).values(**row.model_dump(), digest=digest))
 
 
 def all_keys(db: Connection) -> list[tuple[str, str]]:
-    """Return group and content of all inputs that the storage must have."""
+    """Return the group and content of all inputs that must be in the storage."""
     return [(str(row.group), str(row.content)) for row in db.execute(select(INPUT.c.group, INPUT.c.content))]
 
 
 def unneeded(db: Connection, *, before_s: float) -> list[tuple[str, str]]:
-    """Return group and content of the inputs that were not used since then and that no unended job needs."""
+    """Return the group and content of the inputs that were not used since that time and that no unended job needs."""
     old = db.execute(select(INPUT.c.group, INPUT.c.content).where(INPUT.c.used_s < before_s)).all()
     needed = _needed(db) if old else set[tuple[str, str]]()
     return [key for row in old if (key := (str(row.group), str(row.content))) not in needed]
 
 
 def forget(db: Connection, inputs: Sequence[tuple[str, str]], *, before_s: float) -> list[tuple[str, str]]:
-    """Forget these inputs, but for those that were used since then: a job that comes meanwhile keeps its own."""
+    """Delete the rows of these inputs.
+
+    An input that was used since that time stays, so that a new job keeps its inputs.
+    """
     return [
         (group, content)
         for group, content in inputs

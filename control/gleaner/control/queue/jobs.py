@@ -1,8 +1,8 @@
-"""Jobs as people submit and change them: submitted, held, released, given another priority, cancelled.
+"""Jobs as people submit and change them: submission, hold, release, a new priority, cancellation.
 
-A change is made to one job, or to all jobs of a campaign. Each function works in the caller's transaction and raises
-`NotFound`, `Conflict` or `Invalid`; what raises has changed nothing, for the transaction that an exception leaves is
-undone. The event of each change says who made it, as far as the caller knows.
+A change applies to one job, or to all jobs of a campaign. Each function works in the caller's transaction and raises
+`NotFound`, `Conflict` or `Invalid`. An exception undoes the transaction, so nothing has changed then. The event of each
+change names the person who made it, if the caller knows.
 """
 
 import math
@@ -30,26 +30,27 @@ from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
 IDS_AT_ONCE = 10_000
-"""No database takes more than some ten thousand values in one statement."""
+"""Databases take at most some ten thousand values in one statement."""
 NO_QUOTAS = QuotaRules()
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionRules:
-    """The site's part of a submission."""
+    """The site's rules for a submission."""
 
     default_retries: int
     nodes_memory: Collection[int] = ()
-    """The memory that the nodes offer, in MiB: no job's memory is rounded up beyond the smallest node that it fits."""
+    """The memory that the nodes offer, in MiB. A job's memory is never rounded up beyond the smallest node that it
+    fits."""
     longest_s: float = math.inf
-    """The longest time that a job can have on one agent: no job's least time is rounded up beyond it."""
+    """The longest time that a job can have on one agent. A job's least time is never rounded up beyond it."""
     quotas: QuotaRules = NO_QUOTAS
     urls: Sequence[str] = ()
-    """The URLs that inputs may have, as `allowed_urls` reads them."""
+    """The URLs that inputs can have, in the form of `allowed_urls`."""
     targets: Sequence[str] = ()
-    """The URLs to which results may be delivered, as `for_group` reads them."""
+    """The URLs to which results can be delivered, in the form of `for_group`."""
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
-    """Returns the bytes that each group and user has stored; asked only if a quota limits them."""
+    """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
 
 def _check_target(outputs: OutputSpec | None, group: str, *, of_campaign: bool, rules: SubmissionRules) -> None:
@@ -71,10 +72,10 @@ def submit(
     now_s: float,
     submitter: str = "",
 ) -> Submitted:
-    """Queue one job, or one job an index. The memory of each is rounded up to a step (`policy.resources`).
+    """Queue one job, or one job for each index. The memory of each is rounded up to a step (`policy.resources`).
 
-    Raises `Invalid` for a job wider than one node or an index given twice, `OverQuota`, and `Conflict` for an input
-    that the group has not stored or whose URL is not allowed.
+    Raises `Invalid` for a job that needs more than one node or for a repeated index, `OverQuota`, and `Conflict` for an
+    input that the group has not stored or whose URL is not allowed.
     """
     spec, indices = submission.job, submission.indices
     if spec.nodes != 1:
@@ -156,19 +157,19 @@ def _add_runs(db: Connection, common: Mapping[str, Any], indices: Sequence[int])
     if db.dialect.name != "postgresql":
         db.execute(insert(JOB).inline(), [{**common, "index": index} for index in indices])
         return
-    # One statement for all: with one statement a row, a hundred thousand jobs take a quarter of a minute.
+    # One statement for all: with one statement for each row, a hundred thousand jobs take a quarter of a minute.
     run = func.unnest(literal(list(indices), postgresql.ARRAY(Integer))).column_valued("run")
     same = [literal(value, JOB.c[name].type) for name, value in common.items()]
     db.execute(insert(JOB).from_select([*common, "index"], select(*same, run)).inline())
 
 
 def hold(db: Connection, job: int, *, reason: str, now_s: float) -> None:
-    """Let no agent claim the job until it is released; a running job is saved. Holding it again changes nothing."""
+    """Keep agents from claiming the job until it is released. A running job is saved. A second hold changes nothing."""
     put_on_hold(db, _incomplete(db, job, "held"), reason=reason, now_s=now_s)
 
 
 def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
-    """Hold a job whose row is locked. A job that is held keeps its reason."""
+    """Hold a job whose row is locked. A job that is already held keeps its first reason."""
     if row.held:
         return
     db.execute(update(JOB).where(JOB.c.id == row.id).values(held=True, hold_reason=reason))
@@ -176,7 +177,7 @@ def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
 
 
 def hold_new(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
-    """Hold the campaign's jobs that have not begun. Those that another transaction is changing are left out."""
+    """Hold the campaign's jobs that have not begun. Jobs that another transaction is changing are left out."""
     allow_whole_campaign(db)
     new = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.state == State.NEW, ~JOB.c.held)
     unlocked = db.execute(new.with_for_update(skip_locked=True)).scalars().all()
@@ -191,7 +192,7 @@ def _signed(by: str) -> str:
 
 
 def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
-    """Let agents claim the job again; its losses count anew. Releasing a job that is not held changes nothing."""
+    """Let agents claim the job again and reset its count of losses. A job that is not held stays unchanged."""
     row = _incomplete(db, job, "released")
     if row.held:
         _let_go(db, JOB.c.id == job)
@@ -204,7 +205,7 @@ def _let_go(db: Connection, which: ColumnElement[bool]) -> None:
 
 
 def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: str = "") -> None:
-    """Set the job's priority: the higher, the sooner it is claimed."""
+    """Set the job's priority. Jobs with a higher priority are claimed earlier."""
     row = _incomplete(db, job, "given another priority")
     if row.priority == priority:
         return
@@ -214,14 +215,14 @@ def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: s
 
 
 def set_campaign_priority(db: Connection, campaign: int, priority: int, *, now_s: float, by: str = "") -> None:
-    """Give all jobs of the campaign that are not Complete this priority."""
+    """Set the priority of all jobs of the campaign that are not Complete."""
     others = _locked_ones(db, campaign) & (JOB.c.priority != priority)
     record_all(db, others, "priority", now_s=now_s, detail=f"to {priority}" + (f", by {by}" if by else ""))
     db.execute(update(JOB).where(others).values(priority=priority))
 
 
 def cancel(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
-    """End the job for good; its agent is told to drop it. Cancelling it again changes nothing."""
+    """End the job permanently. Its agent is told to drop the job. A second cancellation changes nothing."""
     row = lock(db, job)
     if row.outcome is not Outcome.CANCELLED:
         _cancel(db, row, now_s, _signed(by))
@@ -244,7 +245,7 @@ def hold_campaign(db: Connection, campaign: int, *, reason: str, now_s: float) -
 
 
 def release_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "") -> None:
-    """Release all jobs of the campaign that are held."""
+    """Release all held jobs of the campaign."""
     held = _locked_ones(db, campaign) & JOB.c.held
     record_all(db, held, "release", now_s=now_s, detail=_signed(by))
     _let_go(db, held)
@@ -265,8 +266,10 @@ def _incomplete(db: Connection, job: int, what: str) -> Any:
 
 
 def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
-    """Return the condition for the campaign's jobs that are not Complete, with their rows locked in the order of their
-    ids."""
+    """Lock the campaign's jobs that are not Complete, in the order of their ids.
+
+    Return the condition that selects them.
+    """
     allow_whole_campaign(db)
     incomplete = and_(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
     rows = select(JOB.c.id).where(incomplete).order_by(JOB.c.id).with_for_update().subquery()
@@ -275,12 +278,12 @@ def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
 
 
 def spec_of(db: Connection, job: int) -> JobSpec:
-    """Return the specification with which the job was accepted, as its campaign has it."""
+    """Return the specification with which the job was accepted. All jobs of a campaign share it."""
     wanted = select(SPEC.c.document).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     return cast("JobSpec", db.execute(wanted).scalar_one())
 
 
 def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:
-    """Return the memory that the job has, and the most that it may have; None: it keeps what it has."""
+    """Return the job's memory, and the most that it can grow to. None means that its memory is fixed."""
     now = select(LANE.c.memory_mib).join(JOB, LANE.c.id == JOB.c.lane).where(JOB.c.id == job)
     return int(db.execute(now).scalar_one()), spec_of(db, job).most_memory_mib

@@ -1,10 +1,11 @@
-"""Lanes: a job waits in the lane of its group, size, least time and needs, and of the nodes where it can continue.
+"""Lanes. Jobs with the same group, size, least time, needs and possible nodes wait in the same lane.
 
-Where users are limited, the lane is also the submitter's. Otherwise a claim would step over all jobs of one user that
-have to wait.
+Where users are limited, the lane also belongs to one submitter. Otherwise a claim would step over all jobs of one user
+who has reached the limit.
 
-A job that pauses must go nowhere for a while, and then not to the nodes where it has failed. It waits in a lane that is
-closed, so that a claim steps over all of them at once. The next claim after its time puts the job back.
+A job that pauses is offered to no node for a while, and afterwards not to the nodes where it has failed. It waits in a
+closed lane, so that a claim steps over all pausing jobs at once. The first claim after the pause returns the job to an
+open lane.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,11 +56,11 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, insert_unless_there
 from gleaner.control.states import State
 
 WOKEN_AT_ONCE = 100
-"""So many jobs at most are put back by one claim, so that no claim takes long."""
+"""The most jobs that one claim returns to open lanes, so that the claim stays short."""
 
 
 def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
-    """Return those of these nodes that are not offered the lane's jobs, whatever they have."""
+    """Return those of these nodes that are not offered the lane's jobs, whatever folders and schemes they have."""
     here = frozenset(nodes)
     if lane.is_closed:
         return here
@@ -67,14 +68,14 @@ def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
 
 
 def needs(lane: LaneWish | Any) -> frozenset[tuple[NeedKind, str]]:
-    """Return what a node must have for the lane's jobs: the folders that they mount, and what fetches their inputs."""
+    """Return the needs of the lane's jobs: the folders that they mount, and the schemes that fetch their inputs."""
     return frozenset((NeedKind.MOUNT, name) for name in lane.mounts) | frozenset(
         (NeedKind.FETCH, name) for name in lane.fetches
     )
 
 
 def need_in_words(need: tuple[NeedKind, str]) -> str:
-    """Return what a node lacks.
+    """Return, in words, the property that a node lacks.
 
     >>> need_in_words((NeedKind.FETCH, "s3")), need_in_words((NeedKind.MOUNT, "/data"))
     ('what fetches s3:// inputs', 'the folder /data')
@@ -122,7 +123,7 @@ _AFTER_SAVE = (
 
 
 def ensure_for_new(db: Connection, wish: LaneWish, *, saves_itself: bool) -> int:
-    """Ensure that new jobs with these wishes have a lane. Return the lane."""
+    """Return the lane for new jobs with these wishes. It is created if it does not exist."""
     return _ensure(db, LaneKey(**wish.model_dump(), kind=ANY_KIND if saves_itself else SAVING))
 
 
@@ -135,12 +136,12 @@ def _of_job(db: Connection, job: int) -> LaneKey:
 
 
 def _ensure(db: Connection, key: LaneKey) -> int:
-    """Ensure that there is such a lane, and return it."""
+    """Return the lane with this key. It is created if it does not exist."""
     values = key.model_dump()
     wanted = {f"{name}_": value for name, value in values.items()}
     found = db.execute(_LANE, wanted).scalar_one_or_none()
     if found is None:
-        # Another transaction may be adding the same lane: then this waits for it and adds nothing.
+        # Another transaction may be adding the same lane. Then this statement waits for it and adds nothing.
         db.execute(insert_unless_there(db, LANE), values)
         found = db.execute(_LANE, wanted).scalar_one()
         for need, name in needs(key):
@@ -153,19 +154,19 @@ def _move_to(db: Connection, job: int, key: LaneKey) -> None:
 
 
 def ensure_after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
-    """Ensure that a job that this attempt has saved has a lane.
+    """Ensure that a job that was saved by this attempt has a lane.
 
-    Return the lane, and the kind of the attempt's node, if that is known.
+    Return the lane, and the kind of the attempt's node if it is known.
     """
     asked = {"job_": job, "attempt_": attempt, "has_memory_": has_memory}
     row = db.execute(_AFTER_SAVE, asked).one_or_none()
     if row is None:
-        return 0, None  # there is no such attempt: the transition will say so
+        return 0, None  # this attempt does not exist, which the transition will report
     return (_ensure(db, _key(row)) if row.id is None else row.id), row.made_on
 
 
 def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -> int:
-    """Ensure that a job that goes on from this checkpoint of its own has a lane. Return the lane."""
+    """Return the lane for a job that continues from this checkpoint of its own. It is created if it does not exist."""
     made: Any = db.execute(
         select(CHECKPOINT.c.kind, CHECKPOINT.c.has_memory).where(
             CHECKPOINT.c.job == job, CHECKPOINT.c.attempt == attempt, CHECKPOINT.c.number == number
@@ -176,16 +177,19 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
 
 
 def give_memory(db: Connection, job: int, memory_mib: int) -> None:
-    """Give a waiting job so much memory, wherever it goes on from."""
+    """Set the memory of a waiting job, for its next start from a checkpoint and from its beginning."""
     saves_itself = select(SPEC.c.saves_itself).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
     larger = _of_job(db, job).model_copy(update={"memory_mib": memory_mib})
-    _ensure(db, larger.at(kind=kind_of_new))  # there it waits if it starts over
+    _ensure(db, larger.at(kind=kind_of_new))  # the job waits there if it starts from its beginning again
     _move_to(db, job, larger)
 
 
 def refusing(db: Connection, job: int, checkpoint: tuple[int | None, int | None]) -> Sequence[str]:
-    """Return the nodes that called this checkpoint of the job incompatible. No node refuses a beginning."""
+    """Return the nodes that reported this checkpoint of the job as incompatible.
+
+    A start from the beginning fits all nodes.
+    """
     attempt, number = checkpoint
     if attempt is None or number is None:
         return ()
@@ -193,7 +197,7 @@ def refusing(db: Connection, job: int, checkpoint: tuple[int | None, int | None]
 
 
 def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:
-    """Offer a waiting job to all nodes but these, and those that called its checkpoint incompatible."""
+    """Offer a waiting job to all nodes except these and those that reported its checkpoint as incompatible."""
     row = db.execute(select(JOB.c.from_attempt, JOB.c.from_number).where(JOB.c.id == job)).one()
     refused = refusing(db, job, (row.from_attempt, row.from_number))
     if row.from_attempt is None:
@@ -206,9 +210,9 @@ def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:
 
 
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
-    """Offer the job to that node no more until it is saved again. Return all nodes that it is kept off so.
+    """Stop offering the job to that node until the job is saved again. Return all nodes that are excluded in this way.
 
-    A job that was to go to one node only may go anywhere else then.
+    If the job was to run on one node only, it can now run on any other.
     """
     mine = _of_job(db, job)
     nodes = tuple(sorted({*mine.not_on, node}))
@@ -217,21 +221,26 @@ def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
 
 
 def pause(db: Connection, job: int, attempt: int, *, until_s: float, not_on: Sequence[str]) -> None:
-    """Offer the job to nobody until then, and after that for a while not to these nodes."""
+    """Offer the job to no node until that time, and afterwards not to these nodes for a while."""
     _move_to(db, job, _of_job(db, job).at(is_closed=True))
     _note(db, job, attempt, wakes_s=until_s, not_on=not_on)
 
 
 def keep_off_for_now(db: Connection, job: int, attempt: int, nodes: Sequence[str], *, now_s: float) -> None:
-    """Offer the job to these nodes no more for a while: there may be no others."""
+    """Stop offering the job to these nodes for a while.
+
+    The exclusion is temporary, because there may be no other nodes.
+    """
     for node in nodes:
         keep_off(db, job, node)
     _note(db, job, attempt, wakes_s=now_s + LONGEST_ELSEWHERE_S, not_on=())
 
 
 def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Return these nodes, if an agent was ever on another one that fits the job; else none, for the job must go on
-    somewhere."""
+    """Return these nodes if an agent has ever run on another node that fits the job; otherwise none.
+
+    If no other node exists, the job must be able to continue on these.
+    """
     mine: Any = db.execute(
         select(JOB.c.from_attempt, JOB.c.from_number, LANE.c.kind, LANE.c.id)
         .join(LANE, LANE.c.id == JOB.c.lane)
@@ -248,7 +257,7 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
 
 
 def wake(db: Connection, now_s: float) -> None:
-    """Put back the jobs whose time is over. Jobs that another claim puts back at this moment are passed over."""
+    """Return the jobs whose pause is over to open lanes. Jobs that another claim is returning are passed over."""
     due = (
         select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"), MIGRATION.c.job.is_not(None).label("is_moved"))
         .join_from(PAUSE, JOB, JOB.c.id == PAUSE.c.job)
@@ -263,18 +272,18 @@ def wake(db: Connection, now_s: float) -> None:
 
 
 def is_pause_over(db: Connection, now_s: float) -> bool:
-    """Return True if a job's time is over, so that it is to be put back."""
+    """Return True if the pause of any job is over."""
     return db.execute(select(PAUSE.c.job).where(PAUSE.c.wakes_s <= now_s).limit(1)).one_or_none() is not None
 
 
 def limit_pauses(db: Connection, now_s: float) -> None:
-    """Let no job pause longer than any may, as it would where the clock has been set back."""
+    """Shorten each pause that is longer than the maximum, which happens when the clock has been set back."""
     most_s = max(LONGEST_PAUSE_S, LONGEST_ELSEWHERE_S)
     db.execute(update(PAUSE).where(PAUSE.c.wakes_s > now_s + most_s).values(wakes_s=now_s))
 
 
 def paused_until(db: Connection, job: int) -> float | None:
-    """Return the time until which the job pauses; None if it does not."""
+    """Return the time until which the job pauses, or None if it does not pause."""
     found = select(PAUSE.c.wakes_s).join(JOB, JOB.c.id == PAUSE.c.job).join(LANE, LANE.c.id == JOB.c.lane)
     found = found.where(PAUSE.c.job == job, JOB.c.attempt == PAUSE.c.attempt, LANE.c.is_closed)
     return db.execute(found).scalar_one_or_none()
@@ -285,7 +294,8 @@ def _wake(db: Connection, row: Any, now_s: float) -> None:
     if row.state is State.COMPLETE or row.is_moved:
         db.execute(delete(PAUSE).where(mine))
         return
-    # Also a job that was claimed since: lost before it is saved again, it would wait for other nodes for ever.
+    # Include a job that was claimed since. If it is lost before its next save, it would otherwise wait for other nodes
+    # forever.
     is_later = row.latest != row.attempt
     open_to(db, row.job, not_on=() if is_later else row.not_on)
     if row.not_on and not is_later:

@@ -1,14 +1,14 @@
-"""The leader: which control program leads, by a lock with a term in the queue's own database. Only the leader writes.
+"""The leader is the one control program that writes. A lock with a term in the queue's database decides which it is.
 
-A program that begins to lead gets an *epoch*, a number that is higher than that of every leader before. A leader names
-its epoch at the beginning of each transaction that writes (`holds`): one that was stopped, or that waited for its turn
-longer than its term, finds there that it leads no more. On PostgreSQL that look keeps others from taking over until the
-transaction has ended; on SQLite the transaction has the database for itself anyway. Slurm's side is told the epoch too,
-see `slurm_admin`.
+A program that begins to lead gets an *epoch*, a number higher than that of every earlier leader. The leader names its
+epoch at the beginning of each transaction that writes (`holds`). A program that was stopped, or that waited longer than
+its term, learns from this check that it no longer leads. On PostgreSQL the check also keeps other programs from taking
+over until the transaction has ended. On SQLite the transaction has the database to itself anyway. The epoch is also
+sent to Slurm's side, see `slurm_admin`.
 
-All times are by the database's clock, so that the clocks of the machines do not count. A new epoch is the time in
-seconds, or the last epoch and one where that is higher. So it is higher also after the database was made anew, or was
-put back as it was yesterday.
+All times come from the database's clock, so that the clocks of the machines do not matter. A new epoch is the time in
+seconds, or the last epoch plus one if that is higher. Therefore an epoch is also higher than all earlier ones after the
+database was created again, or was restored from yesterday's backup.
 """
 
 from dataclasses import dataclass
@@ -37,21 +37,21 @@ from gleaner.control.queue.tables import LEADER
 from gleaner.control.queue.transitions import insert_unless_there
 
 TERMS_AHEAD = 10
-"""Nobody leads for so many terms ahead. A row that says so is from before the database's clock was set back; a program
-that still leads will have renewed its term since, by the clock as it is now."""
+"""The most terms by which a leader's term can lie in the future. A row that exceeds it was written before the
+database's clock was set back. A program that still leads has renewed its term since, by the present clock."""
 _MINE = LEADER.c.id == 1
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The right to lead: the program that has it, and its number."""
+    """The right to lead: the program that has it, and its epoch."""
 
     holder: str
     epoch: int
 
 
 class database_now(FunctionElement[float]):  # noqa: N801 - a function of SQL
-    """The time by the database's clock, in seconds since the epoch."""
+    """The database's time, in seconds since the epoch."""
 
     type = Float(53)
     inherit_cache = True
@@ -68,16 +68,16 @@ def _of_postgresql(_element: Any, _compiler: Any, **_words: Any) -> str:  # pyri
 
 
 NOW: ColumnElement[float] = database_now()
-"""The database's time, the same object for every statement, so that those that are made once can name it."""
+"""The database's time. All statements share this object, so that a statement that is built once can refer to it."""
 
 
 def read_clock(db: Connection, now: ColumnElement[float]) -> float:
-    """Return the time by a clock of the database's."""
+    """Return the time of one of the database's clocks."""
     return db.execute(select(now)).scalar_one()
 
 
 def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> Term | None:
-    """Lead for `term_s` from now on, if no other program does; None if one does. The leader calls it again to go on."""
+    """Begin to lead for `term_s`, or renew the term of a leader. Return None if another program leads."""
     again = update(LEADER).where(_MINE, LEADER.c.holder == holder).values(until_s=now + term_s)
     epoch = db.execute(again.returning(LEADER.c.epoch)).scalar_one_or_none()
     if epoch is None:
@@ -86,7 +86,7 @@ def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: 
 
 
 def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> int | None:
-    """Take over, and return the new epoch; None if somebody leads."""
+    """Take over, and return the new epoch, or None if another program leads."""
     whole_s = cast(now, BigInteger)
     first = insert_unless_there(db, LEADER).returning(LEADER.c.epoch)
     values = {"id": 1, "holder": holder, "until_s": now + term_s, "epoch": whole_s}
@@ -103,10 +103,10 @@ def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s
 
 
 def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool, alone: bool = False) -> bool:
-    """Return True if this term has not ended. With `locks` no program takes over before this transaction has ended.
+    """Return True if this term has not ended. With `locks`, no program takes over before this transaction has ended.
 
-    Only a share of the row's key is locked: others of the leader's transactions take it too, and its next term does not
-    wait for it. Only a program that takes over waits. With `alone` all other transactions that write wait, too.
+    The lock is a share lock on the row's key, which the leader's other transactions and its next term can take as well.
+    Only a program that takes over waits for it. With `alone`, all other transactions that write also wait.
     """
     found = db.execute(_holding(now, locks, alone), {"holder_": term.holder, "epoch_": term.epoch})
     return found.one_or_none() is not None
@@ -114,24 +114,30 @@ def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool,
 
 @lru_cache(maxsize=8)
 def _holding(now: ColumnElement[float], locks: bool, alone: bool) -> Select[tuple[int]]:
-    """Return the statement that looks. It is made once, for it is the first of each transaction, also of each claim."""
+    """Return the statement that checks the term.
+
+    It is built once, because every transaction and every claim begins with it.
+    """
     is_it = and_(LEADER.c.holder == bindparam("holder_", type_=String()), LEADER.c.epoch == bindparam("epoch_"))
     wanted = select(LEADER.c.id).where(_MINE, is_it, LEADER.c.until_s > now)
     return wanted.with_for_update(read=not alone, key_share=not alone) if locks else wanted
 
 
 def leader(db: Connection, *, now: ColumnElement[float], locks: bool = False) -> str | None:
-    """Return the program that leads now; None if none does. `locks` as in `holds`."""
+    """Return the program that leads now, or None. `locks` has the same meaning as in `holds`."""
     wanted = select(LEADER.c.holder).where(LEADER.c.until_s > now)
     row = db.execute(wanted.with_for_update(read=True, key_share=True) if locks else wanted).one_or_none()
     return None if row is None else str(row.holder)
 
 
 def resign(db: Connection, holder: str) -> None:
-    """Lead no more, so that another program may at once. Nothing happens if another leads. The epoch stays known."""
+    """Stop leading, so that another program can lead at once. The epoch is kept.
+
+    Nothing changes if another program leads.
+    """
     db.execute(update(LEADER).where(LEADER.c.holder == holder).values(until_s=0.0))
 
 
 def try_write(db: Connection) -> None:
-    """Write the row as it is, to see that the database takes what is written. It changes nothing, and needs no term."""
+    """Write the row with unchanged values, to check that the database accepts writes. No term is needed."""
     db.execute(update(LEADER).values(until_s=LEADER.c.until_s))

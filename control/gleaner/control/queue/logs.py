@@ -1,11 +1,11 @@
-"""Logs: what jobs have written, line by line, over all their attempts.
+"""Logs: the lines that jobs have written, over all their attempts.
 
-Each line belongs to an attempt and is numbered over the job's whole life. A process that is restored has written what
-it had written when it was saved, so an attempt that goes on from a checkpoint with n lines supersedes the lines
-numbered n and more of earlier attempts: they are kept, but not shown.
+Each line belongs to an attempt and is numbered over the job's whole life. A restored process has already written the
+lines before its checkpoint. Therefore an attempt that continues from a checkpoint with n lines supersedes the lines
+numbered n and higher of earlier attempts. Superseded lines are kept, but not shown.
 
-The beginning of a log may be gone. When lines are added, what is more than a job may have is removed, the oldest lines
-first, in the order in which `read_all` shows them (see also `retention`). The lines that are left keep their numbers.
+The beginning of a log may be missing. When lines are added and the log exceeds its limit, the oldest lines are removed,
+in the order in which `read_all` shows them (see also `retention`). The remaining lines keep their numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
 LINE_BYTES = 64
-"""The size of a line beside its letters, so that a log of empty lines has an end, too."""
+"""The size of a line besides its letters, so that a log of empty lines is also limited."""
 PAGE_BYTES = 2**20
-"""The size at which a page of a log ends. In JSON a letter can take six times as much."""
+"""The size at which a page of a log ends. In JSON a letter can be six times as long."""
 _LOOKED_AT = 2000
-"""The number of the oldest lines that are looked at in one query."""
+"""The number of oldest lines that one query reads."""
 LAST_NUMBER = 2**53 - 1
 
 _LATEST = select(JOB.c.attempt).where(JOB.c.id == bindparam("job_"))
@@ -39,10 +39,10 @@ _FROM = (
 
 
 def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_bytes: int) -> None:
-    """Keep lines of the job's latest attempt. Lines that are there already stay as they are.
+    """Add lines of the job's latest attempt. Lines that are already stored stay as they are.
 
-    They may come after the attempt's end, as long as nobody has claimed the job since. Where all lines of the job take
-    more than `most_bytes` together, the oldest go.
+    Lines can arrive after the attempt's end, until the job is claimed again. If all lines of the job take more than
+    `most_bytes` together, the oldest are removed.
     """
     latest = db.execute(_LATEST, {"job_": job}).scalar_one_or_none()
     if latest is None:
@@ -66,22 +66,23 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
 
 
 def forget_size(db: Connection, job: int) -> None:
-    """Forget the size of the job's log, since lines are removed that are not counted one by one.
+    """Forget the size of the job's log before lines are removed without being counted.
 
-    The next to add lines counts anew.
+    The size is counted again when lines are added.
     """
     db.execute(delete(LOGGED).where(LOGGED.c.job == job))
 
 
 def record_trim(db: Connection, job: int, *, attempt: int, number: int, lines: int) -> None:
-    """Record that so many further lines are gone: all before line `number` of the attempt, and of earlier attempts."""
+    """Record the removal of `lines` more lines: all before line `number` of the attempt, and all of earlier
+    attempts."""
     told = update(TRIMMED).where(TRIMMED.c.job == job)
     if not db.execute(told.values(attempt=attempt, number=number, lines=TRIMMED.c.lines + lines)).rowcount:
         db.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": number, "lines": lines})
 
 
 def _counted(db: Connection, job: int) -> int:
-    """Return the size of the job's log. Only the caller adds to it until the transaction's end."""
+    """Return the size of the job's log. Only the caller can add to it until the transaction's end."""
     mine = select(LOGGED.c.size_bytes).where(LOGGED.c.job == job).with_for_update()
     found = db.execute(mine).scalar_one_or_none()
     if found is not None:
@@ -93,14 +94,14 @@ def _counted(db: Connection, job: int) -> int:
 
 
 def _size_bytes(db: Connection) -> ColumnElement[int]:
-    """Return the size of a line, as the database counts it."""
+    """Return the SQL expression for the size of a line."""
     if db.dialect.name == "postgresql":
         return func.octet_length(LOG.c.line) + LINE_BYTES
     return func.length(cast(LOG.c.line, LargeBinary)) + LINE_BYTES
 
 
 def _new(db: Connection, job: int, attempt: int, lines: LogLines) -> dict[int, str]:
-    """Return those of the lines, by number, that are not there yet and have not gone again."""
+    """Return the lines, by number, that are not stored yet and were not removed earlier."""
     last = lines.first + len(lines.lines)
     span = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number >= lines.first, LOG.c.number < last)
     there = set(db.execute(select(LOG.c.number).where(span)).scalars())
@@ -110,7 +111,7 @@ def _new(db: Connection, job: int, attempt: int, lines: LogLines) -> dict[int, s
 
 
 def _make_room(db: Connection, job: int, excess_bytes: int) -> int:
-    """Remove the oldest lines, until so much is free. Return how much is."""
+    """Remove the oldest lines until this many bytes are free. Return the bytes that were freed."""
     freed_bytes = 0
     while freed_bytes < excess_bytes:
         oldest = select(LOG.c.attempt, LOG.c.number, _size_bytes(db).label("size_bytes")).where(LOG.c.job == job)
@@ -129,9 +130,9 @@ def _make_room(db: Connection, job: int, excess_bytes: int) -> int:
 
 
 def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
-    """Return lines from `first` on, or from the first that is not gone.
+    """Return lines from number `first` on, or from the first line that still exists.
 
-    A line that never arrived, though a later one did, is `MISSING`.
+    A line that never arrived, although a later one did, is `MISSING`.
     """
     state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
@@ -153,7 +154,7 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 
 def last_number(db: Connection, job: int) -> int | None:
-    """Return the number of the last line that `read` would show; None if there is none."""
+    """Return the number of the last line that `read` would show, or None if there is none."""
     visible = _visible(job, list(_shown(db.execute(_FROM, {"job_": job}).all())), 0)
     if visible is None:
         return None
@@ -162,7 +163,7 @@ def last_number(db: Connection, job: int) -> int | None:
 
 
 def _visible(job: int, shown: Sequence[tuple[int, int, int | None]], first: int) -> ColumnElement[bool] | None:
-    """Return the condition that a line is shown and is not before `first`; None if no attempt has such lines."""
+    """Return the condition that a line is shown and has at least number `first`; None if no attempt has such lines."""
     parts = [
         and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
         for attempt, low, high in shown
@@ -172,9 +173,9 @@ def _visible(job: int, shown: Sequence[tuple[int, int, int | None]], first: int)
 
 
 def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
-    """Return everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it.
+    """Return all lines that any attempt wrote, attempt after attempt, including superseded ones.
 
-    It begins with the first line that is not gone.
+    `first` counts these lines. The page begins with the first line that still exists.
     """
     state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
@@ -188,10 +189,10 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 
 def _page(db: Connection, rows: Select[int, str], limit: int) -> tuple[list[tuple[int, str]], bool]:
-    """Return the first numbers and lines, at most `limit` and `PAGE_BYTES`, and True if there are more."""
+    """Return the first numbers and lines, at most `limit` and `PAGE_BYTES`, and True if more lines follow."""
     taken: list[tuple[int, str]] = []
     size_bytes = 0
-    options = {"stream_results": True, "max_row_buffer": 10}  # so the database sends little more than that
+    options = {"stream_results": True, "max_row_buffer": 10}  # so that the database sends little more than one page
     with db.execute(rows.limit(limit + 1), execution_options=options) as found:
         for number, line in found:
             if len(taken) == limit or size_bytes >= PAGE_BYTES:
@@ -207,7 +208,10 @@ def _answer(first: int, lines: Sequence[str], state: State, *, more: bool) -> Lo
 
 
 def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
-    """Yield (attempt, its first number, the number before which it is shown) from the latest attempt back."""
+    """Yield for each attempt its number and the range of lines shown, from the latest attempt back to the first.
+
+    The range is the first number and the number before which it ends, which is None for the latest attempt.
+    """
     ceiling: int | None = None
     for attempt, low in attempts:
         if ceiling is None or low < ceiling:
@@ -222,7 +226,7 @@ def _trimmed(db: Connection, job: int) -> Any:
 
 
 def _first_left(shown: Sequence[tuple[int, int, int | None]], trimmed: Any) -> int:
-    """Return the number of the first line shown that is not gone."""
+    """Return the number of the first shown line that still exists."""
     if trimmed is None:
         return 0
     for attempt, low, high in shown:

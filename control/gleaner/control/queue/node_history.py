@@ -1,6 +1,6 @@
 """The history of node time: sums in steps of three lengths, and the use of each node in each step.
 
-Only the leader writes here, one transaction a look. What is old goes by `RESOLUTIONS`.
+Only the leader writes here, in one transaction for each poll. Old steps are removed as `RESOLUTIONS` prescribes.
 """
 
 import zlib
@@ -20,12 +20,12 @@ _BEGUN_S = ATTEMPT.c.start_s + ATTEMPT.c.restore_s
 _UNACCOUNTED_S = ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s - _BEGUN_S - ATTEMPT.c.save_s - ATTEMPT.c.counted_s
 _REST_S = case((_GIVEN_UP, _UNACCOUNTED_S), else_=ATTEMPT.c.compute_s - ATTEMPT.c.counted_s)
 LOST_S = case((_REST_S > 0, _REST_S), else_=0.0)
-"""The time that an attempt has computed in vain. One that was given up has not said how long it computed."""
+"""The computing time that an attempt has lost. An attempt that was given up has not reported how long it computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUses:
-    """The use of each node in one step: a letter of `Use` for each name, in the same order."""
+    """The use of each node in one step: one letter of `Use` for each name, in the same order."""
 
     begin_s: int
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class NodeUses:
 
 @dataclass(frozen=True, slots=True)
 class NodeSlice:
-    """One slice on a node, and the time that it has lost. `ended_s` is None while it goes on."""
+    """One slice on a node, and the computing time that it lost. `ended_s` is None while it runs."""
 
     node: str
     job: int
@@ -42,7 +42,7 @@ class NodeSlice:
     claimed_s: float
     ended_s: float | None
     restore_s: float
-    """Starting, too."""
+    """The time to restore the job, or to start it."""
     save_s: float
     lost_s: float
 
@@ -55,7 +55,7 @@ _GROW = (
 
 
 def add(db: Connection, step_s: int, times: Mapping[int, NodeTime]) -> None:
-    """Add these sums to the steps that begin then."""
+    """Add these sums to the steps that begin at these times."""
     for begin_s, time in sorted(times.items()):
         row = {"step_s": step_s, "begin_s": begin_s} | {name: getattr(time, name) for name in FIELDS}
         if not db.execute(_GROW, {f"{name}_": value for name, value in row.items()}).rowcount:
@@ -63,7 +63,7 @@ def add(db: Connection, step_s: int, times: Mapping[int, NodeTime]) -> None:
 
 
 def times(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> dict[int, NodeTime]:
-    """Return the sums of all steps of this length that begin in this time."""
+    """Return the sums of all steps of this length that begin between these times."""
     rows = select(*(NODE_TIME.c[name] for name in ("begin_s", *FIELDS))).where(
         NODE_TIME.c.step_s == step_s, NODE_TIME.c.begin_s >= begin_s, NODE_TIME.c.begin_s < end_s
     )
@@ -71,7 +71,7 @@ def times(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> dict[
 
 
 def record_uses(db: Connection, step_s: int, uses: NodeUses) -> None:
-    """Record the use of each node in a step; the last look at it counts."""
+    """Record the use of each node in a step. The last record of a step counts."""
     this = and_(NODE_USE.c.step_s == step_s, NODE_USE.c.begin_s == uses.begin_s)
     content = zlib.compress("\n".join((uses.letters, *uses.names)).encode())
     if not db.execute(update(NODE_USE).where(this).values(content=content)).rowcount:
@@ -79,7 +79,7 @@ def record_uses(db: Connection, step_s: int, uses: NodeUses) -> None:
 
 
 def node_uses(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> list[NodeUses]:
-    """Return the use of each node in all steps of this length that begin in this time, in order."""
+    """Return the use of each node in all steps of this length that begin between these times, in order."""
     rows = (
         select(NODE_USE.c.begin_s, NODE_USE.c.content)
         .where(NODE_USE.c.step_s == step_s, NODE_USE.c.begin_s >= begin_s, NODE_USE.c.begin_s < end_s)
@@ -89,25 +89,25 @@ def node_uses(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> l
     known: tuple[str, tuple[str, ...]] = ("", ())
     for begin, content in db.execute(rows):
         letters, _, text = zlib.decompress(content).decode().partition("\n")
-        if text != known[0]:  # the cluster seldom changes, so thousands of steps share one tuple
+        if text != known[0]:  # the cluster rarely changes, so thousands of steps share one tuple
             known = (text, tuple(text.split("\n")))
         found.append(NodeUses(begin, known[1], letters))
     return found
 
 
 def mark(db: Connection) -> float | None:
-    """Return the time until which the ends of attempts are in the sums; None before the first."""
+    """Return the time up to which the sums contain the ends of attempts, or None before the first sum."""
     return db.execute(select(NODE_TIME_MARK.c.attempts_s)).scalar_one_or_none()
 
 
 def set_mark(db: Connection, attempts_s: float) -> None:
-    """Record the time until which the ends of attempts are in the sums."""
+    """Record the time up to which the sums contain the ends of attempts."""
     if not db.execute(update(NODE_TIME_MARK).values(attempts_s=attempts_s)).rowcount:
         db.execute(insert(NODE_TIME_MARK), {"id": 1, "attempts_s": attempts_s})
 
 
 def ended_attempts(db: Connection, *, after_s: float, until_s: float) -> list[AttemptTime]:
-    """Return the time of all attempts that ended after the one instant and until the other."""
+    """Return the times of all attempts that ended later than `after_s`, up to `until_s`."""
     rows = (
         select(
             ATTEMPT.c.claimed_s,
@@ -129,7 +129,7 @@ _WITH_CORES = ATTEMPT.join(JOB, JOB.c.id == ATTEMPT.c.job).join(LANE, LANE.c.id 
 
 
 def report_rows(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> tuple[ReportRow, ...]:
-    """Return a row for each group and user: the attempts that ended in this time, and the hours of cores they spent."""
+    """Return a row for each group and user with the attempts that ended in this period, and their core hours."""
     by = (JOB.c.group, JOB.c.submitter.label("user"))
     sums = {
         "harvested": ATTEMPT.c.counted_s,
@@ -154,7 +154,7 @@ def report_rows(db: Connection, *, begin_s: float, end_s: float, group: str | No
 
 
 def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:
-    """Remove steps that are older than is kept of their length. Return how many."""
+    """Remove the steps that are older than their length is kept. Return how many."""
     removed = 0
     for each in RESOLUTIONS:
         before_s = now_s - (each.keep_days or keep_days) * DAY_S
@@ -165,9 +165,9 @@ def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:
 
 
 def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> list[NodeSlice] | None:
-    """Return slices of which some part lies between the two instants, those that go on included. They have no order.
+    """Return the slices that overlap this period, including those that still run. They have no order.
 
-    None if there are more: so many take long to read, and are counted first.
+    Return None if there are more than `at_most`. They are counted first, because reading many takes long.
     """
     ended = and_(ATTEMPT.c.ended_s >= begin_s, ATTEMPT.c.claimed_s < end_s)
     running = and_(ATTEMPT.c.ending.is_(None), ATTEMPT.c.claimed_s < end_s)
@@ -183,7 +183,10 @@ def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> lis
 
 
 def job_at(db: Connection, *, node: str, at_s: float, group: str | None) -> int | None:
-    """Return a job that ran on that node then, the latest claimed; of this group, or of any if None."""
+    """Return the job that was claimed last among those that ran on that node at that time.
+
+    With a group, only its jobs count.
+    """
     then = and_(ATTEMPT.c.node == node, ATTEMPT.c.claimed_s <= at_s)
     some = select(ATTEMPT.c.job).join(JOB, JOB.c.id == ATTEMPT.c.job).order_by(ATTEMPT.c.claimed_s.desc()).limit(1)
     if group is not None:

@@ -1,4 +1,4 @@
-"""Queries: jobs, campaigns, agents and their free room, and what each group has. Nothing here writes."""
+"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. Nothing here writes."""
 
 import math
 from collections import Counter
@@ -46,7 +46,7 @@ from gleaner.control.queue.transitions import event_name
 from gleaner.control.states import Outcome, State, Transition
 
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
-"""The events of a job that are shown and kept."""
+"""The number of a job's events that are shown and kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class Kept:
     is_complete: bool
     latest_attempt: int
     checkpoints: Collection[tuple[int, int]]
-    """(attempt, number) of those that are named, or set aside as broken; none of a Complete job."""
+    """(attempt, number) of the recorded checkpoints and of those set aside as broken. A Complete job has none."""
     output_attempt: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class FoundOutput:
-    """The output that counts."""
+    """The accepted output of a job."""
 
     attempt: int
     digest: str
 
 
-JOB_ROWS = (  # what a list says of each job
+JOB_ROWS = (  # the columns of a job in a list
     select(
         JOB.c.id,
         SPEC.c.name,
@@ -95,7 +95,7 @@ JOB_ROWS = (  # what a list says of each job
 
 
 def job_row(db: Connection, job: int) -> JobRow:
-    """Return one job, as in a list. Raises `NotFound`."""
+    """Return one job as it appears in a list. Raises `NotFound`."""
     row = db.execute(JOB_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
     if row is None:
         raise NotFound(f"there is no job {job}")
@@ -103,7 +103,7 @@ def job_row(db: Connection, job: int) -> JobRow:
 
 
 def job_list(db: Connection, wanted: JobFilter) -> JobList:
-    """Return a page of the jobs that match, by ascending id, and how many match in all."""
+    """Return a page of the matching jobs, by ascending id, and the number of all matching jobs."""
     conditions: list[ColumnElement[bool]] = []
     if wanted.state is not None:
         conditions.append(JOB.c.state == wanted.state)
@@ -119,7 +119,7 @@ def job_list(db: Connection, wanted: JobFilter) -> JobList:
 
 
 def job_detail(db: Connection, job: int) -> JobDetail:
-    """Return all that is known of one job. The caller adds `waits_because`. Raises `NotFound`."""
+    """Return all known facts of one job. The caller adds `waits_because`. Raises `NotFound`."""
     row = job_row(db, job)
     columns = (
         select(
@@ -175,7 +175,7 @@ def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
 
 
 def _not_saved_because(events: Sequence[EventRow]) -> str | None:
-    """Return the reason of the newest failed save, unless a later save has worked or the slice is a new one."""
+    """Return the reason of the latest failed save, unless a later save worked or a new slice has begun."""
     these = {NOT_SAVED, event_name(Transition.CHECKPOINT), event_name(Transition.CLAIM)}
     last = next((event for event in reversed(events) if event.what in these), None)
     return last.detail if last is not None and last.what == NOT_SAVED else None
@@ -202,15 +202,15 @@ def _checkpoints(db: Connection, job: JobRow) -> Iterator[CheckpointRow]:
 
 
 def latest_event(db: Connection) -> int:
-    """Return the number of the latest event of any job; 0 if there is none. Every transition makes one."""
+    """Return the number of the latest event of any job, or 0 if there is none. Every transition creates an event."""
     return db.execute(select(func.max(EVENT.c.id))).scalar_one() or 0
 
 
 def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
-    """Return how many waiting jobs of its group go before a waiting job; the count stops at `at_most`.
+    """Return how many waiting jobs of its group come before a waiting job. The count stops at `at_most`.
 
-    They go in the order of a claim: saved ones first, then by priority, then the oldest. Each part of it is a range of
-    the index of the waiting jobs, so no more rows are read than are counted.
+    The order is that of a claim: saved jobs first, then by priority, then the oldest. Each part of the count is a range
+    of the index of the waiting jobs, so no more rows are read than are counted.
     """
     mine = db.execute(select(JOB.c.group, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
     lanes = select(LANE.c.id).where(LANE.c.group == mine.group, ~LANE.c.is_closed)
@@ -229,13 +229,13 @@ def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
 
 
 def hold_reason(db: Connection, job: int) -> str:
-    """Return why the job is held; empty if it is not held."""
+    """Return the reason why the job is held, or "" if it is not held."""
     found = db.execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
     return found or ""
 
 
 def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
-    """Return what must be kept of these jobs' archives. An unknown job is left out."""
+    """Return the archives to keep for each of these jobs. An unknown job is left out."""
     named: dict[int, set[tuple[int, int]]] = {}
     found = select(CHECKPOINT.c.job, CHECKPOINT.c.attempt, CHECKPOINT.c.number).where(
         CHECKPOINT.c.job.in_(jobs), CHECKPOINT.c.standing != Standing.DROPPED
@@ -255,7 +255,7 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 
 
 def output(db: Connection, job: int) -> FoundOutput | None:
-    """Return the output of a Complete job; None if it left none. Raises `NotFound`."""
+    """Return the output of a Complete job, or None if it left no output. Raises `NotFound`."""
     row = db.execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {job}")
@@ -263,7 +263,7 @@ def output(db: Connection, job: int) -> FoundOutput | None:
 
 
 def campaign_group(db: Connection, campaign: int) -> str:
-    """Return the group whose campaign it is. Raises `NotFound`."""
+    """Return the group of the campaign. Raises `NotFound`."""
     found = db.execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
     if found is None:
         raise NotFound(f"there is no campaign {campaign}")
@@ -271,7 +271,7 @@ def campaign_group(db: Connection, campaign: int) -> str:
 
 
 def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
-    """Return the campaign's group and its submitter, who is empty where nobody knows. Raises `NotFound`."""
+    """Return the campaign's group and its submitter, which is "" if it is unknown. Raises `NotFound`."""
     wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)
     row = db.execute(wanted).one_or_none()
     if row is None:
@@ -280,7 +280,7 @@ def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
 
 
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
-    """Return how many jobs are in each state: of one campaign, of one group, or all. Raises `NotFound`."""
+    """Return how many jobs are in each state, of one campaign, of one group, or of all. Raises `NotFound`."""
     if campaign is not None:
         campaign_group(db, campaign)
     counted = select(
@@ -310,7 +310,10 @@ def status(db: Connection, *, campaign: int | None = None, group: str | None = N
 def agent_rows(
     db: Connection, *, now_s: float, group: str | None = None, ended_at_most: int = 1000
 ) -> tuple[AgentRow, ...]:
-    """Return the agents, the latest first; of the ended ones the last only. `group`: with its jobs only."""
+    """Return the agents, the latest first, and at most `ended_at_most` ended ones.
+
+    A group selects agents with its jobs.
+    """
     jobs: dict[str, list[int]] = {}
     running = select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)
     for agent, job in db.execute(running if group is None else running.where(JOB.c.group == group)):
@@ -326,13 +329,13 @@ def agent_rows(
 
 
 def _phase(row: RowMapping, now_s: float) -> Phase:
-    """Return the agent's phase. An agent past its lease is silent, even before `agents.expire` has seen it."""
+    """Return the agent's phase. An agent past its lease is silent, even before `agents.expire` has marked it."""
     phase: Phase = row["phase"]
     return Phase.SILENT if phase is Phase.LIVE and row["lease_until_s"] < now_s else phase
 
 
 def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
-    """Return how many agents are in each phase. Those that have ended are not counted."""
+    """Return how many agents are in each phase. Ended agents are not counted."""
     here = select(AGENT.c.phase, AGENT.c.lease_until_s).where(AGENT.c.phase != Phase.ENDED)
     counts = {phase.value: 0 for phase in (Phase.SUBMITTED, Phase.LIVE, Phase.SILENT)}
     for row in db.execute(here).mappings():
@@ -340,12 +343,12 @@ def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
     return counts
 
 
-_HERE = text("phase <> 'ended'")  # word by word, so that the index of the agents that have not ended is used
+_HERE = text("phase <> 'ended'")  # exactly these words, so that the index of the agents that have not ended is used
 
 
 @dataclass(frozen=True, slots=True)
 class SilentAgents:
-    """The agents whose lease has ended, the number of their nodes, and the time at which the first lease ended."""
+    """The agents whose lease has expired, the number of their nodes, and the time at which the first lease expired."""
 
     agents: int
     nodes: int
@@ -353,7 +356,7 @@ class SilentAgents:
 
 
 def silent_agents(db: Connection, *, now_s: float) -> SilentAgents | None:
-    """Return the agents that have not ended and are not heard of any more; None if there are none."""
+    """Return the agents that have not ended and have stopped sending heartbeats, or None if there are none."""
     counts = (func.count(), func.count(AGENT.c.node.distinct()), func.min(AGENT.c.lease_until_s))
     row = db.execute(select(*counts).where(_HERE, AGENT.c.lease_until_s < now_s)).one()
     return SilentAgents(*row) if row[0] else None
@@ -373,11 +376,11 @@ def waiting(
     within_s: float = math.inf,
     since_s: float | None = None,
 ) -> tuple[WaitingJobs, ...]:
-    """Return how many jobs of each size an agent could claim that has so much time left. Each count stops at `at_most`,
-    to bound the time it takes.
+    """Return how many jobs of each size an agent with this much time left could claim. Each count stops at `at_most`.
 
-    `limits` is asked what the groups may still start. Jobs that can go on at other nodes have all of it for themselves:
-    those that find no node must not keep agents from the rest. `since_s` is that of `compatibility.misfits`.
+    The bound limits the time of the query. `limits` returns what the groups can still start. Jobs that fit
+    different nodes are each counted against the whole allowance, so that jobs that find no node do not keep agents from
+    the others. `since_s` is that of `compatibility.misfits`.
     """
     found: Counter[tuple[int, int, frozenset[str]]] = Counter()
     lanes = [lane for lane in db.execute(_OCCUPIED).all() if lane.needs_s <= within_s]
@@ -399,14 +402,14 @@ def waiting(
 
 
 GONE_S = 600.0
-"""So long after its own end an agent is gone, whatever clocks say and however long Slurm waits to kill it."""
+"""An agent counts as gone this long after its planned end, whatever the clocks show and however late Slurm kills it."""
 _OFFERS = select(AGENT.c.facts).order_by(AGENT.c.name.desc()).limit(200)
-"""The facts of the latest agents. Those of agents that have not registered are None."""
+"""The facts of the latest agents. They are None for agents that have not registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentHere:
-    """One agent that has not ended. Node and free room are None until it has registered."""
+    """One agent that has not ended. Its node and free room are None until it has registered."""
 
     name: str
     phase: Phase
@@ -417,25 +420,25 @@ class AgentHere:
     free_cpus: int | None
     free_memory_mib: int | None
     is_leaving: bool = False
-    """It was told to save its jobs and end."""
+    """The agent was told to save its jobs and end."""
 
 
 def memory_offered(db: Connection) -> frozenset[int]:
-    """Return the memory, in MiB, that the latest agents have had for jobs.
+    """Return the memory sizes, in MiB, that the latest agents had for jobs.
 
-    The agents' settings may leave less than the node has.
+    An agent's settings may leave less memory than the node has.
     """
     return frozenset(int(facts["memory_mib"]) for facts in db.execute(_OFFERS).scalars() if facts)
 
 
 def disk_offered(db: Connection) -> int | None:
-    """Return the most, in MiB, that any of the latest agents has let a job write; None if none has told."""
+    """Return the largest disk limit for a job among the latest agents, in MiB, or None if it is unknown."""
     found = [int(facts["disk_mib"]) for facts in db.execute(_OFFERS).scalars() if facts and facts["disk_mib"]]
     return max(found, default=None)
 
 
 def agents_here(db: Connection) -> tuple[AgentHere, ...]:
-    """Return all agents that have not ended, by name."""
+    """Return all agents that have not ended, sorted by name."""
     used = {
         row.agent: (int(row.cpus), int(row.memory_mib))
         for row in db.execute(
@@ -466,18 +469,18 @@ def agents_here(db: Connection) -> tuple[AgentHere, ...]:
 
 
 def last_lease_s(db: Connection) -> float | None:
-    """Return the latest end of a lease that any agent was given; None before the first one."""
+    """Return the time at which the last of all leases expires, or None before the first lease."""
     lease_s: float | None = db.execute(select(func.max(AGENT.c.lease_until_s))).scalar_one()
     return lease_s
 
 
 def has_jobs(db: Connection) -> bool:
-    """Return True if the queue knows any job."""
+    """Return True if the queue has any job."""
     return db.execute(select(JOB.c.id).limit(1)).first() is not None
 
 
 def ended_agents(db: Connection, names: Collection[str]) -> frozenset[str]:
-    """Return those of these agents that the queue knows and has closed."""
+    """Return those of these agents that the queue knows as ended."""
     if not names:
         return frozenset()
     closed = select(AGENT.c.name).where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
@@ -485,9 +488,10 @@ def ended_agents(db: Connection, names: Collection[str]) -> frozenset[str]:
 
 
 def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
-    """Return those of these agents that write nothing any more: they have said so, or their time is over.
+    """Return those of these agents that write nothing any more, because they have deregistered or their time is over.
 
-    An agent that the scheduler has forgotten may live, cut off from control, until its own end, and save there.
+    An agent that the scheduler has forgotten may still live without contact to control until its planned end, and save
+    checkpoints.
     """
     if not names:
         return frozenset()
@@ -507,9 +511,9 @@ class GroupUsage:
     """The cores of all groups at one instant."""
 
     capacity_cpus: int = 0
-    """The cores of all live agents."""
+    """The number of cores of all live agents."""
     holds_cpus: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The cores of each group's running jobs."""
+    """The number of cores of each group's running jobs."""
     waiting: frozenset[str] = frozenset()
     """The groups with a job that an agent could claim."""
 
@@ -530,7 +534,7 @@ _WAITING = text(
 
 
 def group_usage(db: Connection) -> GroupUsage:
-    """Return what all groups have now. It takes time in proportion to the number of running jobs."""
+    """Return the present use of all groups. It takes time in proportion to the number of running jobs."""
     return GroupUsage(
         capacity_cpus=int(db.execute(_CAPACITY).scalar_one()),
         holds_cpus={row.group: int(row.cpus) for row in db.execute(_HOLDS)},

@@ -1,12 +1,12 @@
-"""Quotas where they are enforced: in the transaction that submits, and in the one that claims.
+"""The enforcement of quotas, in the transaction that submits and in the one that claims.
 
-Only a submission adds jobs that have not ended, and only a claim adds cores that run. On PostgreSQL the submissions and
-claims of one group that is limited go one after another, by a lock that the transaction's end frees; on SQLite all
-writers do. So what is counted stays true until it is acted on. All of it is counted by index: a submission steps
-through what its group has, a claim through what the group has running. Where nothing is limited, nothing is counted.
+Only a submission adds unended jobs, and only a claim adds running cores. On PostgreSQL, a lock makes the submissions
+and claims of one limited group follow each other, and the transaction's end frees the lock. On SQLite all writers
+follow each other. Therefore a count stays valid until it is used. All counts use an index: a submission steps through
+the group's jobs, and a claim through the group's running jobs. A group without a limit is not counted.
 
-Bytes are looked up now and then (`Stored`): a save is never refused for them, so an exact figure would not be kept
-either.
+Stored bytes are counted only from time to time (`Stored`). A save is never refused because of them, so even an exact
+count would not be a strict limit.
 """
 
 import time
@@ -32,8 +32,8 @@ from gleaner.control.states import State
 
 STORED_FRESH_S = 30.0
 _LOCK = text("SELECT pg_advisory_xact_lock(26476, hashtext(:group_))")
-"""The number keeps our advisory locks apart from whatever else locks in the same database."""
-UNENDED = text("job.state <> 'Complete'")  # word by word, so that the partial index is used
+"""This number keeps our advisory locks apart from other locks in the same database."""
+UNENDED = text("job.state <> 'Complete'")  # exactly these words, so that the partial index is used
 _RUNS = text("job.agent IS NOT NULL")
 _SIZES = text("""
 WITH RECURSIVE kept(lane) AS (
@@ -54,7 +54,7 @@ _WAITING = (
     .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
     .where(JOB.c.id == bindparam("job_"))
 )
-"""In a lane that is older than the limits of users, the submitter is empty: its jobs count for the group alone."""
+"""In a lane that is older than the limits of users, the submitter is empty, and its jobs count for the group alone."""
 _CHECKPOINTS = (
     select(JOB.c.group, JOB.c.submitter, func.sum(CHECKPOINT.c.size_bytes).label("bytes"))
     .join_from(JOB, CHECKPOINT, CHECKPOINT.c.job == JOB.c.id)
@@ -69,24 +69,27 @@ _OUTPUTS = (
 
 
 class OverQuota(Conflict):
-    """Somebody has as much as allowed."""
+    """A group or user has reached a quota."""
 
 
 class Stored:
-    """The bytes that each group and user has stored, as they were last counted by the one program that leads."""
+    """The stored bytes of each group and user, as the leader last counted them."""
 
     def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
         self._kept = SmallCache[None, Mapping[Whose, int]](steady_clock)
 
     def bytes_by_owner(self, db: Connection) -> Mapping[Whose, int]:
-        """Return the bytes by group and user, and by group alone; counted by this connection if it is time to."""
+        """Return the bytes by group and user, and by group alone.
+
+        This connection counts them again if the last count is old.
+        """
         return self._kept.get(None, lambda: stored_bytes(db), fresh_s=STORED_FRESH_S, rest=50)
 
 
 def stored_bytes(db: Connection) -> Mapping[Whose, int]:
-    """Return the bytes of checkpoints that jobs may go on from, and of outputs.
+    """Return the bytes of outputs and of the checkpoints from which jobs can continue.
 
-    They are given by group and user, and by group alone.
+    They are returned by group and user, and by group alone.
     """
     found: dict[Whose, int] = {}
     for row in (*db.execute(_CHECKPOINTS), *db.execute(_OUTPUTS)):
@@ -105,7 +108,7 @@ def check_submission(
     size: tuple[int, int],
     has_bytes: Mapping[Whose, int],
 ) -> None:
-    """Raise `OverQuota` if so many jobs of that size (cores, memory) are more than the group or the user may have."""
+    """Raise `OverQuota` if this many jobs of that size (cores, memory) exceed a quota of the group or the user."""
     for limit, whose in rules.concerning(group, submitter, Quantity.STORED, Quantity.CORES):
         if limit.of is Quantity.CORES and size[0] > limit.most:
             raise OverQuota(over_cores(limit, whose, cpus=size[0]))
@@ -126,7 +129,7 @@ def check_submission(
 
 
 def _unended(db: Connection, group: str, user: str, *, at_most: int) -> int:
-    """Return how many jobs have not ended. It counts no further than a little above what is allowed."""
+    """Return how many jobs have not ended. The count stops a little above the quota."""
     some = select(JOB.c.id).where(JOB.c.group == group, UNENDED)
     if user:
         some = some.where(JOB.c.submitter == user)
@@ -141,10 +144,10 @@ def allowance(
     *,
     locks: bool = True,
 ) -> Allowance:
-    """Return what these groups and their users may still start. Nothing is counted of a group that is not limited.
+    """Return what these groups and their users can still start. A group without a limit is not counted.
 
-    Without `locks` it may have changed by the time it is read: that is enough for a caller that plans, and starts
-    nothing.
+    Without `locks`, the allowance may be outdated when the caller uses it. That is sufficient for a caller that only
+    plans.
     """
     left: dict[Whose, int] = {}
     each_user: dict[str, int] = {}
@@ -174,7 +177,7 @@ def allowance(
 
 
 def obstacle(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
-    """Return which quota keeps a waiting job from starting, for people; empty if none does."""
+    """Return, for people, the quota that keeps a waiting job from starting, or "" if there is none."""
     row = db.execute(_WAITING, {"job_": job}).one()
     of_cores = tuple(rules.concerning(row.group, row.submitter, Quantity.CORES))
     for limit, whose in of_cores:
@@ -197,6 +200,9 @@ def obstacle(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable
 
 
 def lock(db: Connection, group: str) -> None:
-    """Wait for all transactions that count what this group has. Several groups are locked in order of their names."""
+    """Wait for all transactions that count the group's jobs.
+
+    Callers lock several groups in the order of their names.
+    """
     if db.dialect.name == "postgresql":
         db.execute(_LOCK, {"group_": group})

@@ -1,11 +1,11 @@
-"""The queue after an older copy of it was put back: what was done since, as far as the storage shows it, counts again.
+"""Make a queue consistent with the storage after it was restored from an older backup.
 
-The rule: a job whose result is on the storage is Complete; any other one that had not ended goes on from its newest
-whole checkpoint there. The next attempt, and the next job, has the number after the highest that the copy or the
-storage shows. An agent of before that has published nothing may have that number, too: of the two, only the first that
-publishes an archive can (`Draft.publish`), and the other one's attempt is returned.
+A job whose result is in the storage becomes Complete. Any other unended job continues from its newest complete
+checkpoint in the storage. The next attempt, and the next job, gets the number after the highest one in the backup or in
+the storage. An agent that started after the backup and has published nothing may have the same attempt number. Only the
+first of the two that publishes an archive succeeds (`Draft.publish`), and the other one's attempt is returned.
 
-Everything here works in the caller's transaction.
+All functions work in the caller's transaction.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,14 +23,14 @@ from gleaner.control.queue.transitions import lock, record, take
 from gleaner.control.states import State
 
 PUT_BACK = "put back"
-"""The name of the event of each job that had not ended in the backup."""
+"""The name of the event of each job that was unended in the backup."""
 _SQLITE_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
-"""The highest number of each table with AUTOINCREMENT."""
+"""The highest number that each table with AUTOINCREMENT has given out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An archive of a job in the storage. `number` is None for an output, `exit_code` for a checkpoint."""
+    """A job's archive in the storage. `number` is None for an output, and `exit_code` is None for a checkpoint."""
 
     job: int
     attempt: int
@@ -45,24 +45,27 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The jobs' fate. `unknown` were submitted since the backup: only their archives are left."""
+    """The numbers of jobs by their fate.
+
+    `unknown` jobs were submitted after the backup, and only their archives remain.
+    """
 
     ended: int
     went_on: int
     unfinished: int
     unknown: int
     taken_s: float
-    """The time at which the backup was taken, or a little before that."""
+    """The time at which the backup was taken, or slightly earlier."""
 
 
 def unfinished_attempts(db: Connection) -> Mapping[int, int]:
-    """Return the latest attempt of each job that has not ended."""
+    """Return the latest attempt of each unended job."""
     rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.state != State.COMPLETE))
     return {row.id: row.attempt for row in rows}
 
 
 def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[int], now_s: float) -> Recovered:
-    """Make a queue that was put back safe: let what was found count, and give out no number that the storage knows.
+    """Make a restored queue consistent: accept the archives in the storage, and never repeat a number that it contains.
 
     `stored_jobs` are all jobs with an archive in the storage.
     """
@@ -79,15 +82,18 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[i
         if not ended_now:
             _end_attempts(db, lock(db, job), by_job.get(job, []), now_s=now_s)
     _set_next_job(db, max((*known, *stored_jobs), default=0))
-    # An agent gets no job before its next heartbeat, which tells it to drop what it has. Otherwise it could get one
-    # under the number of another job, which was submitted since the backup.
+    # An agent gets no job before its next heartbeat, which tells it to drop its jobs. Otherwise it could get a job with
+    # the same number as one that it still runs, which was submitted after the backup.
     db.execute(update(AGENT).where(AGENT.c.phase == Phase.LIVE).values(phase=Phase.SILENT))
-    db.execute(delete(WEB_SESSION))  # those that were closed since must not be open again
+    db.execute(delete(WEB_SESSION))  # agents that have ended since must not be open again
     return Recovered(ended, went_on, len(open_jobs) - ended, len(set(stored_jobs) - known), taken_s)
 
 
 def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
-    """Do as `_let_count`. What the queue refuses counts for nothing, and keeps no other job from being put back."""
+    """Do the same as `_let_count`.
+
+    If the queue refuses an archive, the archive is ignored and the other jobs are restored.
+    """
     try:
         with db.begin_nested():
             return _let_count(db, lock(db, job), found, now_s=now_s)
@@ -96,8 +102,8 @@ def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: fl
 
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
-    """Let the newest result or checkpoint of the job count. Return True for each that did."""
-    # What an ended attempt has left did not count then either.
+    """Accept the newest result and the newest checkpoint of the job. Return True for each that was accepted."""
+    # The archive of an ended attempt was not accepted at the time either.
     first = row.attempt if row.state is State.RUNNING or row.lost else row.attempt + 1
     saves = [one for one in found if one.number is not None and one.attempt >= first]
     outputs = [one for one in found if one.exit_code == 0 and one.attempt >= first]
@@ -114,7 +120,7 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
         output = Output(digest=newest.digest, size_bytes=newest.size_bytes)
         report = Completed(exit_code=0, output=output, slice=spent)
         return attempt_reports.record_completion(db, row.id, newest.attempt, report, now_s=now_s), False
-    # Lines that were written since the backup are lost, and not counted.
+    # Lines that were written after the backup are lost, and not counted.
     log_lines = attempts.log_lines(db, row.id, row.from_attempt, row.from_number) if row.from_attempt is not None else 0
     checkpoint = Checkpoint(
         attempt=newest.attempt,
@@ -136,7 +142,7 @@ def _age(one: Found) -> tuple[int, int]:
 
 
 def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
-    """Write down the attempt that made this archive, as if it had just been claimed."""
+    """Add the attempt that made this archive, as if it had just been claimed."""
     if row.state is State.RUNNING:
         attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
     db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=one.attempt - 1))
@@ -150,7 +156,8 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
 
 
 def _end_attempts(db: Connection, row: Any, found: list[Found], *, now_s: float) -> None:
-    """Let no attempt of the backup run on, and the job's next one have a number that the storage does not know."""
+    """End all running attempts of the backup, and give the job's next attempt a number that the storage does not
+    have."""
     if row.state is State.RUNNING:
         attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
     latest = max([row.attempt, *(one.attempt for one in found)])
@@ -159,7 +166,7 @@ def _end_attempts(db: Connection, row: Any, found: list[Found], *, now_s: float)
 
 
 def _set_next_job(db: Connection, latest: int) -> None:
-    """Let the next job have a number that nothing in the storage has."""
+    """Give the next job a number that the storage does not have."""
     if db.dialect.name == "postgresql":
         db.execute(select(func.setval(func.pg_get_serial_sequence("job", "id"), max(1, latest))))
     else:

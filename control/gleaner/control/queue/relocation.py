@@ -1,8 +1,8 @@
-"""Migrations of running jobs: which can be saved, which may migrate, and how a migration ends.
+"""Migrations of running jobs: which jobs can be saved, which can migrate, and how a migration ends.
 
-Control tells the agent of a job that migrates to save it; then the job waits like any other, except for where it may go
-on. The row of a migration is there from the request until the job runs again, or until no agent has taken the job in
-time.
+Control tells the agent to save a job that migrates. Afterwards the job waits like any other, except that its possible
+nodes are restricted. The row of a migration exists from the request until the job runs again, or until no agent has
+taken the job in time.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,18 +23,21 @@ from gleaner.control.states import State
 
 _EARLIER = ATTEMPT.alias("earlier")
 SAVES_NOTHING = and_(~SPEC.c.saves_itself, ~exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind))
-"""A condition on a job, its spec and its agent: neither of them saves it."""
+"""A condition on a job, its spec and its agent: neither the agent nor the job itself can save it."""
 SAVE_HAS_FAILED = exists().where(
     _EARLIER.c.job == JOB.c.id,
     _EARLIER.c.attempt > JOB.c.sound_attempt,
     _EARLIER.c.why.in_(attempts.SAVE_FAILURES),
 )
-"""A condition on a job: since it was last sound, an attempt of it could not be saved."""
+"""A condition on a job: since it was last sound, one of its attempts could not be saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFound:
-    """An agent, and its jobs. `cannot`: why not all of them can be saved; empty if they can, as far as is known."""
+    """An agent and its jobs.
+
+    `cannot` is the known reason why some of them cannot be saved. It is empty if all of them can be saved.
+    """
 
     name: str
     jobs: tuple[int, ...]
@@ -42,7 +45,7 @@ class AgentFound:
 
 
 def find_agents(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, AgentFound]:
-    """Return the agents with these ids of the scheduler's, by id."""
+    """Return the agents with these ids of the scheduler, by id."""
     here = select(AGENT.c.scheduler_id, AGENT.c.name).where(
         AGENT.c.scheduler_id.in_(scheduler_ids), AGENT.c.phase != Phase.ENDED
     )
@@ -50,7 +53,7 @@ def find_agents(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, 
 
 
 def unsavable(db: Connection, agent: str) -> Mapping[int, str]:
-    """Return the agent's jobs that cannot be saved, as far as is known, and why."""
+    """Return those of the agent's jobs that are known to be unsavable, with the reason."""
     rows = (
         select(JOB.c.id, SAVES_NOTHING.label("saves_nothing"))
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
@@ -71,12 +74,12 @@ def _found(db: Connection, name: str) -> AgentFound:
 
 
 NOT_MIGRATED = "not migrated"
-"""The event of a migration that came to nothing."""
+"""The event of a migration that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relocating:
-    """A job that migrates. `by`: a person, or the policy that chose it."""
+    """A job that migrates. `by` is the person or the policy that requested the migration."""
 
     job: int
     from_node: str
@@ -85,14 +88,14 @@ class Relocating:
 
     @property
     def way(self) -> str:
-        """From where to where, for people."""
+        """Return the origin and the destination, for people."""
         return f"from {self.from_node}" + (f" to {self.to_node}" if self.to_node else "")
 
 
 def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> None:
-    """Ask for a running job to migrate to that node, or to any other than its own.
+    """Request that a running job migrates to that node, or to any node but its present one.
 
-    Raises `Conflict`; nothing has changed then.
+    Raises `Conflict`, and then nothing has changed.
     """
     row = lock(db, job)
     if row.state is not State.RUNNING:
@@ -129,7 +132,7 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
 
 
 def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
-    """Raise `Conflict` unless a live agent on that node could go on with the job."""
+    """Raise `Conflict` unless a live agent on that node could continue the job."""
     found = db.execute(
         select(AGENT.c.name, AGENT.c.facts, AGENT.c.kind).where(
             AGENT.c.node == to, AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()
@@ -163,7 +166,7 @@ def _fits(db: Connection, saved_on: int | None, node: int | None) -> bool:
 
 
 def relocation_of(db: Connection, job: int) -> Relocating | None:
-    """Return the job's migration; None if the job does not migrate."""
+    """Return the job's migration, or None if the job does not migrate."""
     row = db.execute(select(MIGRATION).where(MIGRATION.c.job == job)).one_or_none()
     return None if row is None else Relocating(row.job, row.from_node, row.to_node, row.by)
 
@@ -175,10 +178,10 @@ def all_relocations(db: Connection) -> tuple[Relocating, ...]:
 
 
 def conclude(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, ...]:
-    """End the migrations that are over, and those that have come to nothing. Return the jobs that have migrated.
+    """End the migrations that have succeeded or failed. Return the jobs that have migrated.
 
-    A job that could not be saved in time stays. One that was to go on at one node, and that no agent there has taken in
-    time, may go on anywhere: it must not wait for ever.
+    A job that could not be saved in time stays on its node. If a job was to continue on one particular node and no
+    agent there has taken it in time, it can continue on any node, so that it does not wait forever.
     """
     moved: list[int] = []
     rows = db.execute(
@@ -192,7 +195,7 @@ def conclude(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, .
         if row.latest > row.attempt:
             what, detail = "migrated", f"from {row.from_node} to {attempts.find(db, row.job, row.latest).node}"
             moved.append(row.job)
-            _open_to_all(db, row.job)  # if it is lost there before it is saved again, it need not wait for that node
+            _open_to_all(db, row.job)  # if it is lost there before its next save, it need not wait for that node
         elif row.state is not State.COMPLETE and not is_late:
             continue
         elif row.state is State.RUNNING:
@@ -211,7 +214,7 @@ def conclude(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, .
 
 
 def _open_to_all(db: Connection, job: int) -> None:
-    """Let the job go on wherever it can be restored and has not been refused. A job that pauses does so to its end."""
+    """Let the job continue on every node where it can be restored and was not refused. A pause continues to its end."""
     if lock(db, job).state is not State.COMPLETE and lanes.paused_until(db, job) is None:
         lanes.open_to(db, job)
 
@@ -242,9 +245,9 @@ _JOBS = (
 def nodes_and_jobs(
     db: Connection, *, settled_s: float, assumed_s: float, now_s: float
 ) -> tuple[tuple[AgentNode, ...], tuple[AgentJob, ...]]:
-    """Return the live agents' nodes and all jobs on them, as `policy.rebalancing` decides from them.
+    """Return the live agents' nodes and all jobs on them, in the form that `policy.rebalancing` needs.
 
-    A job is migratable if it can be saved, as far as is known, has run for `settled_s`, and was not tried in vain.
+    A job is migratable if it can be saved, as far as is known, has run for `settled_s`, and has no failed migration.
     """
     agents: dict[str, Any] = {row.name: row for row in db.execute(_AGENTS)}
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
@@ -281,9 +284,9 @@ def nodes_and_jobs(
 
 
 def cost_s(known: NodeRates, memory_mib: int, *, assumed_s: float) -> float:
-    """Return the time to save and restore a job of this size, from what its node has measured.
+    """Return the time to save and restore a job of this size, from the measurements on its node.
 
-    It is assumed that the job uses all its memory.
+    The job is assumed to use all its memory.
 
     >>> seen = NodeRates(saves=[(100, 2.0), (300, 4.0)], restores=[(100, 1.0), (300, 2.0)])
     >>> cost_s(seen, 400, assumed_s=60), cost_s(NodeRates(), 400, assumed_s=60)

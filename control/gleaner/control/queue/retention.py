@@ -1,11 +1,11 @@
-"""Retention: the removal of rows that are older, and of logs that are longer, than the settings allow.
+"""Retention: the removal of rows that are too old, and of logs that are too long, by the settings.
 
-Jobs and their attempts stay. Rows go a little at a time, and between two removals others get their turn. After a stop
-anywhere, the next pass looks through everything anew. A look goes through so many rows by key and no further, and each
-removal is as small as its caller says: neither keeps a writer waiting for long, however large the tables are.
+Jobs and their attempts stay. Rows are removed in small portions, and other writers get their turn between two portions.
+After an interruption, the next pass examines everything again. A query reads a limited number of rows by key, and the
+caller limits the size of each removal. Therefore neither keeps a writer waiting for long, however large the tables are.
 
-Lines go from the beginning of a job's log, in the order in which `logs.read_all` shows them, and the same transaction
-says in `TRIMMED` how far. So the numbers of the lines that are left stay true.
+Lines are removed from the beginning of a job's log, in the order in which `logs.read_all` shows them. The same
+transaction records in `TRIMMED` which lines are gone, so that the numbers of the remaining lines stay correct.
 """
 
 import time
@@ -30,16 +30,16 @@ from gleaner.control.settings import HistorySettings, QueueSettings
 from gleaner.control.states import State
 
 Writing = Callable[[], AbstractContextManager[Connection]]
-"""One transaction of the leader (`ControlState.writing`)."""
+"""Opens one transaction of the leader (`ControlState.writing`)."""
 
 DAY_S = 24 * 3600.0
 MIB = 2**20
 LOOKED_AT = 1000
-"""The number of agents or jobs that are looked at in one transaction."""
+"""The number of agents or jobs that one transaction examines."""
 REMOVED = 2000
-"""The most rows that are removed in one transaction."""
+"""The greatest number of rows that one transaction removes."""
 TRIMMED_JOBS = 50
-"""The most jobs whose logs are trimmed in one transaction."""
+"""The greatest number of jobs whose logs one transaction trims."""
 PAUSE_S = 0.05
 """The pause after each transaction, in which others have the database to themselves."""
 
@@ -54,8 +54,8 @@ _lines_written = (
     .correlate(JOB)
     .scalar_subquery()
 )
-"""The number of lines that a job's attempts have written, with those that were lost on the way. Two steps an attempt.
-"""
+"""The number of lines that a job's attempts have written, including those lost on the way. The query takes two steps
+for each attempt."""
 _HAS_HISTORY = or_(
     exists().where(EVENT.c.job == JOB.c.id).correlate(JOB), exists().where(LOG.c.job == JOB.c.id).correlate(JOB)
 )
@@ -70,22 +70,22 @@ _UNUSED = and_(
 
 @dataclass(frozen=True, slots=True)
 class SeenAgents:
-    """Some agents by name. `last` None: there are no more."""
+    """Some agents by name. `last` is None if no more follow."""
 
     last: str | None
     unused: tuple[str, ...]
-    """The agents that ended before the time asked for, and that no attempt refers to."""
+    """The agents that ended before the given time and have no attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenJobs:
-    """Some jobs by id. `last` None: there are no more."""
+    """Some jobs by id. `last` is None if no more follow."""
 
     last: int | None
     old: tuple[int, ...]
-    """The jobs that ended before the time asked for and still have events or log lines."""
+    """The jobs that ended before the given time and still have events or log lines."""
     long: tuple[int, ...]
-    """The other jobs that have a longer log than asked for."""
+    """The other jobs whose log is longer than the given length."""
     crowded: tuple[int, ...] = ()
     """The jobs that have more events than are kept."""
 
@@ -93,7 +93,10 @@ class SeenJobs:
 def remove_old_rows(
     engine: Engine, writing: Writing, settings: QueueSettings, history: HistorySettings, now_s: float
 ) -> None:
-    """Pass once over all that is not kept for ever. Raises `QueueError`; the next pass tries again what fails."""
+    """Remove, in one pass, all rows that are older than their retention time.
+
+    Raises `QueueError`. The next pass tries again to remove whatever failed.
+    """
     removed: Counter[str] = Counter()
     try:
         for what, rows in _removals(engine, writing, settings, history, now_s):
@@ -107,7 +110,7 @@ def remove_old_rows(
 def _removals(
     engine: Engine, writing: Writing, settings: QueueSettings, history: HistorySettings, now_s: float
 ) -> Iterator[tuple[str, int]]:
-    """Remove rows, some at a time, and yield after each time the kind of the rows and their number."""
+    """Remove rows in portions. Yield the kind and the number of the rows after each portion."""
     before_s = now_s - settings.keep_days * DAY_S
     keep, keep_bytes = settings.keep_decisions, settings.keep_decisions_mib * MIB
     with snapshot(engine) as db:
@@ -191,7 +194,7 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, lim
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove those of these agents that are still unused, with their tokens. Return how many."""
+    """Remove those of these agents that still have no attempts, with their tokens. Return how many."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
     gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
@@ -205,7 +208,7 @@ def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
 
 
 def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
-    """Remove events between the first and the newest ones of the job. Return how many."""
+    """Remove events that are neither among the job's first ones nor among its newest ones. Return how many."""
     mine = select(EVENT.c.id).where(EVENT.c.job == job)
     last_first = mine.order_by(EVENT.c.id).offset(FIRST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
     newest = mine.order_by(EVENT.c.id.desc()).offset(NEWEST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
@@ -214,7 +217,7 @@ def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
 
 
 def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
-    """Remove the oldest lines of the job's log, until `keep` are left. Return how many were removed."""
+    """Remove the oldest lines of the job's log until `keep` lines remain. Return how many were removed."""
     spans = select(ATTEMPT.c.attempt, _LOWEST.label("low"), _HIGHEST.label("high")).where(ATTEMPT.c.job == job)
     found = [row for row in db.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
     excess = sum(row.high - row.low + 1 for row in found) - keep
@@ -223,7 +226,7 @@ def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
     forget_size(db, job)
     attempt, low, high = found[0]
     past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < min(low + excess, high + 1))
-    # By rows and not by numbers: where lines were lost, there may be few in a wide range.
+    # By rows and not by numbers: where lines were lost, a wide range of numbers may have few rows.
     enough = select(LOG.c.number).where(past).order_by(LOG.c.number).offset(at_most).limit(1)
     until = db.execute(enough).scalar_one_or_none()
     if until is None:

@@ -1,4 +1,4 @@
-"""Searches for jobs and campaigns: filtered, sorted, a page at a time."""
+"""Searches for jobs and campaigns, filtered, sorted and in pages."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -69,7 +69,7 @@ def campaign_page(db: Connection, wanted: CampaignSearch) -> CampaignPage:
 
 
 def campaign_name(db: Connection, campaign: int) -> str:
-    """Return the name of a campaign; "" if there is none."""
+    """Return the name of a campaign, or "" if it does not exist."""
     return db.execute(select(CAMPAIGN.c.name).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none() or ""
 
 
@@ -91,7 +91,7 @@ def _counts(db: Connection, campaigns: list[int]) -> dict[int, dict[str, int]]:
 
 
 def _with_text(text: str, *, number: ColumnElement[int], words: Iterable[ColumnElement[str]]) -> ColumnElement[bool]:
-    """Return the condition that a row has this number, or that one of its words holds the text."""
+    """Return the condition that a row has this number, or that one of its words contains the text."""
     found: list[ColumnElement[bool]] = [word.icontains(text, autoescape=True) for word in words]
     if text.isascii() and text.isdecimal() and int(text) <= MAX_ID:
         found.append(number == int(text))

@@ -1,6 +1,7 @@
-"""The key with which the queue keeps groups' secrets: a file of control's, with mode 0600.
+"""The key that encrypts the groups' secrets. It is in one of control's files, with mode 0600.
 
-It has one key a line. The first one encrypts, and each of them decrypts: an admin replaces a key by a new first line.
+The file has one key on each line. The first one encrypts, and every one decrypts, so an admin replaces the key by
+adding a new first line.
 """
 
 import os
@@ -15,7 +16,7 @@ LARGEST_BYTES = 65_536
 
 
 def make(path: Path) -> bool:
-    """Make the file with a new key. Return False, and change nothing, if it is there. Raises `OSError`."""
+    """Create the file with a new key. Return False, and change nothing, if it already exists. Raises `OSError`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -27,7 +28,7 @@ def make(path: Path) -> bool:
         os.fsync(descriptor)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)  # what is encrypted with a key that a power cut takes back is lost
+        os.fsync(folder)  # if a power cut removed the key, all secrets that were encrypted with it would be lost
     finally:
         os.close(folder)
     return True
@@ -50,12 +51,12 @@ def read(path: Path) -> MultiFernet:
         raise KeyFault(f"the key for secrets can be read by others: chmod 600 {path}")
     try:
         return MultiFernet([Fernet(line) for line in content.split()])
-    except ValueError:  # the library's own line may quote it
+    except ValueError:  # the library's message may quote the key
         raise KeyFault(f"{path} has no key for secrets: a key is a line of 44 letters and signs") from None
 
 
 def decrypt(path: Path, sealed: bytes) -> str:
-    """Return a value that was encrypted with a key of the file. Raises `KeyFault`."""
+    """Decrypt a value that was encrypted with a key of the file. Raises `KeyFault`."""
     try:
         return read(path).decrypt(sealed).decode()
     except InvalidToken:

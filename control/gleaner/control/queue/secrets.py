@@ -1,6 +1,6 @@
-"""The secrets of groups, encrypted: set, listed and removed.
+"""The encrypted secrets of groups: how they are set, listed and removed.
 
-A secret is for all URLs below its own. Where several are, the one with the longest URL counts.
+A secret applies to all URLs below its own. If several apply, the one with the longest URL is used.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def row(db: Connection, group: str, name: str) -> SecretRow:
 
 
 def put(db: Connection, given: SecretPut, *, group: str, setter: str, keys: MultiFernet, now_s: float) -> SecretRow:
-    """Keep a secret in place of what had its name. Raises `Conflict` if another one is for the same URL."""
+    """Store a secret, in place of an older one with its name. Raises `Conflict` if another one has the same URL."""
     others = [each for each in rows(db, group) if each.name != given.name]
     for other in others:
         if location(other.url) == location(given.url):
@@ -54,13 +54,13 @@ def put(db: Connection, given: SecretPut, *, group: str, setter: str, keys: Mult
 
 
 def remove(db: Connection, group: str, name: str) -> None:
-    """Forget a secret. Raises `NotFound`."""
+    """Delete a secret. Raises `NotFound`."""
     row(db, group, name)
     db.execute(delete(SECRET).where(_is(group, name)))
 
 
 def find(db: Connection, group: str, url: str, key_file: Path) -> CredentialGiven | None:
-    """Return the group's secret for a URL, for the agent that is about to use it; None if the group has none."""
+    """Return the group's secret for a URL, for the agent that is about to use it, or None if the group has none."""
     where = location(url)
     mine = db.execute(select(SECRET.c.url, SECRET.c.sealed).where(SECRET.c.group == group)).all()
     fitting = [row for row in mine if where.is_within(location(row.url))]

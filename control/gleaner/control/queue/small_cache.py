@@ -1,4 +1,4 @@
-"""The one small cache: values in memory, each good for a while."""
+"""A small cache: values in memory, each valid for a limited time."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,10 @@ V = TypeVar("V")
 
 
 class SmallCache(Generic[K, V]):
-    """At most so many values; the oldest makes room. A clock that is set back makes them old, not good for longer."""
+    """A cache for a fixed number of values, in which a new value replaces the oldest.
+
+    A clock that is set back makes the values invalid. It never extends their validity.
+    """
 
     def __init__(self, clock: Callable[[], float], *, at_most: int = 1) -> None:
         self._clock = clock
@@ -20,24 +23,24 @@ class SmallCache(Generic[K, V]):
         self._reading = threading.Lock()
 
     def find(self, key: K) -> V:
-        """Return the value. Raises `KeyError` if there is none, or one that is too old."""
+        """Return the value. Raises `KeyError` if there is none, or if it is too old."""
         at_s, fresh_s, value = self._entries[key]
         if not 0 <= self._clock() - at_s < fresh_s:
             raise KeyError(key)
         return value
 
     def put(self, key: K, value: V, *, fresh_s: float) -> None:
-        """Keep a value for this time."""
+        """Store a value that is valid for this time."""
         self._entries.pop(key, None)
         while len(self._entries) >= self._at_most:
             del self._entries[next(iter(self._entries))]
         self._entries[key] = (self._clock(), fresh_s, value)
 
     def get(self, key: K, read: Callable[[], V], *, fresh_s: float, rest: float = 0.0) -> V:
-        """Return the value, which the first caller for whom it is too old reads again.
+        """Return the value. If it is too old, the first caller reads it again.
 
-        All others get the old value meanwhile; only if there is none do they wait. What takes long to read is good for
-        longer, by `rest` times what it took.
+        Meanwhile the other callers get the old value, and wait only if there is none. A value that takes long to read
+        stays valid longer, by `rest` times the time that reading it took.
         """
         old = self._entries.get(key)
         with suppress(KeyError):

@@ -1,7 +1,7 @@
-"""The keys that submissions carry: the same submission with the same key of the same user has one answer for a day.
+"""The keys of submissions. A user who repeats a submission with its key within a day gets the first answer again.
 
-A key is taken and its answer stored in the transaction of the submission, so neither a crash nor a second program can
-submit the jobs twice.
+The key is reserved and its answer stored in the transaction of the submission, so neither a crash nor a second program
+can submit the jobs twice.
 """
 
 from hashlib import sha256
@@ -18,9 +18,10 @@ KEEP_S = 24 * 3600.0
 
 
 def take(db: Connection, user: str, key: str, submission: Submission, *, now_s: float) -> Submitted | None:
-    """Take the key for this submission, or return the answer that the submission has had.
+    """Reserve the key for this submission, or return the stored answer if the submission has been made before.
 
-    Waits for another transaction that has taken the key. Raises `Conflict` if it was taken for another submission.
+    The function waits for another transaction that has reserved the key. Raises `Conflict` if the key belongs to
+    another submission.
     """
     digest = sha256(submission.model_dump_json().encode()).hexdigest()
     mine = {"user": user, "key": key, "digest": digest, "at_s": now_s}
@@ -35,13 +36,13 @@ def take(db: Connection, user: str, key: str, submission: Submission, *, now_s: 
 
 
 def keep(db: Connection, user: str, key: str, answer: Submitted) -> None:
-    """Keep the answer, in the transaction that has taken the key."""
+    """Store the answer, in the transaction that has reserved the key."""
     mine = SUBMISSION_KEY.c.user == user, SUBMISSION_KEY.c.key == key
     db.execute(update(SUBMISSION_KEY).where(*mine).values(answer=answer))
 
 
 def remove_old(db: Connection, *, now_s: float, at_most: int) -> int:
-    """Forget keys that are older than a day. Return how many."""
+    """Remove the keys that are older than a day. Return how many."""
     some = tuple_(*SUBMISSION_KEY.primary_key)
     old = select(*SUBMISSION_KEY.primary_key).where(SUBMISSION_KEY.c.at_s < now_s - KEEP_S).limit(at_most)
     return db.execute(delete(SUBMISSION_KEY).where(some.in_(old))).rowcount

@@ -1,7 +1,7 @@
-"""Bearer tokens, and the groups that somebody has a token for.
+"""Bearer tokens, and the groups that have one.
 
-A secret is 256 random bits. Only its hash is stored, so no reader of the database has it. A token has an id for people,
-the beginning of its hash: it tells nothing of the secret.
+A secret is 256 random bits. Only its hash is stored, so a reader of the database cannot learn it. People identify a
+token by its id, the beginning of the hash, which reveals nothing about the secret.
 """
 
 import math
@@ -20,44 +20,43 @@ from gleaner.control.queue.tables import TOKEN
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12
 LATE_REPORTS_S = 3600.0
-"""An agent's token is good for so long after its deregistration: a report may have been overtaken on the way."""
+"""An agent's token stays valid for this long after its deregistration, because a report may still be on its way."""
 AGENT_OVERTIME_S = DAY_S
-"""An agent's token is worth nothing so long after the end that the agent was submitted for, whatever has become of it.
-"""
+"""An agent's token becomes invalid this long after the agent's planned end, whatever has happened to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks: the owner of a token, or a user of the cluster whom munge vouches for."""
+    """The identity of a caller: the owner of a token, or a user of the cluster whom munge authenticates."""
 
     role: str
     """`user`, `agent`, `admin` or `metrics`."""
     name: str
     group: str | None
     manager: bool = False
-    """True if a user may change all jobs of the group."""
+    """True if a user is allowed to change all jobs of the group."""
     token: str = ""
-    """The token's id; empty where there was none."""
+    """The token's id, or "" if the caller has no token."""
     expires_s: float | None = None
 
 
 def lasts_s(token: TokenRow) -> float:
-    """Return how long the token was meant to be good for; infinite for one that does not end by itself."""
+    """Return for how long the token was meant to be valid, infinite for a token without expiry."""
     return math.inf if token.expires_s is None else token.expires_s - token.issued_s
 
 
 def new_secret() -> str:
-    """Return a secret that nobody has had before."""
+    """Return a new random secret."""
     return secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> str:
-    """Return what is stored of a secret."""
+    """Return the hash of a secret, which is stored in its place."""
     return hash_of(secret)
 
 
 def issue(db: Connection, *, role: str, name: str, group: str | None, now_s: float) -> str:
-    """Make a token that does not end by itself. Return its secret, which is stored nowhere."""
+    """Make a token without expiry. Return its secret, which is not stored."""
     return make(db, role=role, name=name, group=group, now_s=now_s).token
 
 
@@ -71,7 +70,7 @@ def make(
     manager: bool = False,
     days: float | None = None,
 ) -> TokenIssued:
-    """Make a token for a person, or for what reads the metrics. With `days` it ends by itself."""
+    """Make a token for a person, or for a program that reads the metrics. With `days`, the token expires."""
     if role not in {member.value for member in Role}:
         raise Invalid(f"{role!r} is no role; there are {', '.join(Role)}")
     if role == Role.USER and group is None:
@@ -95,7 +94,7 @@ _BY_HASH = select(TOKEN).where(TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revok
 
 
 def identify(db: Connection, secret: str) -> Identity | None:
-    """Return whose token it is; None if it is nobody's, or was revoked. An expired token is still somebody's."""
+    """Return the owner of a token, or None if the token is unknown or revoked. An expired token still has an owner."""
     row = db.execute(_BY_HASH, {"hash_": digest(secret)}).one_or_none()
     if row is None:
         return None
@@ -103,26 +102,29 @@ def identify(db: Connection, secret: str) -> Identity | None:
 
 
 def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
-    """End all tokens of that role and name. Return how many there were."""
+    """Revoke all tokens of that role and name. Return how many there were."""
     ended = update(TOKEN).where(TOKEN.c.role == Role(role), TOKEN.c.name == name, TOKEN.c.revoked_s.is_(None))
     return db.execute(ended.values(revoked_s=now_s)).rowcount
 
 
 def agents_hashes(db: Connection, agent: str) -> tuple[str, ...]:
-    """Return the hashes of an agent's tokens, also of those that have ended: they prove what the agent wrote before."""
+    """Return the hashes of all tokens of an agent.
+
+    Ended ones are included, because they prove the agent's older files.
+    """
     mine = select(TOKEN.c.hash).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, TOKEN.c.revoked_s.is_(None))
     return tuple(db.scalars(mine))
 
 
 def end_later(db: Connection, *, agent: str, now_s: float) -> None:
-    """Let an agent's token end when no report of the agent can be late any more, unless it ends sooner."""
+    """Let an agent's token expire when none of its reports can still arrive, unless it expires sooner."""
     until_s = now_s + LATE_REPORTS_S
     sooner = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > until_s)
     db.execute(update(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, sooner).values(expires_s=until_s))
 
 
 def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> tuple[TokenRow, ...]:
-    """Return all tokens but the agents', the newest first; those that have ended only if `everything` is wanted."""
+    """Return all tokens except those of agents, the newest first. Ended ones are included only with `everything`."""
     wanted = select(TOKEN).where(TOKEN.c.role != Role.AGENT).order_by(TOKEN.c.issued_s.desc(), TOKEN.c.hash)
     if not everything:
         good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
@@ -131,12 +133,12 @@ def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> 
 
 
 def one(db: Connection, token: str) -> TokenRow:
-    """Return the token of a person by its id. Raises `NotFound`."""
+    """Return a person's token by its id. Raises `NotFound`."""
     return TokenRow.model_validate(_locked(db, token)._mapping)
 
 
 def end(db: Connection, token: str, *, now_s: float) -> TokenRow:
-    """Revoke one token of a person. To revoke it once more is no error."""
+    """Revoke one token of a person. Revoking it again is no error."""
     row = _locked(db, token)
     if row.revoked_s is None:
         db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
@@ -144,7 +146,7 @@ def end(db: Connection, token: str, *, now_s: float) -> TokenRow:
 
 
 def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
-    """Replace a token by a new one for the same owner, good for as long as the old one was meant to be."""
+    """Replace a token by a new one for the same owner, with the same period of validity."""
     row = _locked(db, token)
     if row.revoked_s is not None:
         raise Conflict(f"token {token} was revoked: make a new one with `glean token create`")
@@ -166,9 +168,9 @@ def remove_ended(db: Connection, *, before_s: float, at_most: int) -> int:
 
 
 def remove_ended_agents(db: Connection, *, spooling: Collection[str], now_s: float, at_most: int) -> int:
-    """Remove the tokens of agents that have ended, but for those whose reports are still to be proved. Return how many.
+    """Remove the tokens of ended agents, but not those that must still prove a report. Return how many.
 
-    `spooling` are the agents with reports on the storage.
+    `spooling` are the agents with reports in the storage.
     """
     over = (TOKEN.c.role == Role.AGENT) & (now_s - LATE_REPORTS_S > _ENDED_S)
     return _remove(db, over & TOKEN.c.name.not_in(spooling), at_most)
@@ -184,7 +186,7 @@ def _remove(db: Connection, which: ColumnElement[bool], at_most: int) -> int:
 
 def _locked(db: Connection, token: str) -> Any:
     rows = db.execute(select(TOKEN).where(TOKEN.c.id == token, TOKEN.c.role != Role.AGENT).with_for_update()).all()
-    if len(rows) != 1:  # 48 bits: that two begin alike is not to be expected, and neither is then touched
+    if len(rows) != 1:  # Two equal ids of 48 bits are not expected. If they occur, neither token is changed.
         raise NotFound(f"there is no token {token}: `glean token list` shows their ids")
     return rows[0]
 
@@ -193,16 +195,16 @@ GROUPS_NAMED_AT_MOST = 20
 
 
 def groups_with_tokens(db: Connection) -> frozenset[str]:
-    """Return the groups that a token which was not revoked is for."""
+    """Return the groups that have a token that was not revoked."""
     found = select(TOKEN.c.group).where(TOKEN.c.group.is_not(None), TOKEN.c.revoked_s.is_(None)).distinct()
     return frozenset(db.execute(found).scalars())
 
 
 def check_group(db: Connection, group: str, *, named: Iterable[str]) -> None:
-    """Raise `Invalid` for a group that is neither among those that the settings name nor has a token.
+    """Raise `Invalid` for a group that is not in the settings and has no token.
 
-    A mistyped name would else wait under a group that nobody has. Where there is no group at all yet, the site is being
-    tried out by its first admin, and any name will do.
+    Otherwise a mistyped name would wait under a group that does not exist. If there is no group at all, the first admin
+    is still trying out the site, and every name is accepted.
     """
     known = set(named)
     if group in known:

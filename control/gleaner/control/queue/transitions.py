@@ -1,12 +1,12 @@
-"""The one place that writes `Job.state`: each transition is one guarded UPDATE, with its event.
+"""The only module that writes `Job.state`. Each transition is one guarded UPDATE, with its event.
 
-A transition works in the caller's transaction. Of two callers that race for a job, the UPDATE of the second finds the
-state changed and is refused. A report is let through only for the job's latest attempt, and only while that attempt
-runs or was merely given up as lost.
+A transition works in the caller's transaction. If two callers race for a job, the UPDATE of the second finds the state
+changed and is refused. A report is accepted only for the job's latest attempt, and only while that attempt runs or was
+merely assumed to be lost.
 
-A transition (of the job, its attempt, the event) goes to PostgreSQL as one statement with data-modifying CTEs, because
-three statements take the rate of completions down to seven tenths. SQLite has no such CTEs: it gets the same statements
-one by one. A claim is the same three statements for both, however many jobs it takes.
+PostgreSQL receives a transition (of the job, its attempt and the event) as one statement with data-modifying CTEs,
+because three statements reduce the rate of completions to seven tenths. SQLite has no such CTEs and receives the same
+statements one by one. A claim is the same three statements for both databases, for any number of jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def _lane_of_new() -> ScalarSelect[int]:
 
 
 LANE_OF_NEW = _lane_of_new()
-"""The lane in which the job waits to start from its beginning. It exists since the job was submitted."""
+"""The lane in which the job waits to start from its beginning. It has existed since the job's submission."""
 
 
 def make_transition(
@@ -81,8 +81,8 @@ def make_transition(
 ) -> None:
     """Make the transition, with the facts that its target state needs.
 
-    With `attempt` it is a report: that attempt must be the latest, and must run or have been given up as lost. `end`
-    holds the columns of the attempt that the transition ends, and goes only with `attempt`.
+    With `attempt`, the transition is a report. That attempt must be the latest, and must run or have been given up as
+    lost. `end` holds the columns of the attempt that the transition ends, and is used only with `attempt`.
 
     Raises `NotFound`, `NotCurrent` or `TransitionRefused`.
     """
@@ -115,16 +115,19 @@ def complete_all(
     detail: str = "",
     **facts: object,
 ) -> None:
-    """Complete all these jobs by one transition. Their rows are locked, so that none of them changes meanwhile."""
+    """Complete all these jobs by one transition.
+
+    The caller has locked their rows, so that they cannot change meanwhile.
+    """
     values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
     record_all(db, which, event_name(transition), now_s=now_s, detail=detail)
     db.execute(update(JOB).where(which, _from(transition)).values(_facts(transition, tuple(facts))), values)
 
 
 def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """Return an INSERT that skips rows whose key is taken.
+    """Return an INSERT that skips rows whose key exists.
 
-    It waits for a transaction that has taken the key and has not ended.
+    The statement waits for an open transaction that has inserted the same key.
     """
     if db.dialect.name == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
@@ -132,19 +135,19 @@ def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sql
 
 
 def record(db: Connection, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:
-    """Write down an event of the job."""
+    """Add an event of the job."""
     db.execute(_ADD_EVENT, event_row(job, what, now_s=now_s, attempt=attempt, detail=detail))
 
 
 def record_all(db: Connection, which: ColumnElement[bool], what: str, *, now_s: float, detail: str = "") -> None:
-    """Write down the same event for all these jobs."""
+    """Add the same event for all these jobs."""
     same = [literal(now_s, Float), literal(what, String), literal(detail, Text)]
     told = select(JOB.c.id, null(), *same).where(which).order_by(JOB.c.id)
     db.execute(insert(EVENT).from_select(_EVENT_COLUMNS, told).inline())
 
 
 def event_name(transition: Transition) -> str:
-    """Return the transition in the words of the job's history.
+    """Return the name of the transition in the job's history.
 
     >>> event_name(Transition.START_OVER)
     'start over'
@@ -166,7 +169,7 @@ def lock(db: Connection, job: int) -> Any:
 
 
 def refuse(db: Connection, job: int, transition: Transition, attempt: int | None) -> None:
-    """Raise what is wrong with a transition that did not happen."""
+    """Raise the error that explains why a transition was refused."""
     row = lock(db, job)
     if attempt is not None and row.attempt != attempt:
         latest = f"attempt {row.attempt} is the latest" if row.attempt else "it was never claimed"
@@ -187,7 +190,7 @@ def _guarded(transition: Transition, facts: tuple[str, ...], is_report: bool) ->
 
 
 def _facts(transition: Transition, facts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the columns that the transition sets: what its target state implies, and what the caller names."""
+    """Return the columns that the transition sets: those that its target state implies, and those of the caller."""
     values: dict[str, Any] = {name: bindparam(f"to_{name}", type_=JOB.c[name].type) for name in facts}
     values["state"] = transition.target
     values.setdefault("lost", false())
@@ -213,12 +216,12 @@ def _ended(end: tuple[str, ...]) -> Update:
 
 @cache
 def _in_one(transition: Transition, facts: tuple[str, ...], is_report: bool, end: tuple[str, ...]) -> Insert:
-    """Return one statement: the job's UPDATE; where that found its row, the attempt's UPDATE and the event."""
+    """Return one statement with the job's UPDATE and, if it found its row, the attempt's UPDATE and the event."""
     moved = _guarded(transition, facts, is_report).returning(JOB.c.id).cte("moved")
     event = [bindparam(f"event_{name}", type_=EVENT.c[name].type) for name in _EVENT_COLUMNS[1:]]
     told = insert(EVENT).from_select(_EVENT_COLUMNS, select(moved.c.id, *event)).inline()
     if end:
-        # By key and not by a join: a plan made while the table was small would scan it when it is large.
+        # By key and not by a join: a plan made while the table is small would scan the table when it is large.
         ended = _ended(end).where(exists(select(moved.c.id)))
         told = told.add_cte(ended.returning(ATTEMPT.c.job).cte("ended"))
     return told.execution_options(preserve_rowcount=True)
@@ -247,7 +250,7 @@ _TAKE = (
 
 
 def _insert_for_taken(table: Table, **values: Any) -> Insert:
-    """Return the statement that adds one row for each job that was taken."""
+    """Return the statement that adds one row for each claimed job."""
     rows = select(*values.values()).where(_TAKEN)
     return insert(table).from_select(list(values), rows).inline()
 

@@ -1,7 +1,7 @@
-"""The quota of what groups store: room for an image or an input is reserved before anything of it is written.
+"""The quota of the groups' storage. Space for an image or an input is reserved before any part of it is written.
 
-A group has what it is about to store, the images that it has a name for or that only its unended jobs need, and its
-inputs. Each content counts once, and as the disk counts it. A published image is no group's.
+A group is charged for its reservations, its inputs, the images for which it has a name, and the images that only its
+unended jobs need. Each content counts once, with its size on disk. A published image is charged to no group.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from gleaner.control.queue.errors import Conflict, QueueBusy
 from gleaner.control.queue.tables import IMAGE, INPUT, JOB, SPEC, STORED_IMAGE, UPLOAD
 
 REMOVAL = "removal"
-"""The kind of the rows that name what `storage_gc` is removing, by its key."""
+"""The kind of the rows that name, by key, the content that `storage_gc` is removing."""
 FILES_BYTES = 16 * 2**10
-"""The disk's cost of an archive beside its content: its folder, its manifest, the rest of the last block."""
+"""The size of an archive on disk besides its content: its folder, its manifest, the rest of the last block."""
 
 
 def reserve(
     db: Connection, kind: Kind, group: str, content: str, *, size_bytes: int, group_bytes: int, now_s: float
 ) -> None:
-    """Reserve room for an image or an input that the group is about to store, or keep what is reserved for it.
+    """Reserve space for an image or an input that the group is about to store, or renew its reservation.
 
-    Raises `Conflict` if the group would have more than `group_bytes`, and `QueueBusy` while the same is being removed.
+    Raises `Conflict` if the group would exceed `group_bytes`, and `QueueBusy` while the same content is being removed.
     """
     mine = _is(kind, group, content)
     kept = update(UPLOAD).where(mine, UPLOAD.c.size_bytes == size_bytes).values(used_s=now_s)
@@ -52,18 +52,18 @@ def reserve(
 
 
 def release(db: Connection, kind: Kind, group: str, content: str) -> None:
-    """End a reservation: the content is stored, and counts by itself, or it has been refused."""
+    """End a reservation, because the content is now stored and counted itself, or was refused."""
     db.execute(delete(UPLOAD).where(_is(kind, group, content)))
 
 
 def reserved_keys(db: Connection) -> set[str]:
-    """Return the keys of all that is on its way to the storage."""
+    """Return the keys of all content that is being uploaded."""
     rows = db.execute(select(UPLOAD).where(UPLOAD.c.kind != REMOVAL))
     return {_key(row.kind, row.group, row.content) for row in rows}
 
 
 def record_removals(db: Connection, keys: Sequence[str]) -> None:
-    """Name keys that are about to be removed from the storage: from now on nobody can reserve them."""
+    """Record the keys that are about to be removed from the storage, so that they can no longer be reserved."""
     if keys:
         gone = {"kind": REMOVAL, "group": "", "size_bytes": 0, "used_s": 0.0}
         db.execute(insert(UPLOAD), [gone | {"content": key} for key in keys])
@@ -75,12 +75,12 @@ def removals(db: Connection) -> list[str]:
 
 
 def end_removals(db: Connection) -> None:
-    """Let others reserve again what was removed."""
+    """Let others reserve the removed content again."""
     db.execute(delete(UPLOAD).where(UPLOAD.c.kind == REMOVAL))
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
-    """End the reservations that nobody has used since then. Return their number."""
+    """End the reservations that were not used since that time. Return how many."""
     return db.execute(delete(UPLOAD).where(UPLOAD.c.used_s < before_s, UPLOAD.c.kind != REMOVAL)).rowcount
 
 

@@ -1,9 +1,9 @@
-"""The usage of each group of our queue now, kept in memory by the leader, which alone answers claims.
+"""The present usage of each group of our queue, kept in memory by the leader, which alone answers claims.
 
-To sum up all running jobs at each claim would cost more than the claim. So the sum is read from the database once in a
-while; what this program hands out and hears the end of meanwhile is added and taken off. Between two readings it may be
-wrong by what happened during the reading itself. A job that an earlier program handed out counts until the next
-reading.
+Summing over all running jobs at each claim would cost more than the claim itself. Therefore the sum is read from the
+database from time to time. Meanwhile the leader adds the jobs that it assigns and subtracts those whose end it learns
+of. The result may be wrong by the changes during the reading itself. A job that an earlier leader assigned counts until
+the next reading.
 """
 
 import threading
@@ -19,17 +19,17 @@ from gleaner.control.queue.queries import GroupUsage, group_usage
 from gleaner.control.queue.small_cache import SmallCache
 
 FRESH_S = 1.0
-"""The sum is read again no sooner than after this long,"""
+"""The least time between two readings of the sum."""
 REST = 50
-"""and so many times what reading it has taken."""
+"""The time between two readings is also at least this multiple of the time that the last reading took."""
 RECORDED_PER_S = 1.0
-"""So many decisions between groups are recorded in the long run; the others are counted only."""
+"""The long-term number of recorded decisions between groups. Further decisions are only counted."""
 RECORDED_AT_ONCE = 60
-"""So many may be recorded at once after a quiet time."""
+"""The number of decisions that can be recorded at once after a quiet time."""
 
 
 class UsageCache:
-    """The usage of all groups, and how many decisions about them may still be recorded."""
+    """The usage of all groups, and the number of decisions between them that can still be recorded."""
 
     def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
         self.unrecorded = 0
@@ -44,7 +44,7 @@ class UsageCache:
         self._tokens_s = steady_clock()
 
     def shares(self, db: Connection, rules: ShareRules) -> Shares:
-        """Return what is known of all groups; read by this connection if it is time to."""
+        """Return the usage of all groups. This connection reads it again if the last reading is old."""
         self._readings.get(None, lambda: self._read(db), fresh_s=FRESH_S, rest=REST)
         with self._lock:
             now = self._now or GroupUsage()
@@ -58,13 +58,13 @@ class UsageCache:
                 self._add(job.group, job.spec.cpus)
 
     def record_end(self, job: int) -> None:
-        """Record that the job runs no more, as its agent says."""
+        """Record that the job's agent has reported its end."""
         with self._lock:
             group, cpus = self._handed_out.pop(job, ("", 0))
             self._add(group, -cpus)
 
     def may_record(self) -> bool:
-        """Return True if one more decision between groups may be recorded now."""
+        """Return True if one more decision between groups can be recorded now."""
         with self._lock:
             now_s = self._clock()
             self._tokens = min(RECORDED_AT_ONCE, self._tokens + (now_s - self._tokens_s) * RECORDED_PER_S)

@@ -1,10 +1,9 @@
-"""Sessions of browsers on the web page, and the codes that sign browsers in.
+"""Sessions of browsers on the web page, and the codes with which browsers sign in.
 
-A code is good once and for a minute: it becomes a session, whose secret is another one. Of both only the hash is
-stored. A session ends after some hours, and at once with the token that stands behind it. Where munge has vouched
-instead, `web.gate` looks at each request whether the rules still give the same rights. Sessions are listed and ended
-like tokens. The table is the same for all
-control programs, so a session outlives a restart.
+A code can be used once, within a minute, and becomes a session with a secret of its own. Only the hashes of codes and
+secrets are stored. A session ends after some hours, and at once when the token behind it ends. If munge has
+authenticated the user instead, `web.gate` checks at each request that the rules still give the same rights. Sessions
+are listed and ended like tokens. All control programs share the table, so a session survives a restart.
 """
 
 import math
@@ -27,12 +26,12 @@ def issue_code(db: Connection, who: Identity, *, now_s: float) -> str:
 
 
 def is_code(db: Connection, code: str, *, now_s: float) -> bool:
-    """Return True for a code that is good now."""
+    """Return True for a code that is valid now."""
     return db.execute(select(WEB_SESSION.c.hash).where(*_good_code(code, now_s))).one_or_none() is not None
 
 
 def open_by_code(db: Connection, code: str, *, now_s: float) -> str | None:
-    """Turn a code into a session, and return its secret; None for a code that is unknown, used or too old."""
+    """Turn a code into a session, and return its secret. Return None for a code that is unknown, used or too old."""
     secret = new_secret()
     opened = update(WEB_SESSION).where(*_good_code(code, now_s))
     values = {"hash": digest(secret), "opened_s": now_s, "expires_s": now_s + SESSION_S}
@@ -49,7 +48,7 @@ def open_by_token(db: Connection, who: Identity, *, now_s: float) -> str:
 
 
 def identify(db: Connection, secret: str, *, now_s: float) -> Identity | None:
-    """Return the owner of a session; None if the session, or the token behind it, has ended."""
+    """Return the owner of a session, or None if the session or the token behind it has ended."""
     mine = select(WEB_SESSION).where(WEB_SESSION.c.hash == digest(secret), WEB_SESSION.c.opened_s.is_not(None))
     row = db.execute(mine.where(WEB_SESSION.c.expires_s > now_s)).one_or_none()
     if row is None:
@@ -87,7 +86,7 @@ def end_listed(db: Connection, session: str) -> None:
 
 
 def end(db: Connection, secret: str) -> None:
-    """End a session. One that has ended already is no error."""
+    """End a session. Ending it again is no error."""
     db.execute(delete(WEB_SESSION).where(WEB_SESSION.c.hash == digest(secret)))
 
 

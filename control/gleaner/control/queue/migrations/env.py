@@ -1,4 +1,4 @@
-"""Alembic's way to the database: over the connection that `database.migrate` gives it, in its transaction."""
+"""Alembic's connection to the database: the one that `database.migrate` passes, within its transaction."""
 
 from alembic import context
 

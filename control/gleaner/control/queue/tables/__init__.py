@@ -1,4 +1,4 @@
-"""The queue's tables, one module a subject. Statements in hot paths are SQLAlchemy Core, on the tables below."""
+"""The queue's tables, one module for each subject. Statements in hot paths use SQLAlchemy Core on the tables below."""
 
 from sqlmodel import SQLModel
 
@@ -20,7 +20,7 @@ from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
 from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
 
 METADATA = SQLModel.metadata
-"""All tables. Each module that is imported here declares some."""
+"""All tables. Each module that is imported here declares some of them."""
 
 CAMPAIGN = METADATA.tables["campaign"]
 SUBMISSION_KEY = METADATA.tables["submission_key"]

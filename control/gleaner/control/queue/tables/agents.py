@@ -10,7 +10,7 @@ from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord, Sto
 
 
 class AgentRecord(KnownAgent, QueueRecord, table=True):
-    """One agent, with what control needs to know of it."""
+    """One agent, with the facts that control needs about it."""
 
     __tablename__ = "agent"
     __table_args__ = (
@@ -27,5 +27,5 @@ class AgentRecord(KnownAgent, QueueRecord, table=True):
     facts: Any = Field(default=None, sa_type=JSON, nullable=True)
     vacate: bool
     reason: str = Field(sa_type=StorableText)
-    # The kind of its node, by the facts that the agent registered with.
+    # The kind of its node, from the facts that the agent reported at its registration.
     kind: int | None = Field(default=None, foreign_key="kind.id")

@@ -40,26 +40,26 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
     agent: str = Field(foreign_key="agent.name")
     ending: Ending | None = Field(default=None, sa_type=Enum(Ending, name="ending", **BY_VALUE))
     exit_code: int | None = None
-    # The reason of an attempt that was returned. `detail` begins with it.
+    # The reason for which an attempt was returned. `detail` begins with it.
     why: ReturnReason | None = Field(default=None, sa_type=Enum(ReturnReason, name="why", **BY_VALUE | {"length": 24}))
     detail: str = Field(sa_type=StorableText)
-    # The number of the first line that this attempt writes. Lines of earlier attempts from there on are superseded.
+    # The number of the first line that this attempt writes. Lines of earlier attempts are superseded from there on.
     log_from: int = Field(sa_type=BigInteger)
-    # The part of `compute_s` that counts against the job's limit: until its latest checkpoint or its own end.
+    # The part of `compute_s` that counts against the job's limit: up to its latest checkpoint or its own end.
     counted_s: float = 0.0
-    # None: it has not failed, or for a reason that says nothing of its node. See `policy.returns`.
+    # None: the attempt has not failed, or for a reason that is unrelated to its node. See `policy.returns`.
     blame: Blame | None = Field(default=None, sa_type=Enum(Blame, name="blame", **BY_VALUE))
 
 
 class Standing(StrEnum):
-    """The queue's opinion of a checkpoint."""
+    """The present validity of a checkpoint."""
 
     NAMED = "named"
-    """Whole as far as is known, and kept."""
+    """Complete, as far as is known, and kept."""
     BROKEN = "broken"
-    """Set aside: no attempt goes on from it, but it is kept until the job is Complete."""
+    """Set aside. No attempt continues from it, but it is kept until the job is Complete."""
     DROPPED = "dropped"
-    """Not needed any more: there are newer ones, or the job has started over."""
+    """No longer needed, because there are newer ones or the job started from its beginning again."""
 
 
 class CheckpointRecord(Checkpoint, QueueRecord, table=True):
@@ -67,7 +67,7 @@ class CheckpointRecord(Checkpoint, QueueRecord, table=True):
 
     __tablename__ = "checkpoint"
     __table_args__ = (
-        PrimaryKeyConstraint("job", "attempt", "number"),  # in this order: all of a job are looked for
+        PrimaryKeyConstraint("job", "attempt", "number"),  # in this order: queries select all checkpoints of a job
         CheckConstraint("size_bytes >= 0 AND log_lines >= 0", "counts"),
         ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
     )
@@ -79,12 +79,12 @@ class CheckpointRecord(Checkpoint, QueueRecord, table=True):
     open_lines: dict[Stream, str] = Field(default={}, sa_type=JSON)
     published_s: float
     standing: Standing = Field(sa_type=Enum(Standing, name="standing", **BY_VALUE))
-    # The kind of the node that saved it, as far as it is known.
+    # The kind of the node that saved it, if known.
     kind: int | None = Field(default=None, foreign_key="kind.id")
 
 
 class EventRecord(EventRow, QueueRecord, table=True):
-    """Something that happened to a job. Every transition writes one in its own transaction."""
+    """An event in a job's life. Every transition adds one in its own transaction."""
 
     __tablename__ = "event"
     __table_args__ = (Index("event_of_job", "job", "id"),)
@@ -95,7 +95,7 @@ class EventRecord(EventRow, QueueRecord, table=True):
 
 
 class LogLineRecord(QueueRecord, table=True):
-    """One line that an attempt wrote. `number` counts over the job's whole life."""
+    """One line that an attempt wrote. `number` counts the lines of the job's whole life."""
 
     __tablename__ = "log"
     __table_args__ = (ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),)
@@ -106,9 +106,11 @@ class LogLineRecord(QueueRecord, table=True):
 
 
 class TrimmedLogRecord(QueueRecord, table=True):
-    """The beginning of a job's log is gone: every line before line `number` of `attempt`, and all of earlier attempts.
+    """The removal of the beginning of a job's log: all lines of earlier attempts, and those of `attempt` before
+    `number`.
 
-    It is apart from `JobRecord`, because only few jobs have one."""
+    It is separate from `JobRecord`, because only few jobs have one.
+    """
 
     __tablename__ = "trimmed"
     __table_args__ = (
@@ -118,36 +120,36 @@ class TrimmedLogRecord(QueueRecord, table=True):
     job: int = Field(primary_key=True, sa_type=BigInteger)
     attempt: int
     number: int = Field(sa_type=BigInteger)
-    lines: int = Field(sa_type=BigInteger)  # The number of lines that are gone, superseded ones too.
+    lines: int = Field(sa_type=BigInteger)  # The number of removed lines, including superseded ones.
 
 
 class LogSizeRecord(QueueRecord, table=True):
-    """The size of a job's log. Without a row it is counted when something is added to the log."""
+    """The size of a job's log. If the row is missing, the size is counted when lines are added."""
 
     __tablename__ = "logged"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
-    size_bytes: int = Field(sa_type=BigInteger)  # The lines as UTF-8, and `logs.LINE_BYTES` for each.
+    size_bytes: int = Field(sa_type=BigInteger)  # Their length in UTF-8, plus `logs.LINE_BYTES` for each.
 
 
 class PauseRecord(QueueRecord, table=True):
-    """A waiting job that must not go everywhere for a while. It counts only while `attempt` is the job's latest."""
+    """A waiting job that avoids all or some nodes for a while. It is valid only while `attempt` is the job's latest."""
 
     __tablename__ = "pause"
     __table_args__ = (Index("pause_ends", "wakes_s"),)
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
     attempt: int
     wakes_s: float
-    # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after that.
+    # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after the pause.
     not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
 
 
 class MigrationRecord(QueueRecord, table=True):
-    """A job that is told to migrate, until it runs elsewhere."""
+    """A job that was told to migrate and does not run elsewhere yet."""
 
     __tablename__ = "migration"
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
-    attempt: int  # The attempt that is to be saved. If another one runs, the job has migrated.
+    attempt: int  # The attempt that is to be saved. When another attempt runs, the job has migrated.
     from_node: str
     to_node: str | None = None
     by: str

@@ -1,7 +1,7 @@
-"""Types of columns, and the base of all tables.
+"""Types of columns, and the base class of all tables.
 
-What a state implies is a constraint in its table, so that no code path can break it. Enums are stored by value. Times
-are seconds since the epoch.
+Each table has constraints for the facts that a state implies, so that no code path can violate them. Enums are stored
+by value. Times are seconds since the epoch.
 """
 
 from collections.abc import Collection
@@ -15,22 +15,23 @@ from sqlmodel._compat import SQLModelConfig
 
 from gleaner.agent.system.untrusted import storable
 
-BIG_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
+BIG_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers only INTEGER PRIMARY KEY automatically
 JSON_OR_NULL = JSON(none_as_null=True)
 BY_VALUE: dict[str, Any] = {"native_enum": False, "create_constraint": True, "length": 16, "values_callable": list}
-"""For an `Enum`: a StrEnum's members are its values, and SQLAlchemy would store their names."""
+"""The options of an `Enum` column. They store the values of the members, whereas SQLAlchemy would store their names."""
 CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
-"""For a table whose rows are rewritten at every transition. By default PostgreSQL lets a fifth of a table die before it
-cleans up, and a claim steps over the dead rows at the front of the index of the waiting jobs."""
+"""The options of a table whose rows are rewritten at every transition. By default PostgreSQL waits until a fifth of a
+table is dead before it cleans up, and a claim would step over the dead rows at the front of the index of the waiting
+jobs."""
 
 
 def partial_index(name: str, *columns: str | TextClause, where: str, unique: bool = False) -> Index:
-    """Return an index of the rows for which a condition holds. A query that says exactly this condition uses it."""
+    """Return an index of the rows that satisfy a condition. Only a query with exactly the same condition uses it."""
     return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class StorableText(TypeDecorator[str]):
-    """A text for people, which may quote anybody. What no database takes is replaced."""
+    """A text for people, which may quote any input. Characters that no database accepts are replaced."""
 
     impl = PlainText
     cache_ok = True
@@ -40,7 +41,8 @@ class StorableText(TypeDecorator[str]):
 
 
 class Names(TypeDecorator[tuple[str, ...]]):
-    """Names without line ends (of nodes, folders, schemes), sorted, as a text that a unique index can hold."""
+    """Names without line ends (of nodes, folders or schemes), sorted and stored as a text that a unique index can
+    hold."""
 
     impl = String
     cache_ok = True
@@ -53,7 +55,7 @@ class Names(TypeDecorator[tuple[str, ...]]):
 
 
 class Document(TypeDecorator[Any]):
-    """A value of a Pydantic class, as JSON."""
+    """An instance of a Pydantic class, stored as JSON."""
 
     impl = JSON
     cache_ok = True
@@ -70,7 +72,7 @@ class Document(TypeDecorator[Any]):
 
 
 class QueueRecord(SQLModel):
-    """The last base of every table. What the API shows of it is a frozen class, which the row itself cannot be."""
+    """The base class of every table. The API shows frozen classes instead, because a row cannot be frozen."""
 
     __tablename__: ClassVar[str]  # pyright: ignore[reportIncompatibleVariableOverride]
     model_config = SQLModelConfig(frozen=False)

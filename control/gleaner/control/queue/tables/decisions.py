@@ -8,16 +8,16 @@ from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, QueueRec
 
 
 class DecisionRecord(QueueRecord, table=True):
-    """One answer of a policy. Never changed."""
+    """One answer of a policy. It is never changed."""
 
     __tablename__ = "decision"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     at_s: float
     kind: DecisionKind = Field(sa_type=Enum(DecisionKind, name="kind", **BY_VALUE))
     policy: str  # The name of the pure function; see `policy.replay`.
-    acted: bool  # False for a dry run: nothing was done.
-    packed: bytes  # All that it was decided from, and the answer; see `decisions.pack`.
-    size_bytes: int = Field(sa_type=BigInteger)  # About what it takes in the database, with its subjects.
+    acted: bool  # False for a dry run, in which the decision was not carried out.
+    packed: bytes  # All facts on which the decision was based, and the answer; see `decisions.pack`.
+    size_bytes: int = Field(sa_type=BigInteger)  # The approximate size in the database, with its subjects.
 
 
 class SubjectRecord(QueueRecord, table=True):
@@ -27,11 +27,12 @@ class SubjectRecord(QueueRecord, table=True):
     __table_args__ = (Index("decision_about", "subject", "decision"),)
     decision: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="decision.id")
     subject: str = Field(primary_key=True)  # `job 7` of our queue, or `slurm 4711`.
-    group: str | None = None  # The group that may see it, where the queue does not know: that of a job of Slurm's.
+    group: str | None = None  # The group that is allowed to see it. Set only for jobs that the queue does not know.
 
 
 class ActedRecord(QueueRecord, table=True):
-    """An owner's job on which control has acted: it is released and has not started, or preempted and has not ended."""
+    """A job of an owner that control has released but that has not started, or that it has preempted but that has not
+    ended."""
 
     __tablename__ = "acted"
     job: str = Field(primary_key=True)
@@ -41,7 +42,7 @@ class ActedRecord(QueueRecord, table=True):
 
 
 class ToldRecord(QueueRecord, table=True):
-    """One preemption of an owner's job. A ceiling of saves an hour counts these rows."""
+    """One preemption of an owner's job. The limit of saves for each hour counts these rows."""
 
     __tablename__ = "told"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)

@@ -22,10 +22,10 @@ class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
     job: int = Field(
         primary_key=True, sa_type=BigInteger, foreign_key="job.id", sa_column_kwargs={"autoincrement": False}
     )
-    attempt: int  # The attempt whose result it is.
+    attempt: int  # The attempt that produced the result.
     phase: DeliveryPhase = Field(sa_type=Enum(DeliveryPhase, name="delivery_phase", **BY_VALUE))
     failures: int
-    due_s: float  # The time from which an agent may take it; if one has, from which another may.
+    due_s: float  # The time from which an agent, or another agent, can take it.
     problem: str = Field(sa_type=StorableText)
     files: int | None = Field(default=None, sa_type=BigInteger)
     size_bytes: int | None = Field(default=None, sa_type=BigInteger)

@@ -9,7 +9,7 @@ from gleaner.control.queue.tables.column_types import BIG_ID, BY_VALUE, QueueRec
 
 
 class DrainRecord(DrainRow, QueueRecord, table=True):
-    """One request of an admin for some nodes."""
+    """One request by an admin concerning some nodes."""
 
     __tablename__ = "drain"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Images that groups have pushed, and the room for what they are about to store."""
+"""Images that groups have pushed, and the reserved space for uploads."""
 
 from sqlalchemy import BigInteger, CheckConstraint
 from sqlmodel import Field
@@ -7,7 +7,7 @@ from gleaner.control.queue.tables.column_types import QueueRecord
 
 
 class ImageRecord(QueueRecord, table=True):
-    """An image in the storage, once for all groups that have pushed it. It stays while a name or a job needs it."""
+    """An image in the storage, shared by all groups that have pushed it. It stays while a name or a job needs it."""
 
     __tablename__ = "stored_image"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
@@ -18,7 +18,7 @@ class ImageRecord(QueueRecord, table=True):
 
 
 class ImageNameRecord(QueueRecord, table=True):
-    """A group's name for an image. Pushing another image under the name replaces `image_id`."""
+    """A group's name for an image. Another image that is pushed under this name replaces `image_id`."""
 
     __tablename__ = "image"
     group: str = Field(primary_key=True)
@@ -29,7 +29,8 @@ class ImageNameRecord(QueueRecord, table=True):
 
 
 class UploadRecord(QueueRecord, table=True):
-    """Room in the storage for an image or an input that a group is about to store; or the key of one that goes."""
+    """Reserved space in the storage for an image or input that a group uploads, or the key of one that is being
+    removed."""
 
     __tablename__ = "upload"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
@@ -37,4 +38,4 @@ class UploadRecord(QueueRecord, table=True):
     group: str = Field(primary_key=True)
     content: str = Field(primary_key=True)
     size_bytes: int = Field(sa_type=BigInteger)
-    used_s: float  # The latest time at which a part came.
+    used_s: float  # The latest time at which a part arrived.

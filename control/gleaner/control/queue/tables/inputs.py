@@ -10,7 +10,7 @@ from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
 
 
 class InputRecord(InputRow, QueueRecord, table=True):
-    """A file or folder that jobs of the group read, in the storage."""
+    """A file or folder in the storage that jobs of the group read."""
 
     __tablename__ = "input"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
@@ -21,7 +21,7 @@ class InputRecord(InputRow, QueueRecord, table=True):
 
 
 class SecretRecord(SecretRow, QueueRecord, table=True):
-    """A credential that the group keeps for its jobs."""
+    """A credential that the group stores for its jobs."""
 
     __tablename__ = "secret"
     group: str = Field(primary_key=True)

@@ -1,4 +1,4 @@
-"""Campaigns and jobs, what is submitted with them, and the lanes in which they wait."""
+"""Campaigns and jobs, their specifications, and the lanes in which jobs wait."""
 
 from enum import StrEnum
 from typing import Any, Self
@@ -23,13 +23,13 @@ from gleaner.control.queue.tables.column_types import (
 from gleaner.control.states import Outcome, State
 
 WAITS = "state IN ('New', 'Saved') AND NOT held"
-"""The condition under which an agent may claim the job. The index of the waiting jobs is used only where a query says
-exactly this."""
+"""The condition under which an agent can claim the job. Only a query with exactly these words uses the index of the
+waiting jobs."""
 ANY_KIND = 0
-"""In a lane: its jobs can start or go on everywhere, since they save themselves."""
+"""The kind of a lane whose jobs can start or continue on every node, because they save themselves."""
 SAVING = -1
-"""In a lane: its jobs have no memory saved yet, and can start on every node that can save memory. It is a row of `kind`
-like the others, so that a claim and the planner ask `fit` only."""
+"""The kind of a lane whose jobs have no saved memory yet, and can start on every node that is able to save memory. This
+value is a row of `kind` like the others, so that a claim and the planner query `fit` only."""
 
 
 class CampaignRecord(KnownCampaign, QueueRecord, table=True):
@@ -40,7 +40,7 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
 
 
 class SubmissionKeyRecord(QueueRecord, table=True):
-    """The key of a submission, and the answer that the same submission gets again."""
+    """The key of a submission, and the answer that a repeated submission gets."""
 
     __tablename__ = "submission_key"
     user: str = Field(primary_key=True)
@@ -51,53 +51,57 @@ class SubmissionKeyRecord(QueueRecord, table=True):
 
 
 class SpecRecord(QueueRecord, table=True):
-    """The specification of jobs; a campaign's jobs share one. It is apart from `JobRecord`, which changes often."""
+    """The specification of jobs, which all jobs of a campaign share.
+
+    It is separate from `JobRecord`, which changes often.
+    """
 
     __tablename__ = "spec"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    document: JobSpec = Field(sa_type=Document(JobSpec))  # Never changed. The columns below are what statements need.
+    document: JobSpec = Field(sa_type=Document(JobSpec))  # Never changed. SQL needs the columns below.
     name: str
     saves_itself: bool
-    # The id of the image that the group had pushed under the image's name at the submission. All slices of the job use
-    # this very image. None: the nodes know the image.
+    # The id of the image that had the image's name in the group at the submission. All slices of the job use this
+    # image. None: the nodes already have the image.
     image_id: str | None = None
-    # The files and folders that the job reads, as `StoredInput` has them, or `UrlInput` until an agent has fetched it.
+    # The files and folders that the job reads, as `StoredInput`, or as `UrlInput` until an agent has fetched them.
     # None: there are none.
     inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
 
 
 class LaneWish(SQLModel):
-    """The wishes that the jobs of a lane have in common from their submission on."""
+    """The wishes that all jobs of a lane share, fixed at their submission."""
 
     group: str
-    # The user whose jobs they are, where each of the group's users may have only so many cores. Else empty: anybody's.
+    # The submitter, if the cores of each user of the group are limited. Otherwise empty, for all users.
     submitter: str = ""
     cpus: int
     memory_mib: int
-    needs_s: int = 0  # The time that an agent must have left for the jobs; 0: any will do.
+    needs_s: int = 0  # The time that an agent must have left for the jobs. 0: any time is enough.
     mounts: tuple[str, ...] = Field(default=(), sa_type=Names)  # The folders that the jobs mount.
     fetches: tuple[str, ...] = Field(default=(), sa_type=Names)  # The schemes of the URLs of their inputs.
 
 
 class LaneKey(LaneWish):
-    """A lane's wishes, and the nodes where its jobs can go on. No two lanes have all of it in common."""
+    """A lane's wishes, and the nodes on which its jobs can continue. No two lanes have the same key."""
 
-    # The kind of node that the jobs were saved on, and that their next node must fit; 0: any node will do.
+    # The kind of node that saved the jobs, which their next node must fit. 0: every node fits.
     kind: int = ANY_KIND
     # The nodes that are not offered the jobs: they refused the jobs' checkpoints, or the jobs migrate away from them.
     not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
-    only_on: str = ""  # The only node that is offered the jobs, since they migrate to it. Empty: any.
+    only_on: str = ""  # The only node that is offered the jobs, because they migrate to it. Empty: any node.
     is_closed: bool = False  # True if no node is offered the jobs.
 
     def at(self, **whereto: Any) -> Self:
-        """Return the key of jobs with the same wishes that can continue on all nodes but those excluded here."""
+        """Return the key of jobs with the same wishes that can continue on all nodes except those excluded here."""
         return self.model_copy(update={"not_on": (), "only_on": "", "is_closed": False} | whereto)
 
 
 class LaneRecord(LaneKey, QueueRecord, table=True):
     """All waiting jobs that are alike to a claim.
 
-    A lane is never deleted: `claims` steps over a lane without waiting jobs."""
+    A lane is never deleted, because `claims` steps over a lane without waiting jobs.
+    """
 
     __tablename__ = "lane"
     __table_args__ = (
@@ -109,15 +113,17 @@ class LaneRecord(LaneKey, QueueRecord, table=True):
 
 
 class NeedKind(StrEnum):
-    """A kind of thing that jobs need and a node may lack."""
+    """A kind of need that jobs have and a node may not satisfy."""
 
     MOUNT = "mount"
     FETCH = "fetch"
 
 
 class LaneNeedRecord(QueueRecord, table=True):
-    """A folder that the jobs of a lane mount, or the scheme of an input's URL. Only nodes that have all of them are
-    offered the jobs."""
+    """A folder that the jobs of a lane mount, or the scheme of an input's URL.
+
+    Only nodes with all needs of the lane are offered its jobs.
+    """
 
     __tablename__ = "lane_need"
     lane: int = Field(primary_key=True, foreign_key="lane.id")
@@ -126,7 +132,7 @@ class LaneNeedRecord(QueueRecord, table=True):
 
 
 class JobRecord(QueueRecord, table=True):
-    """One job, and its state. Only `transitions` writes `state`."""
+    """One job and its state. Only `transitions` writes `state`."""
 
     __tablename__ = "job"
     __table_args__ = (
@@ -174,19 +180,19 @@ class JobRecord(QueueRecord, table=True):
     hold_reason: str | None = Field(default=None, sa_type=StorableText)
     priority: int
     retries: int
-    failures: int  # The number of times that the workload has failed by itself and cost a retry.
-    # The number of the latest attempt, 0 before the first. It only grows, so no number is used twice.
+    failures: int  # The number of failures of the workload itself that cost a retry.
+    # The number of the latest attempt, 0 before the first. It only increases, so no number is used twice.
     attempt: int
     agent: str | None = Field(default=None, foreign_key="agent.name")
     lost: bool  # True if the latest attempt was given up, so that its own report still counts.
-    # The latest attempt that proves that the job does not kill its agents; losses are counted after it.
+    # The latest attempt that shows that the job does not kill its agents. Losses are counted after it.
     sound_attempt: int
     from_attempt: int | None = None
-    # The checkpoint that the next attempt goes on from (for a Running job: that the current attempt went on from).
+    # The checkpoint from which the next attempt continues (of a Running job: from which the current one continued).
     from_number: int | None = None
     output_digest: str | None = None
     output_bytes: int | None = Field(default=None, sa_type=BigInteger)
     submitted_s: float
     ended_s: float | None = None
-    # The name of the token that submitted it. Empty in jobs that are older than this column.
+    # The name of the token that submitted it. It is empty in jobs that are older than this column.
     submitter: str = ""

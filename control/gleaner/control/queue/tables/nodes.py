@@ -1,4 +1,4 @@
-"""Nodes and their kinds, how agents and jobs have fared there, and the use of their time."""
+"""Nodes and their kinds, the record of agents and jobs on them, and the use of their time."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from gleaner.control.queue.tables.jobs import NeedKind
 
 
 class NodeKindRecord(QueueRecord, table=True):
-    """The properties of nodes that decide what can be restored on them. Never changed, never deleted."""
+    """The properties of nodes that decide which jobs can be restored on them. A row is never changed or deleted."""
 
     __tablename__ = "kind"
     id: int = Field(primary_key=True)
-    digest: str = Field(unique=True)  # The digest of the other columns, so that each kind has one row.
+    digest: str = Field(unique=True)  # The digest of the other columns, which ensures that each kind has one row.
     architecture: str
     family: str  # The first word of the runtime.
     criu: str
@@ -23,7 +23,7 @@ class NodeKindRecord(QueueRecord, table=True):
 
 
 class FitRecord(QueueRecord, table=True):
-    """A pair of kinds: checkpoints from nodes of one can be restored on nodes of the other. Each kind fits itself."""
+    """A pair of kinds. Checkpoints from nodes of one can be restored on nodes of the other. Each kind fits itself."""
 
     __tablename__ = "fit"
     saved_on: int = Field(primary_key=True, foreign_key="kind.id")
@@ -31,7 +31,8 @@ class FitRecord(QueueRecord, table=True):
 
 
 class NodeHasRecord(QueueRecord, table=True):
-    """A folder that jobs could mount, or a scheme that could be fetched, when an agent last registered on a node."""
+    """A folder that jobs could mount, or a scheme that could be fetched, at the last registration of an agent on a
+    node."""
 
     __tablename__ = "node_has"
     node: str = Field(primary_key=True)
@@ -40,7 +41,7 @@ class NodeHasRecord(QueueRecord, table=True):
 
 
 class KnownNodeRecord(QueueRecord, table=True):
-    """A node, and how agents and jobs have fared there."""
+    """A node, and the record of agents and jobs on it."""
 
     __tablename__ = "node"
     __table_args__ = (
@@ -48,20 +49,20 @@ class KnownNodeRecord(QueueRecord, table=True):
         CheckConstraint("(excluded_at_s IS NULL) = (excluded_until_s IS NULL)", "excluded_whole"),
     )
     name: str = Field(primary_key=True)
-    # The kind that the node had when an agent last registered there. None: no agent ever has.
+    # The kind of the node at the last registration of an agent. None: no agent has ever registered there.
     kind: int | None = Field(default=None, foreign_key="kind.id")
     faults: int = 0  # The number of agents in a row that failed because of the node.
-    # The time when the first of the attempts was claimed that failed there in a row. A job that was claimed later and
-    # runs well ends the row.
+    # The claim time of the first in a row of attempts that failed there. The row ends when a job that was claimed later
+    # runs well.
     failing_since_s: float | None = None
     excluded_at_s: float | None = None  # None: the node is trusted.
-    excluded_until_s: float | None = None  # Then the node gets one job.
-    times_excluded: int = 0  # In a row.
+    excluded_until_s: float | None = None  # From this time on, the node gets one job.
+    times_excluded: int = 0  # The number of exclusions in a row.
     excluded_because: str = Field(default="", sa_type=StorableText)
 
 
 class NodeRatesRecord(QueueRecord, table=True):
-    """The saves, restores and losses that were seen on a node; see `queue.node_rates`."""
+    """The saves, restores and losses that were measured on a node; see `queue.node_rates`."""
 
     __tablename__ = "rate"
     __table_args__ = (
@@ -69,19 +70,19 @@ class NodeRatesRecord(QueueRecord, table=True):
         CheckConstraint("boundary_saves >= 0", "saves_count"),
     )
     node: str = Field(primary_key=True)
-    saves: Any = Field(sa_type=JSON)  # The newest measurements, the newest last, as lists of MiB and seconds.
-    # The time of a save of 256 MiB, by the line through `saves`: nodes are compared by it. 0: nothing was measured.
+    saves: Any = Field(sa_type=JSON)  # The latest measurements, the newest last, as lists of MiB and seconds.
+    # The time of a save of 256 MiB, from the line fitted to `saves`. It is used to compare nodes. 0: unmeasured.
     save_s: float
     restores: Any = Field(sa_type=JSON)
-    # For each of the latest agents' ends, the newest last: the time that all its saves took together, as a multiple of
-    # the expected time.
+    # For each of the latest ends of agents, the newest last: the time of all its saves together, as a multiple of the
+    # expected time.
     errors: Any = Field(sa_type=JSON)
-    late: bool  # True if a save came too late, and none has been in time since.
-    boundary_s: float  # The time when the latest burst of saves began.
+    late: bool  # True if a save came too late, and no later one has been in time.
+    boundary_s: float  # The time at which the latest burst of saves began.
     boundary_saves: int  # The number of saves in that burst.
-    agents_s: float  # The time that agents were there, all together.
-    losses: float  # The number of them that were lost without notice.
-    weighed_s: float  # The time when `agents_s` and `losses` were last weighed.
+    agents_s: float  # The total time of agents on the node.
+    losses: float  # The number of agents that were lost without notice.
+    weighed_s: float  # The time at which `agents_s` and `losses` were last reduced for their age.
 
 
 class NodeTimeRecord(QueueRecord, table=True):
@@ -94,7 +95,7 @@ class NodeTimeRecord(QueueRecord, table=True):
 
 
 class RegularDelayRecord(QueueRecord, table=True):
-    """The delay of a regular job that took nodes from agents, once for each of its starts; see `policy.harm`."""
+    """The delay of a regular job that took nodes from agents, one row for each start; see `policy.harm`."""
 
     __tablename__ = "regular_delay"
     __table_args__ = (Index("regular_delay_start", "start_s"),)
@@ -104,7 +105,8 @@ class RegularDelayRecord(QueueRecord, table=True):
 
 
 class NodeUseRecord(QueueRecord, table=True):
-    """The use of each node in one step: compressed, the letters of the uses, and then a line with each node's name."""
+    """The use of each node in one step, compressed: first the letters of the uses, then the nodes' names, one on each
+    line."""
 
     __tablename__ = "node_use"
     step_s: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
@@ -113,9 +115,9 @@ class NodeUseRecord(QueueRecord, table=True):
 
 
 class NodeTimeMarkRecord(QueueRecord, table=True):
-    """The time up to which the history of node time is complete: at most one row."""
+    """The time up to which the history of node time is complete. The table has at most one row."""
 
     __tablename__ = "node_time_mark"
     __table_args__ = (CheckConstraint("id = 1", "only_one"),)
     id: int = Field(primary_key=True)
-    attempts_s: float  # The ends of attempts until then are in the sums.
+    attempts_s: float  # The sums contain the ends of attempts up to this time.

@@ -1,4 +1,4 @@
-"""Tokens, browsers that are signed in, and the program that leads, with what it shows people."""
+"""Tokens, signed-in browsers, and the leading program with the facts that it shows to people."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
@@ -8,7 +8,7 @@ from gleaner.control.queue.tables.column_types import BY_VALUE, QueueRecord
 
 
 class TokenRecord(IssuedToken, QueueRecord, table=True):
-    """A bearer token's hash, and what it allows."""
+    """A bearer token's hash, and the rights of its owner."""
 
     __tablename__ = "token"
     __table_args__ = (
@@ -22,22 +22,22 @@ class TokenRecord(IssuedToken, QueueRecord, table=True):
 
 
 class WebSessionRecord(QueueRecord, table=True):
-    """A browser that is signed in to the web page; before that, the code that may sign it in."""
+    """A browser that is signed in to the web page, or, before that, the code with which it can sign in."""
 
     __tablename__ = "web_session"
     __table_args__ = (CheckConstraint("role IN ('user', 'admin')", "people_only"),)
-    hash: str = Field(primary_key=True)  # The hash of the code, and then of the session's own secret.
-    token: str  # The id of the token that stands behind it; empty where munge has vouched, which is asked at each look.
+    hash: str = Field(primary_key=True)  # The hash of the code, and after the sign-in of the session's own secret.
+    token: str  # The id of the token behind it. Empty if munge authenticated the user: then each request is checked.
     role: str
     name: str
     group: str | None = None
     manager: bool
-    opened_s: float | None = None  # None: a code that nobody has used yet.
+    opened_s: float | None = None  # None: a code that has not been used yet.
     expires_s: float = Field(index=True)
 
 
 class StopRecord(QueueRecord, table=True):
-    """The stop that an admin has asked for: at most one row, and none while agents may run."""
+    """A stop that an admin has requested. The table has at most one row, and none while agents can run."""
 
     __tablename__ = "stop"
     __table_args__ = (CheckConstraint("id = 1", "only_one"),)
@@ -47,18 +47,18 @@ class StopRecord(QueueRecord, table=True):
 
 
 class LeaderRecord(QueueRecord, table=True):
-    """The control program that leads: at most one row."""
+    """The control program that leads. The table has at most one row."""
 
     __tablename__ = "leader"
     __table_args__ = (CheckConstraint("id = 1", "only_one"),)
     id: int = Field(primary_key=True)
     holder: str
     until_s: float  # By the database's clock.
-    epoch: int = Field(sa_type=BigInteger)  # Higher than that of every earlier leader; see `leader`.
+    epoch: int = Field(sa_type=BigInteger)  # Higher than the epoch of every earlier leader; see `leader`.
 
 
 class ControlViewRecord(QueueRecord, table=True):
-    """The facts that the leader's loops know and people ask for: at most one row."""
+    """The facts that the leader's loops publish for people. The table has at most one row."""
 
     __tablename__ = "control_view"
     __table_args__ = (CheckConstraint("id = 1", "only_one"),)

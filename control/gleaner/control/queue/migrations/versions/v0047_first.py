@@ -1,7 +1,7 @@
 """All tables, as the code declares them.
 
-Until the first tag no way leads from one version's tables to another's: a change of a table raises the number here, and
-a database with another number is refused. From the first tag on, each change is a further revision.
+Until the first release, tables are not migrated between versions. A change of a table raises the number here, and a
+database with another number is refused. After the first release, each change becomes a further revision.
 """
 
 from alembic import op
@@ -15,5 +15,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Create all tables."""
     METADATA.create_all(op.get_bind())
