@@ -1,10 +1,10 @@
-"""The rights of callers. Only `/health` answers without a proof of who asks; even the API's own description does not.
+"""The rights of callers. Only `/health` answers unauthenticated callers; even the description of the API needs a token.
 
-`Gate` stands before the routes, so that no route can forget to ask. An unknown caller cannot even make control read a
-body. `Gate` also bounds the body. The proof is a token or, where the admin allows it, a credential of munge (`munged`).
-Each route says by the type of its `Caller` which role it needs: `Anyone`, `User`, `Admin`, `Metrics`, `OwnAgent`,
-`SomeAgent`. `may_change` decides who may change a job. Tokens are 256 random bits and are looked up by their hash, so
-the time of a look-up says nothing about them. No token is ever logged.
+`Gate` is in front of all routes, so that no route can forget the check. It also limits the size of a body, and control
+never reads the body of an unknown caller. Callers authenticate with a token or, if the admin allows it, with a munge
+credential (`munged`). The type of a route's `Caller` names the role that the route needs: `Anyone`, `User`, `Admin`,
+`Metrics`, `OwnAgent`, `SomeAgent`. `may_change` decides who is allowed to change a job. Tokens are 256 random bits and
+are looked up by their hash, so the time of a look-up reveals nothing about them. Tokens are never logged.
 """
 
 import re
@@ -34,11 +34,11 @@ LONGEST_TOKEN = 256
 LARGEST_BODY_BYTES = 256 * 2**10
 LARGER_BODIES_BYTES = {
     "/v1/uploads/[^/]+/[^/]+": PART_BYTES,
-    "/v1/jobs": 2 * 2**20,  # a campaign of 100,000 jobs
+    "/v1/jobs": 2 * 2**20,  # the size of a campaign of 100,000 jobs
     "/v1/agents/[^/]+/register": 2**20,
-    "/v1/jobs/[0-9]+/attempts/[0-9]+/log": 2 * 2**20,  # agents halve what is refused
+    "/v1/jobs/[0-9]+/attempts/[0-9]+/log": 2 * 2**20,  # agents halve a batch that is refused
 }
-"""By path. A wrong body of these sizes takes control less than a second."""
+"""The largest body for each path. Rejecting an invalid body of this size takes control less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Caller:
     state: ControlState
     meters: Instruments
     about: list[str] = field(default_factory=list[str])
-    """The subject of the request for the audit log, beside the names in its path."""
+    """The subject of the request for the audit log, besides the names in its path."""
 
     @property
     def now_s(self) -> float:
@@ -61,11 +61,11 @@ class Caller:
 
     @property
     def group(self) -> str | None:
-        """The only group that the caller may see; None for all groups."""
+        """Return the only group that the caller is allowed to see, or None for all groups."""
         return None if self.identity.role == "admin" else self.identity.group
 
     def may_change(self, what: str, *, group: str, submitter: str) -> None:
-        """Raise 403 unless the caller may change what that user of that group has submitted."""
+        """Raise 403 unless the caller is allowed to change the jobs that this user of this group has submitted."""
         me = self.identity
         if me.role == "admin":
             return
@@ -79,7 +79,7 @@ class Caller:
             )
 
     def acts_for(self, named: str | None) -> str:
-        """Return the group that is meant: the named one, or the caller's. Raises 422 if neither is there, and 403."""
+        """Return the named group, or the caller's if none is named. Raises 422 if neither exists, and 403."""
         group = named or self.identity.group
         if group is None:
             raise HTTPException(422, "group: an admin's token has no group, so name the one that is meant")
@@ -88,16 +88,19 @@ class Caller:
         return group
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Return a connection for one consistent look at the queue."""
+        """Return a connection for one consistent view of the queue."""
         return snapshot(self.state.engine)
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Return one transaction. Only the leader writes; another control program says who leads (503)."""
+        """Return one transaction. Only the leader writes; another control program answers 503 and names the leader."""
         return self.state.writing()
 
 
 class Gate:
-    """The gate that lets a request pass if it proves who asks. The routes find the `Caller` in the request's state."""
+    """The gate in front of the routes.
+
+    It lets authenticated requests pass and stores the `Caller` in the request's state.
+    """
 
     def __init__(self, app: ASGIApp, *, state: ControlState, meters: Instruments, takes_munge: bool) -> None:
         self._app = app
@@ -107,7 +110,7 @@ class Gate:
         self._munged = MungeLogin(state.settings.munge) if takes_munge else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 without a known token, and 413 to a body whose declared length is too large."""
+        """Answer 401 if the token is unknown, and 413 if the declared length of the body is too large."""
         if scope["type"] == "http" and scope["path"] != OPEN_PATH:
             headers = Headers(scope=scope)
             try:
@@ -139,7 +142,7 @@ class Gate:
 
 
 def is_munge(headers: Headers) -> bool:
-    """Return True if the caller brings a credential of munge instead of a token."""
+    """Return True if the caller sends a munge credential instead of a token."""
     return headers.get("authorization", "").lower().startswith("munge ")
 
 
@@ -152,13 +155,13 @@ def _unknown() -> HTTPException:
 
 
 def largest_body(path: str) -> int:
-    """Return the largest body in bytes that a route takes."""
+    """Return the size in bytes of the largest body that a route accepts."""
     larger = (size for pattern, size in LARGER_BODIES_BYTES.items() if re.fullmatch(pattern, path))
     return next(larger, LARGEST_BODY_BYTES)
 
 
 def _bounded(receive: Receive, declared: str, path: str) -> Receive:
-    """Return the body. It raises 413 once it is larger than the route takes; a declared length raises at once."""
+    """Return the body. A body that exceeds the route's limit raises 413, a declared length even before it is read."""
     most_bytes, seen_bytes = largest_body(path), 0
     too_large = HTTPException(413, f"the body is larger than {most_bytes // 2**10} KiB: send less at once")
     if not declared.isdecimal() or int(declared) > most_bytes:
@@ -176,9 +179,9 @@ def _bounded(receive: Receive, declared: str, path: str) -> Receive:
 
 
 def _one_of(*roles: str, why: str = "") -> Callable[[Request], Awaitable[Caller]]:
-    """Return the dependency that lets these roles pass, and raises 403 for others."""
+    """Return the dependency that admits these roles, and raises 403 for others."""
 
-    # A coroutine, because FastAPI would send a plain function through the thread pool, once per request.
+    # A coroutine, because FastAPI would run a plain function in the thread pool, once for each request.
     async def checked(request: Request) -> Caller:
         caller: Caller = request.state.caller
         role = caller.identity.role

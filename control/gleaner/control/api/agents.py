@@ -1,4 +1,4 @@
-"""The requests of agents: register, claim, heartbeat, deregister. An agent may use only its own name."""
+"""The requests of agents: register, claim, heartbeat, deregister. An agent can act only under its own name."""
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
@@ -26,18 +26,18 @@ from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, node_rates, secrets
 
 LATE_REPORT_S = 60.0
-"""An agent may say so much later that it has delivered a result."""
+"""An agent may report this much later that it has delivered a result."""
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
 
 def _answer(message: BaseModel) -> Response:
-    """Return the message as a response. FastAPI would check it once more, in one more turn of its thread pool."""
+    """Return the message as a response. FastAPI would validate it again, in another turn of its thread pool."""
     return Response(message.model_dump_json(), media_type="application/json")
 
 
 def _as_fetched(caller: Caller, db: Connection, job: Assignment) -> Assignment:
-    """Return the job with what its agent needs to fetch its inputs: the rules, and its group's secrets."""
+    """Return the job with the data that its agent needs to fetch its inputs: the rules and its group's secrets."""
     if not any(isinstance(one, UrlInput) for one in job.inputs):
         return job
     inputs = tuple(
@@ -58,7 +58,7 @@ def _secret(caller: Caller, db: Connection, group: str, url: str) -> CredentialG
 
 @router.post("/{name}/register", responses=documented(404, 409, 413, 422))
 def register(caller: OwnAgent, registration: Registration) -> Welcome:
-    """Register the agent with the facts of its node and its end. Registering again is no error."""
+    """Register the agent with the properties of its node and its planned end. Registering again is no error."""
     queue = caller.state.settings.queue
     with caller.writing() as db:
         agents.register(db, caller.name, registration, lease_s=queue.lease_s, now_s=caller.now_s)
@@ -72,7 +72,7 @@ def register(caller: OwnAgent, registration: Registration) -> Welcome:
 
 @router.post("/{name}/claim", response_model=Assignments, responses=documented(404, 409, 413, 422))
 def claim(caller: OwnAgent, ask: ClaimRequest) -> Response:
-    """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
+    """Claim as many waiting jobs as fit, each under a new attempt. The answer is empty if no job fits."""
     state = caller.state
     with caller.writing() as db:
         assignments = claims.claim(
@@ -93,14 +93,14 @@ def claim(caller: OwnAgent, ask: ClaimRequest) -> Response:
 
 @router.post("/{name}/beat", response_model=Orders, responses=documented(404, 409, 413, 422))
 def record_heartbeat(caller: OwnAgent, heartbeat: Heartbeat) -> Response:
-    """Renew the lease of the agent and of the attempts named. Return what to do with each attempt."""
+    """Renew the lease of the agent and of the named attempts. Return the instruction for each attempt."""
     state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
         orders = agents.record_heartbeat(db, caller.name, heartbeat, lease_s=lease_s, now_s=caller.now_s)
         if state.settings.outputs.urls and deliveries.is_due(db, now_s=caller.now_s):
             orders = orders.model_copy(update={"deliveries": True})
         ahead_s = heartbeat.clock_ahead_s
-        if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
+        if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # otherwise nothing needs to be changed
             node = agents.node_of(db, caller.name)
             state.wrong_clocks = wrong_clocks(state.wrong_clocks, node, ahead_s)
     return _answer(orders)
@@ -108,7 +108,7 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Heartbeat) -> Response:
 
 @router.post("/{name}/deliver", response_model=DeliveryOffer, responses=documented(404, 409, 413, 422))
 def take_delivery(caller: OwnAgent) -> Response:
-    """Take a result that waits to be delivered, with the group's secret for its target. Null: none waits."""
+    """Take a result that waits to be delivered, with the group's secret for its target. Null: no result waits."""
     outputs, name = caller.state.settings.outputs, caller.name
     lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:
@@ -136,7 +136,7 @@ def take_delivery(caller: OwnAgent) -> Response:
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))
 def end_delivery(caller: OwnAgent, report: DeliveryReport) -> None:
-    """Record how a try to deliver a result has ended. The report of an older try is refused (409)."""
+    """Record the end of a try to deliver a result. The report of an older try is refused (409)."""
     tries = caller.state.settings.outputs.tries
     with caller.writing() as db:
         deliveries.record_end(db, report, agent=caller.name, most_failures=tries, now_s=caller.now_s)
@@ -144,7 +144,7 @@ def end_delivery(caller: OwnAgent, report: DeliveryReport) -> None:
 
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
 def deregister(caller: OwnAgent, deregistration: Deregistration) -> None:
-    """Record that the agent ends, with its last message."""
+    """Record the end of the agent, with its last message."""
     rounds = caller.state.settings.rounds
     with caller.writing() as db:
         end_s = agents.record_deregistration(

@@ -1,4 +1,7 @@
-"""The HTTP API of one `ControlState`, behind two doors. It holds no SQL; the queue and the policies decide."""
+"""The HTTP API of one `ControlState`, on two ports.
+
+It contains no SQL and no decisions, which the queue and policies make.
+"""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -34,7 +37,7 @@ from gleaner.control.control_state import ControlState
 
 
 class Door(StrEnum):
-    """A port with routes of its own, in a process of its own."""
+    """A port with its own routes, served by its own process."""
 
     PEOPLE = "people"
     AGENTS = "agents"
@@ -45,17 +48,18 @@ _ROUTERS = {
     Door.PEOPLE: (*(noun.router for noun in _PEOPLES), tokens.web_codes, images.site, metrics.router),
     Door.AGENTS: (agents.router, attempts.router, metrics.agents_router),
 }
-"""To include the routers would cost each app a tenth of a second at its first request: it takes their routes."""
+"""The apps share the routes of these routers. Including the routers would cost each app a tenth of a second at its
+first request."""
 
 
 def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> FastAPI:
-    """Return the app of these doors. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
+    """Return the app of these ports. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
     routers = [health.router, *(router for door in doors for router in _ROUTERS[door])]
     app = FastAPI(
         title="Gleaner",
         summary="Harvests the idle node time of a cluster",
         version=installed_version(),
-        openapi_url=None,  # FastAPI's own route would be outside the routers; ours follows below
+        openapi_url=None,  # FastAPI's own route would bypass the routers, so we add one below
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -79,7 +83,7 @@ def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> Fa
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, with the token that every call but health needs."""
+    """Return the OpenAPI document, which declares the token that every call except `/health` needs."""
     document = app.openapi()
     document.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]

@@ -1,6 +1,6 @@
-"""Agents' reports of their attempts. A report of an attempt that is not current is refused (409), and changes nothing.
+"""Agents' reports of their attempts. A report of an attempt that is not current is refused (409) and changes nothing.
 
-Repeating a report word for word is no error: the answer to the first may have been lost.
+Repeating exactly the same report is no error, because the answer to the first one may have been lost.
 """
 
 from typing import Annotated
@@ -53,13 +53,13 @@ def _take(caller: Caller, job: int, attempt: int, report: AttemptReport, *, verb
 
 @router.post("/saved", status_code=204, responses=_ANSWERS)
 def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Saved) -> None:
-    """Record that the attempt ended with a whole, published checkpoint."""
+    """Record that the attempt ended with a complete, published checkpoint."""
     _take(caller, job, attempt, report, verb="saved")
 
 
 @router.post("/checkpointed", status_code=204, responses=_ANSWERS)
 def checkpointed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Checkpointed) -> None:
-    """Record that the attempt published a whole checkpoint and goes on computing."""
+    """Record that the attempt published a complete checkpoint and continues to compute."""
     _take(caller, job, attempt, report, verb="checkpointed")
 
 
@@ -78,9 +78,11 @@ def returned(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Retu
 @router.post("/input", responses=documented(404, 409, 413, 422, 502))
 @READS_STORAGE
 def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: InputFetched) -> InputFixed:
-    """Note which bytes an input from a URL has. Return those that were noted first; null: store yours, and ask again.
+    """Fix the content of an input from a URL.
 
-    All later slices read these bytes, and so do all jobs of the same submission.
+    Return the content that was fixed first; null: store yours, and ask again.
+
+    All later slices and all jobs of the same submission read this content.
     """
     state = caller.state
     if fetched.digest is not None:
@@ -88,7 +90,7 @@ def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: In
             group = queries.job_row(db, job).group
         try:
             state.storage.open(input_key(group, fetched.content), fetched.digest)
-        except ArchiveBroken:  # perhaps it is not to be seen yet
+        except ArchiveBroken:  # it may not be visible yet
             fetched = fetched.model_copy(update={"digest": None})
     with caller.writing() as db:
         row = attempts.running_job(db, job, attempt, caller.name)
@@ -99,5 +101,5 @@ def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: In
 
 @router.post("/log", status_code=204, responses=_ANSWERS)
 def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: LogLines) -> None:
-    """Store lines of the job's output. Lines that are there already change nothing."""
+    """Store lines of the job's output. Lines that are already stored stay as they are."""
     _take(caller, job, attempt, lines, verb="log")

@@ -1,10 +1,10 @@
-"""The audit log: a line of JSON for each write that somebody asked for.
+"""The audit log: one line of JSON for each write request.
 
-A line names the caller, the caller's address, the request and its outcome. The line is written before the answer goes
-out, in a thread of its own, so that a disk that hangs delays only those who write. A line that cannot be written is in
-control's log instead, and no request is refused for it. A write that a killed control program had carried out, but not
-yet answered, is in the events of its jobs alone. Of refused unknown callers (401) only a few a minute are written, with
-the number of the others: such callers could fill the log at will.
+A line names the caller, the caller's address, the request and its outcome. A separate thread writes the line before the
+answer is sent, so that a disk that hangs delays only writing requests. If a line cannot be written, it goes to
+control's log, and the request is still answered. If control is killed after a write and before its answer, the write is
+recorded only in the events of its jobs. Unknown callers could fill the log, so only a few refused ones (401) are logged
+each minute, with the number of the others.
 """
 
 import json
@@ -27,7 +27,7 @@ from gleaner.control.settings import AuditSettings
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGGER = "gleaner.audit"
-"""The logger of the lines if no file is set."""
+"""The logger of the lines if the settings name no file."""
 UNKNOWN_A_MINUTE = 20
 LONGEST_PATH = 300
 ERROR = 400
@@ -51,7 +51,7 @@ class AuditFile:
             self._handler = handler
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Add one line. A line that cannot be written to the file goes to control's log."""
+        """Add one line. If it cannot be written to the file, it goes to control's log."""
         text = json.dumps(line, separators=(",", ":"))
         if self._handler is None:
             logging.getLogger(LOGGER).info("%s", text)
@@ -68,14 +68,14 @@ class AuditFile:
 
 
 class _Loud(RotatingFileHandler):
-    """A file handler that raises its errors, so that we report them."""
+    """A file handler that raises its errors, so that we can report them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         raise  # noqa: PLE0704  # it is called where the error is being handled
 
 
 class Audit:
-    """The lines of one app: one for each request that is not a read."""
+    """The audit lines of one app: one for each request that is not a read."""
 
     def __init__(self, state: ControlState, file: AuditFile) -> None:
         self._state = state
@@ -87,7 +87,7 @@ class Audit:
         self._unwritten = 0
 
     async def note(self, scope: Scope, status: int) -> None:
-        """Write the line of a request, when the status of its answer is known."""
+        """Write the line of a request once the status of its answer is known."""
         if scope["method"] in READS:
             return
         caller: Caller | None = scope.get("state", {}).get("caller")
@@ -104,7 +104,8 @@ class Audit:
         await run_sync(self.file.write, line, limiter=self._one_by_one)
 
     def _counted(self, now_s: float) -> int:
-        """Return the number of unknown callers that were not written before; below 0 if this one is not written."""
+        """Return the number of unknown callers that were not logged before this one, or -1 if this one is not logged
+        either."""
         minute = int(now_s // 60)
         self._written_in = Counter({minute: self._written_in[minute]})
         if self._written_in[minute] >= UNKNOWN_A_MINUTE:

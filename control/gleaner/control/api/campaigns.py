@@ -1,4 +1,4 @@
-"""Campaigns as a whole, and the counts of all jobs that the caller may see."""
+"""Campaigns as a whole, and the counts of all jobs that the caller is allowed to see."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -35,7 +35,7 @@ def _to_each(caller: Caller, campaign: int, act: Callable[[Connection], None]) -
 
 @router.get("/v1/status", responses=documented())
 def status(caller: User) -> CampaignStatus:
-    """Return the number of jobs in each state, of those that the caller may see."""
+    """Return the number of jobs in each state, among the jobs that the caller is allowed to see."""
     with caller.reading() as db:
         return queries.status(db, group=caller.group)
 

@@ -1,8 +1,8 @@
-"""The connections of a door: how many there are, and how long each may keep its place.
+"""The connections of a port: their number, and how long each can keep its place.
 
-A connection is counted when it is accepted, so one that never begins a TLS handshake counts like any other. When all
-places are taken, the connection that has been idle for the longest time makes room. So callers who only keep
-connections open cannot keep others out. A connection without progress is closed, and control forgets what it holds.
+A connection counts from its acceptance, even if it never begins a TLS handshake. When all places are taken, a new
+connection replaces the one that has been idle for the longest time. Therefore callers who merely keep connections open
+cannot keep others out. A connection without progress is closed, and its memory is freed.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The longest that control waits for a client."""
+    """The longest times that control waits for a client."""
 
     first_s: float = 5
-    """From the accept to the head of the first request, with the TLS handshake."""
+    """The time from the acceptance to the end of the first request's headers, including the TLS handshake."""
     request_s: float = 60
-    """For the whole body of a request."""
+    """The time for the whole body of a request."""
     answer_s: float = 30
-    """For a client that takes nothing of its answer."""
+    """The time for which a client may read nothing of its answer."""
     idle_s: float = 60
-    """From an answer to the head of the next request. uvicorn closes a silent connection sooner, when the client has
-    all of the answer."""
+    """The time from an answer to the end of the next request's headers. uvicorn closes an idle connection sooner, after
+    the client has received the whole answer."""
 
 
 class DoorConnection(socket.socket):
     """An accepted connection. Only the event loop's thread touches it."""
 
     def __init__(self, listener: "DoorListener", fileno: int, key: tuple[str, int]) -> None:
-        # asyncio sends small answers at once only on sockets that name TCP; else each would wait for the client's ACK
+        # asyncio sends small answers at once only on TCP sockets; otherwise each would wait for the client's ACK
         super().__init__(listener.family, listener.type, socket.IPPROTO_TCP, fileno)
         self._listener = listener
         self._key = key
@@ -44,12 +44,12 @@ class DoorConnection(socket.socket):
         self.turn(is_answered=False)
 
     def turn(self, *, is_answered: bool) -> None:
-        """Record that an answer begins, or that the connection is idle from now on."""
+        """Record that an answer begins, or that the connection becomes idle."""
         self._forget()
         (self._listener.answered if is_answered else self._listener.idle)[self._key] = self
 
     def allow(self, duration_s: float | None) -> None:
-        """Hang up after this time, unless the next call comes first; None: wait without a limit."""
+        """Close the connection after this time, unless the next call comes first. None: never."""
         if self._end is not None:
             self._end.cancel()
         self._end = None
@@ -57,7 +57,10 @@ class DoorConnection(socket.socket):
             self._end = asyncio.get_running_loop().call_later(duration_s, self.hang_up)
 
     def hang_up(self) -> None:
-        """End the connection. Its transport sees that, and drops what was not sent; to close it would wait for that."""
+        """End the connection at once.
+
+        Its transport then drops the unsent data, for which a regular close would wait.
+        """
         self._forget()
         with suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
@@ -74,7 +77,7 @@ class DoorConnection(socket.socket):
 
 
 class DoorListener(socket.socket):
-    """A listening socket with a bound on its open connections."""
+    """A listening socket with a limit on its open connections."""
 
     def __init__(self, listening: socket.socket, *, at_most: int, patience: Patience) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -86,7 +89,10 @@ class DoorListener(socket.socket):
         """Those whose requests are under way."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection if there is room for it. Otherwise the oldest one makes room for the next call."""
+        """Accept a connection if there is room for it.
+
+        Otherwise close the oldest one, which makes room for the next call.
+        """
         if len(self.idle) + len(self.answered) >= self._at_most:
             next(iter((self.idle or self.answered).values())).hang_up()
             raise BlockingIOError  # the event loop closes it before it asks for a connection again
@@ -97,7 +103,10 @@ class DoorListener(socket.socket):
 
 
 class Timed:
-    """The outermost middleware of a door: it gives each step of a request its time, and finds the client's address."""
+    """The outermost middleware of a port.
+
+    It limits the time of each step of a request, and finds the client's address.
+    """
 
     def __init__(self, app: ASGIApp, listener: DoorListener, *, proxies: tuple[str, ...]) -> None:
         self._app: Any = ProxyHeadersMiddleware(app, list(proxies)) if proxies else app  # type: ignore[arg-type]
@@ -108,10 +117,10 @@ class Timed:
         host, port = scope["client"]
         patience, key = self._listener.patience, (host, port)
         connection = self._listener.idle.get(key) or self._listener.answered.get(key)
-        if connection is None:  # it was hung up on while its request was on the way
+        if connection is None:  # it was closed while its request was on the way
             await Response(status_code=503)(scope, receive, send)
             return
-        scope["client"] = (host.removeprefix("::ffff:"), port)  # a socket of IPv6 names a caller by IPv4 so
+        scope["client"] = (host.removeprefix("::ffff:"), port)  # IPv6 sockets show an IPv4 caller in this form
         loop = asyncio.get_running_loop()
         ends_s, is_whole = loop.time() + patience.request_s, False
         connection.allow(None)
@@ -120,7 +129,7 @@ class Timed:
 
         async def receiving() -> Message:
             nonlocal is_whole
-            if is_whole:  # what comes now is only the news that the client is gone
+            if is_whole:  # the only message that can still come is that the client has disconnected
                 return await receive()
             connection.allow(ends_s - loop.time())
             message = await receive()
@@ -132,7 +141,7 @@ class Timed:
             connection.allow(patience.answer_s)
             if message.get("body") and not message.get("more_body", False):
                 await send({**message, "more_body": True})
-                message = {"type": message["type"]}  # uvicorn sends it when the client has read most of the answer
+                message = {"type": message["type"]}  # uvicorn sends it once the client has read most of the answer
             await send(message)
             connection.allow(None)
 

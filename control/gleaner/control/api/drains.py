@@ -1,7 +1,7 @@
-"""The routes that empty nodes for maintenance, and that put them into use again. For admins only.
+"""The routes that drain nodes for maintenance, and that resume them. Only admins can use them.
 
-A drain takes as long as saving takes. So a call only asks for the drain, and the number in its answer serves to look
-later how far the drain is.
+A drain takes as long as saving its jobs takes. Therefore a request only starts the drain, and its answer has a number
+with which the progress can be followed.
 """
 
 from typing import Annotated
@@ -23,9 +23,9 @@ router = APIRouter(prefix="/v1", tags=["nodes"])
 
 @router.post("/nodes/drain", status_code=202, responses=documented(409, 413, 422))
 def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> DrainRow:
-    """Let nothing new start on these nodes, save the jobs that run there, and put them back into their queues.
+    """Drain these nodes: nothing new starts there, and the jobs there are saved and requeued.
 
-    If a job there cannot be saved, the nodes are set back.
+    If a job there cannot be saved, the nodes are resumed.
     """
     task = DrainTask.DRY_RUN if asked.dry_run else DrainTask.DRAIN
     return _ask(caller, task, asked)
@@ -33,7 +33,7 @@ def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> Dr
 
 @router.post("/nodes/resume", status_code=202, responses=documented(409, 413, 422))
 def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) -> DrainRow:
-    """Use nodes again that were drained by us. A node that somebody else drained is left alone.
+    """Resume nodes that Gleaner has drained. A node that was drained by other means is left alone.
 
     A drain that has not marked its nodes yet is withdrawn.
     """
@@ -42,7 +42,7 @@ def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) ->
 
 @router.get("/drains", responses=documented(422))
 def list_drains(caller: Admin, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DrainRow]:
-    """Return the last requests, the latest first."""
+    """Return the latest requests, the newest first."""
     with caller.reading() as db:
         return list(drains.latest(db, limit))
 

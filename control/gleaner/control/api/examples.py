@@ -1,4 +1,4 @@
-"""Examples of what people send, for the OpenAPI document. A test sends each."""
+"""Examples of request bodies for the OpenAPI document. A test sends each of them."""
 
 from typing import Annotated, Any
 

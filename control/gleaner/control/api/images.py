@@ -1,7 +1,7 @@
 """Container images that groups bring themselves: push, list, show, remove, publish.
 
-All users of a group may push images and use each other's. An image's name may be given to another image, or removed, by
-who has pushed it, a manager of the group, or an admin.
+All users of a group can push images and use those of the others. The user who has pushed an image, a manager of the
+group, and an admin can give its name to another image or remove it.
 """
 
 from typing import Annotated, BinaryIO
@@ -30,7 +30,7 @@ from gleaner.control.queue import images
 
 router = APIRouter(prefix="/v1/images", tags=["images"])
 MOST_LETTERS = 20
-"""Of an architecture's name."""
+"""The pattern of an architecture's name."""
 site = APIRouter(prefix="/v1/site-images", tags=["images"])
 
 ImagePath = Annotated[ImageName, Path(description="The group's name for the image", examples=["pythia:8.3"])]
@@ -38,7 +38,7 @@ ImagePath = Annotated[ImageName, Path(description="The group's name for the imag
 
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
-    """Return the images of the caller's group and the published ones; for an admin, those of all groups or of one."""
+    """Return the images of the caller's group and the published ones. An admin gets those of all groups or of one."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))
@@ -46,14 +46,14 @@ def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
 
 @site.get("", responses=documented())
 def list_site_images(caller: User) -> SiteImages:
-    """Return the images that live agents have, and those that their nodes can bring."""
+    """Return the images that live agents have, and those that their nodes can pull."""
     with caller.reading() as db:
         return replaced(images.site_images(db), registries=caller.state.settings.images.registries)
 
 
 @router.get("/{image}", responses=documented(404, 422))
 def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
-    """Return one image: the group's own, or else the published one."""
+    """Return one image: the group's own one, or otherwise the published one."""
     whose = caller.acts_for(group)
     with caller.reading() as db:
         published = () if images.rows(db, whose, image) else images.rows(db, EVERYBODY, image)
@@ -62,7 +62,7 @@ def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 
 @router.delete("/{image}", responses=documented(404, 409, 422))
 def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
-    """Remove an image. Refused while a job that has not ended needs it."""
+    """Remove an image. The request is refused while an unended job needs it."""
     whose = caller.acts_for(group)
     with caller.writing() as db:
         found = images.row(db, whose, image)
@@ -74,7 +74,7 @@ def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
 
 @router.post("/{image}/publish", responses=documented(404, 422))
 def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
-    """Let the jobs of all groups use a group's image by its name. A later push of the group does not change it."""
+    """Let the jobs of all groups use a group's image by its name. A later push by the group does not change it."""
     whose = caller.acts_for(group)
     with caller.writing() as db:
         found = images.publish(db, whose, image, by=caller.name, now_s=caller.now_s)
@@ -84,7 +84,7 @@ def publish(caller: Admin, image: ImagePath, group: Group = None) -> ImageRow:
 
 @router.post("/{image}/unpublish", responses=documented(404, 409, 422))
 def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
-    """Take an image back that was published. Refused while a job that has not ended needs it."""
+    """Withdraw a published image. The request is refused while an unended job needs it."""
     with caller.writing() as db:
         found = images.row(db, EVERYBODY, image)
         images.remove(db, EVERYBODY, image)
@@ -95,7 +95,7 @@ def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
 @router.post("", status_code=201, responses=documented(409, 413, 422, 502))
 @STORES
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
-    """Store an image that was sent whole, and give it its name in the group."""
+    """Store an image that was uploaded completely, and give it its name in the group."""
     state, sent = caller.state, Upload(caller, "images", pushed.image_id, pushed.group, pushed.size_bytes)
     name, key, registries = tagged(pushed.name), image_key(pushed.image_id), state.settings.images.registries
     with sent.opened() as file:
@@ -133,7 +133,7 @@ def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> 
 
 
 def _image(file: BinaryIO, image_id: str) -> image_archive.ArchivedImage:
-    """Return the image that was sent. Raises `Hostile` for another one."""
+    """Return the uploaded image. Raises `Hostile` if it is not the one that was announced."""
     image = image_archive.find(file, architecture="")
     if image.id != image_id:
         raise Hostile(f"it is the image {image.id}")
@@ -143,6 +143,6 @@ def _image(file: BinaryIO, image_id: str) -> image_archive.ArchivedImage:
 
 
 def _check_may_push(caller: Caller, there: tuple[ImageRow, ...]) -> None:
-    """Raise 403 unless the caller may give the name to another image than it means now."""
+    """Raise 403 unless the caller is allowed to give the name to another image."""
     for row in there:
         caller.may_change(f"image {row.name}", group=row.group, submitter=row.pusher)

@@ -1,6 +1,6 @@
-"""Inputs: the files and folders that jobs read. Ask what the group has stored, and store more.
+"""Inputs: the files and folders that jobs read. Callers ask which of them are missing, and store these.
 
-All users of a group may use what one of them has stored, if they know its content's SHA-256.
+All users of a group can use an input that one of them has stored, if they know the SHA-256 of its content.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/inputs", tags=["inputs"])
 @router.post("/missing", responses=documented(413, 422))
 @READS_STORAGE
 def missing(caller: User, wanted: Annotated[InputList, examples.AN_INPUT_LIST]) -> InputMissing:
-    """Return the inputs that the group has not stored. Those that it has count as used now."""
+    """Return the inputs that the group has not stored. The stored ones count as used now."""
     group = caller.acts_for(wanted.group)
     with caller.writing() as db:
         stored = inputs.use(db, group, wanted.contents, now_s=caller.now_s)
@@ -38,14 +38,14 @@ def missing(caller: User, wanted: Annotated[InputList, examples.AN_INPUT_LIST]) 
 def _is_there(caller: Caller, key: str, digest: str) -> bool:
     try:
         return caller.state.storage.stored_digest(key) == digest
-    except ArchiveBroken:  # what is damaged or lost is to be sent again
+    except ArchiveBroken:  # a damaged or lost input has to be sent again
         return False
 
 
 @router.post("", status_code=201, responses=documented(409, 413, 422, 502))
 @STORES
 def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow:
-    """Store an input that was sent whole."""
+    """Store an input that was uploaded completely."""
     state, sent = caller.state, Upload(caller, "inputs", given.content, given.group, given.size_bytes)
     key = input_key(sent.group, given.content)
     row = InputRow(content=given.content, group=sent.group, size_bytes=given.size_bytes, used_s=caller.now_s)
@@ -65,7 +65,7 @@ def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow
 
 
 def _checked(file: BinaryIO, given: InputPut) -> Iterator[bytes]:
-    """Yield the content. Raises `Invalid` if it has another digest."""
+    """Yield the content. Raises `Invalid` if its digest is wrong."""
     hashed = hashlib.sha256()
     for chunk in chunks_of(file):
         hashed.update(chunk)

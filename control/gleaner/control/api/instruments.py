@@ -1,6 +1,6 @@
-"""The counts and measurements of control while it answers, for Prometheus.
+"""The counts and measurements of running control, for Prometheus.
 
-Each app has an `Instruments` of its own; nothing is global.
+Each app has its own `Instruments`, so nothing is global.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ _SECONDS = (0.5, 1, 2, 5, 10, 20, 40, 60, 90, 120, 240, 480)
 _RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 _LATENESS = (-600, -120, -60, -30, -10, -5, 0, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 Family = tuple[str, str, Mapping[str, float]]
-"""The meaning of a metric, its label (or empty), and its values by label."""
+"""The meaning of a metric, its label (or ""), and its values by label."""
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Instruments:
-    """Counters and histograms since control started, in a registry of their own."""
+    """Counters and histograms since control's start, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -67,7 +67,7 @@ class Instruments:
         )
 
     def reported(self, report: Checkpointed | Saved | Completed | Returned) -> None:
-        """Take the measurements of one report. A job that started anew has no restore to measure."""
+        """Add the measurements of one report. A job that started from its beginning has no restore to measure."""
         if isinstance(report, Checkpointed | Saved):
             self._saved(report)
         if isinstance(report, Saved | Completed):
@@ -97,7 +97,7 @@ class Instruments:
 
 
 def gauges(families: Mapping[str, Family]) -> CollectorRegistry:
-    """Return a registry of values that are read now."""
+    """Return a registry of gauges with the present values."""
     registry = CollectorRegistry()
     for name, (meaning, label, values) in families.items():
         gauge = Gauge(name, meaning, [label] if label else [], registry=registry)
@@ -107,6 +107,6 @@ def gauges(families: Mapping[str, Family]) -> CollectorRegistry:
 
 
 def _is_failed_save(report: Returned) -> bool:
-    """Return True if the attempt ran and was returned because it could not be saved, by the storage's fault or not."""
+    """Return True if the attempt ran but could not be saved, whether or not the storage was at fault."""
     has_run = report.slice is not None and report.slice.compute_s > 0
     return report.why in SAVE_FAILURES or (report.why is ReturnReason.STORAGE_FAULT and has_run)

@@ -1,7 +1,7 @@
 """Jobs as their owners see them: submit, list, show, hold, release, cancel, migrate, priority, log, output.
 
-A user sees the jobs of the user's group, and may change the jobs that the user has submitted. A manager of the group
-may change all jobs of the group. An admin may change all jobs.
+A user sees the jobs of the user's group, and can change the jobs that the user has submitted. A manager can change all
+jobs of the group. An admin can change all jobs.
 """
 
 import itertools
@@ -66,7 +66,10 @@ OUTPUT_PART = "folder.tar"
 
 
 def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
-    """Return the job, if the caller may see it. Raise 403 for another group's job, and `NotFound` if there is none."""
+    """Return the job if the caller is allowed to see it.
+
+    Raises 403 for another group's job, and `NotFound` if the job does not exist.
+    """
     row = queries.job_row(db, job)
     if caller.group is not None and row.group != caller.group:
         raise HTTPException(403, f"job {job} belongs to another group")
@@ -74,9 +77,9 @@ def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
 
 
 def _named_groups(caller: Caller) -> frozenset[str]:
-    """Return the groups to which the settings give a part, a multiplier, or users whom munge vouches for.
+    """Return the groups to which the settings give a part, a multiplier, or users whom munge authenticates.
 
-    Where Slurm's accounts give the parts, the accounts with a part count in place of the settings' groups with one.
+    If Slurm's accounts define the parts, the accounts with a part replace the groups with a part in the settings.
     """
     rules = caller.state.share_rules
     vouched = (rule.group for rule in caller.state.settings.munge.allow if rule.group is not None)
@@ -84,7 +87,7 @@ def _named_groups(caller: Caller) -> frozenset[str]:
 
 
 def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> JobRow:
-    """Act on a job, if the caller is its submitter, a manager of its group, or an admin (else 403). Return the job."""
+    """Change a job if the caller is its submitter, a manager of its group, or an admin (else 403). Return the job."""
     with caller.writing() as db:
         row = user_job(caller, db, job)
         caller.may_change(f"job {job}", group=row.group, submitter=row.submitter)
@@ -93,12 +96,12 @@ def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> J
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
-    """Return the memory of nodes, and the part that agents leave for jobs. Rounding must not exceed either."""
+    """Return the memory of the nodes, and the part that agents leave for jobs. Rounding must not exceed either."""
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
 def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
-    """Return why these folders cannot be mounted here, with those that can be; "" if they can.
+    """Return, for people, the folders that cannot be mounted here and those that can, or "" if all of them can.
 
     >>> mounts_refused(["/data"], ["/cvmfs/a", "/cvmfs/b"])
     '/data is not among the folders that jobs may mount here: /cvmfs/a, /cvmfs/b'
@@ -115,7 +118,7 @@ def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
 def submit(
     caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = ""
 ) -> Submitted:
-    """Put one job into the queue, or a campaign of one job for each index. With a key it can safely be sent again."""
+    """Submit one job, or a campaign of one job for each index. A request with a key can safely be repeated."""
     group = caller.acts_for(submission.group)
     submission = submission.model_copy(update={"group": group})
     user = f"{caller.identity.role} {caller.name}"
@@ -160,7 +163,7 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
             default_retries=state.settings.queue.retries,
             nodes_memory=_nodes_memory(db, known)
             if known
-            else {submission.job.memory_mib, wish.memory_mib},  # unknown: it may just fit
+            else {submission.job.memory_mib, wish.memory_mib},  # unknown, so the job may fit
             longest_s=longest_s,
             quotas=state.quotas,
             urls=state.settings.inputs.urls,
@@ -175,7 +178,7 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
 
 @router.get("", responses=documented(422))
 def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
-    """Return a page of jobs by ascending id. The last id of a page, as `after`, gives the next page."""
+    """Return a page of jobs by ascending id. To get the next page, send the last id of this page as `after`."""
     if caller.group is not None:
         if wanted.group is not None and wanted.group != caller.group:
             raise HTTPException(403, f"this token sees the jobs of group {caller.group} only")
@@ -189,7 +192,7 @@ def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
 
 @router.get("/{job}", responses=documented(404, 422))
 def show(caller: User, job: JobPath) -> JobDetail:
-    """Return all that is known of one job, with the reason if it waits."""
+    """Return all known facts of one job, and the reason if it waits."""
     with caller.reading() as db:
         user_job(caller, db, job)
         detail = queries.job_detail(db, job)
@@ -223,7 +226,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
 
 @router.post("/{job}/hold", responses=documented(404, 409, 422))
 def hold(caller: User, job: JobPath) -> JobRow:
-    """Hold the job: no agent may claim it until it is released. A running job is saved at once."""
+    """Hold the job: no agent can claim it until it is released. A running job is saved at once."""
     return _changed(caller, job, lambda db: jobs.hold(db, job, reason=f"by {caller.name}", now_s=caller.now_s))
 
 
@@ -235,25 +238,25 @@ def release(caller: User, job: JobPath) -> JobRow:
 
 @router.post("/{job}/cancel", responses=documented(404, 409, 422))
 def cancel(caller: User, job: JobPath) -> JobRow:
-    """End the job for good. A running job is killed at its agent's next heartbeat."""
+    """End the job permanently. A running job is killed at its agent's next heartbeat."""
     return _changed(caller, job, lambda db: jobs.cancel(db, job, by=caller.name, now_s=caller.now_s))
 
 
 @router.post("/{job}/deliver", responses=documented(404, 409, 422))
 def deliver(caller: User, job: JobPath) -> JobRow:
-    """Deliver the job's result to its target once more, also one that is delivered."""
+    """Deliver the job's result to its target again, even if it was already delivered."""
     return _changed(caller, job, lambda db: deliveries.try_again(db, job, now_s=caller.now_s))
 
 
 @router.post("/{job}/migrate", responses=documented(404, 409, 413, 422))
 def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, examples.A_MIGRATION]) -> JobRow:
-    """Save the job now, and let it go on at another node: at `to`, or anywhere except where it runs."""
+    """Save the job now, and let it continue on another node: on `to`, or on any node but its present one."""
     return _changed(caller, job, lambda db: relocation.ask(db, job, to=wanted.to, by=caller.name, now_s=caller.now_s))
 
 
 @router.patch("/{job}", responses=documented(404, 409, 413, 422))
 def change(caller: User, job: JobPath, change: Annotated[Priority, examples.A_CHANGE]) -> JobRow:
-    """Change the job's priority. A job with a higher priority is claimed sooner."""
+    """Change the job's priority. A job with a higher priority is claimed earlier."""
     return _changed(
         caller, job, lambda db: jobs.set_priority(db, job, change.priority, by=caller.name, now_s=caller.now_s)
     )
@@ -286,7 +289,7 @@ def log(
 )
 @READS_STORAGE
 def output(caller: User, job: JobPath) -> StreamingResponse:
-    """Return the folder that the job left. The archive is whole only if all `Content-Length` bytes have arrived."""
+    """Return the job's output folder. The archive is complete only if all `Content-Length` bytes have arrived."""
     with caller.reading() as db:
         row = user_job(caller, db, job)
         found = queries.output(db, job)
@@ -307,8 +310,9 @@ def output(caller: User, job: JobPath) -> StreamingResponse:
 
 
 def _begun(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Return the chunks, with the first already read, so that an early failure is still an answer with a status.
+    """Return the chunks with the first one already read, so that an early failure still leads to an error status.
 
-    Storage verifies each chunk before it hands the chunk out. So a damaged output breaks off and can never look whole.
+    The storage verifies each chunk before it returns the chunk. Therefore a damaged output stops early and never
+    appears complete.
     """
     return itertools.chain([next(chunks, b"")], chunks)

@@ -1,4 +1,7 @@
-"""`/metrics` for Prometheus. Names of jobs, users and nodes are no labels: they would have no bound."""
+"""`/metrics` for Prometheus.
+
+Names of jobs, users and nodes are not used as labels, because their number has no limit.
+"""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -20,16 +23,16 @@ agents_router = APIRouter(tags=["metrics"])
 _DOCUMENTED = documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
-# response_class: without a media type of its own, which would also be taken for that of the errors
+# response_class: without its own media type, which would also apply to the errors
 @agents_router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def agents_metrics(caller: Metrics) -> Response:
-    """Return what is counted at the agents' door, in Prometheus' text format."""
+    """Return the metrics of the agents' port in Prometheus' text format."""
     return Response(generate_latest(caller.meters.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def metrics(caller: Metrics) -> Response:
-    """Return what is counted at the people's door, and the state of all, in Prometheus' text format."""
+    """Return the metrics of the people's port and the state of the whole system, in Prometheus' text format."""
     text = generate_latest(caller.meters.registry) + generate_latest(gauges(_families(caller)))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 

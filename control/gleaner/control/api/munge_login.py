@@ -1,10 +1,10 @@
-"""Users of the cluster without a token: munge names the Unix user who asks, and the admin's rules give the user a role.
+"""Users of the cluster without a token. Munge identifies the Unix user, and the admin's rules give the user a role.
 
-The request brings `Authorization: Munge CREDENTIAL` and `Gleaner-Proof: NONCE DIGEST`, with the SHA-256 of its body.
-The credential is read before the body, so only a caller whom munge vouches for can make control read a body. Each
-credential is accepted once. munged sees to that, and so does a memory of the nonces here, since munged forgets its
-credentials when it is started again. Each of two control programs remembers only its own nonces, but only one of the
-programs writes.
+The request has the headers `Authorization: Munge CREDENTIAL` and `Gleaner-Proof: NONCE DIGEST`, where DIGEST is the
+SHA-256 of its body. The credential is checked before the body is read, so control reads bodies only from authenticated
+callers. Each credential is accepted once. munged ensures this, and so does a memory of the nonces here, because a
+restarted munged has forgotten its credentials. If two control programs run, each remembers only its own nonces, but
+only one of them writes.
 """
 
 import grp
@@ -29,19 +29,22 @@ from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, 
 
 PROOF = "gleaner-proof"
 SKEW_S = 5
-"""The largest difference of the two nodes' clocks, by munge's own times."""
+"""The largest difference between the two nodes' clocks, by munge's times."""
 REMEMBERED_AT_MOST = 10_000
-"""So many credentials of each user are remembered."""
+"""The number of credentials of each user that are remembered."""
 LONGEST_CREDENTIAL = 4096
 THREADS = 4
-"""So many wait for munge at once; one that hangs keeps no other route waiting."""
+"""The number of threads that wait for munge at once. A munge that hangs does not block other routes."""
 
 _PROOF = re.compile("([0-9a-f]{32}) ([0-9a-f]{64})")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Once:
-    """The credentials seen within their lifetime, by user. None is forgotten sooner: a user has only so many."""
+    """The credentials that are still valid, by user.
+
+    Their number for each user is limited, and each is kept until it expires.
+    """
 
     def __init__(self, at_most: int = REMEMBERED_AT_MOST) -> None:
         self._at_most = at_most
@@ -50,7 +53,7 @@ class Once:
         self._turn = threading.Lock()
 
     def take(self, word: str, user: str, *, until_s: int, now_s: int) -> bool:
-        """Return True if the user's credential is seen for the first time. Raises 503 if the user has too many."""
+        """Return True if the user's credential is new. Raises 503 if the user has too many."""
         with self._turn:
             seen = self._seen.setdefault(user, {})
             if word in seen:
@@ -64,7 +67,7 @@ class Once:
 
 
 class MungeLogin:
-    """The caller, as munge names it."""
+    """The caller, as identified by munge."""
 
     def __init__(self, settings: MungeSettings) -> None:
         self._settings = settings
@@ -72,7 +75,7 @@ class MungeLogin:
         self._once = Once()
 
     async def identity(self, scope: Scope, headers: Headers) -> Identity:
-        """Return the caller. Raises 401, 403 for a user whom no rule admits, or 503."""
+        """Return the caller. Raises 401, 403 for a user to whom no rule applies, or 503."""
         if not self._settings.allow:
             raise _unauthorized("control takes no munge credentials here: ask an admin for a token")
         credential = headers["authorization"][len("munge ") :].strip()
@@ -99,19 +102,19 @@ class MungeLogin:
             raise _unauthorized(f"this munge credential is older than {TTL_S} s: are the clocks of the nodes the same?")
         user, groups = _unix_names(found.uid)
         identity = identity_of(user, groups, self._settings.allow)
-        if identity is None:  # before anything is remembered: strangers take no memory
+        if identity is None:  # before anything is stored, so that strangers use no memory
             raise HTTPException(403, f"no rule of [[munge.allow]] admits Unix user {user}: ask an admin")
         if not self._once.take(payload, user, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
             raise _unauthorized("this munge credential was used already")
         return identity
 
     async def with_its_body(self, headers: Headers, receive: Receive) -> Receive:
-        """Return the whole body, if the credential was made for it. Raises 401 otherwise."""
+        """Return the whole body if the credential was made for it. Raises 401 otherwise."""
         proof = _PROOF.fullmatch(headers.get(PROOF, ""))
         try:
             body = await Request({"type": "http"}, receive).body()
         except ClientDisconnect:
-            return receive  # it tells the route so
+            return receive  # it passes this on to the route
         if proof is None or hashlib.sha256(body).hexdigest() != proof.group(2):
             raise _unauthorized("this munge credential was made for another body")
         first = iter([{"type": "http.request", "body": body}])
@@ -123,7 +126,7 @@ class MungeLogin:
 
 
 def identity_of(user: str, unix_groups: Collection[str], rules: Sequence[MungeRule]) -> Identity | None:
-    """Return the identity of a Unix user by the first rule that fits; None if no rule fits.
+    """Return the identity of a Unix user by the first rule that applies, or None if none applies.
 
     >>> rules = [MungeRule(user="eve", role="metrics"), MungeRule(unix_group="atlas", group="atlas")]
     >>> identity_of("alice", {"users", "atlas"}, rules)
@@ -139,7 +142,7 @@ def identity_of(user: str, unix_groups: Collection[str], rules: Sequence[MungeRu
 
 
 def is_vouched_for(me: Identity, rules: Sequence[MungeRule]) -> bool:
-    """Return True while the rules give this Unix user the rights that the user has had from them."""
+    """Return True while the rules still give this Unix user the same rights."""
     try:
         user, groups = _unix_names(pwd.getpwnam(me.name).pw_uid)
     except (KeyError, HTTPException):
@@ -148,7 +151,7 @@ def is_vouched_for(me: Identity, rules: Sequence[MungeRule]) -> bool:
 
 
 def _unix_names(uid: int) -> tuple[str, frozenset[str]]:
-    """Return the user's name and the names of the user's groups, as control's machine knows them. Raises 403."""
+    """Return the user's name and the names of the user's groups from control's machine. Raises 403."""
     try:
         user = pwd.getpwuid(uid)
         found = os.getgrouplist(user.pw_name, user.pw_gid)
@@ -159,7 +162,7 @@ def _unix_names(uid: int) -> tuple[str, frozenset[str]]:
         try:
             names.add(grp.getgrgid(gid).gr_name)
         except KeyError:
-            continue  # no rule can name a group without a name
+            continue  # rules can refer only to groups with a name
     return user.pw_name, frozenset(names)
 
 

@@ -1,4 +1,4 @@
-"""The cluster at control's last look, and the agents there."""
+"""The cluster as control last saw it, and the agents there."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ POLLS_UNTIL_STALE = 3
 
 
 def is_stale(state: ControlState, now_s: float) -> bool:
-    """Return True if the last look at the cluster is too old to be trusted."""
+    """Return True if the last snapshot of the cluster is too old to be trusted."""
     return state.cluster is None or now_s - state.cluster.read_s > POLLS_UNTIL_STALE * state.settings.rounds.poll_s
 
 
@@ -47,14 +47,14 @@ def _drained(drain: DrainRow) -> str:
 
 @router.get("/agents", responses=documented())
 def list_agents(caller: User) -> list[AgentRow]:
-    """Return all agents that control knows, the newest first, with the jobs that the caller may see."""
+    """Return all agents that control knows, the newest first, with the jobs that the caller is allowed to see."""
     with caller.reading() as db:
         return list(queries.agent_rows(db, now_s=caller.now_s, group=caller.group))
 
 
 @router.get("/nodes", responses=documented())
 def cluster(caller: User) -> ClusterStatus:
-    """Return every node: the scheduler's word on it, its users, and whether Gleaner leaves the node alone."""
+    """Return every node with its state in the scheduler, its users, and whether Gleaner leaves the node alone."""
     state, now_s = caller.state, caller.now_s
     view = state.cluster
     with caller.reading() as db:
@@ -98,7 +98,7 @@ def cluster(caller: User) -> ClusterStatus:
 
 @router.post("/nodes/{node}/trust", responses=documented(404, 409, 422))
 def trust(caller: Admin, node: NodePath) -> ClusterStatus:
-    """Use the node again at once, whatever has failed there: somebody has repaired it. Return the cluster now."""
+    """Trust a repaired node again at once, despite its earlier failures. Return the cluster now."""
     with caller.writing() as db:
         if not node_health.forget(db, node):
             raise NotFound(f"nothing is held against node {node}: see `glean nodes`")

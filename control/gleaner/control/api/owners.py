@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1/owners", tags=["owners"])
 
 @router.get("", responses=documented())
 def owners(caller: User) -> OwnersStatus:
-    """Return every owner and every waiting job of an owner, at the last look. Everybody may see them, as in Slurm."""
+    """Return every owner and every waiting job of an owner, as last seen. All users can see them, as in Slurm."""
     now = caller.state.entitlements
     view = now.view
     return OwnersStatus(
@@ -42,7 +42,7 @@ def _owners(view: EntitlementView) -> tuple[OwnerRow, ...]:
 
 
 def _cpus(job: RunningJob, view: EntitlementView) -> int:
-    """Return the job's CPUs on nodes that can be used, as the policy counts them."""
+    """Return the job's CPUs on usable nodes, as the policy counts them."""
     return sum(room.cpus for node, room in job.holds.items() if node in view.size)
 
 

@@ -1,7 +1,7 @@
-"""Errors become answers here and nowhere else: one line each, never a stack trace.
+"""The only module that turns errors into answers, each of one line and without a stack trace.
 
-Every error in a route ends as a `Problem` with a fitting status. An error that is not known here is a bug of ours: it
-is logged with its trace, and the caller reads one line.
+Every error in a route ends as a `Problem` with a fitting status. An unexpected error is a bug of ours: its trace is
+logged, and the caller gets one line.
 """
 
 import traceback
@@ -33,9 +33,9 @@ from gleaner.control.queue.errors import (
 
 LONGEST_LINE = 600
 EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
-"""The framework looks for the handler of an error's own class first, and then for those of its bases."""
+"""The framework looks first for the handler of an error's own class, and then for those of its base classes."""
 _STATUS: Mapping[type[Exception], int] = {NotFound: 404, NotYours: 403, Conflict: 409, Invalid: 422, StorageError: 502}
-"""Of errors whose message is for the caller; a class stands before its base."""
+"""The status for errors whose message is for the caller. A class stands before its base class."""
 _LATER = {"Retry-After": "5"}
 
 Documented = dict[int | str, dict[str, Any]]
@@ -55,14 +55,14 @@ _log = structlog.get_logger(__name__)
 
 
 def documented(*statuses: int) -> Documented:
-    """Return the answers of one route, for the OpenAPI document. Answers that every route may give are added."""
+    """Return the possible answers of one route for the OpenAPI document, including those of every route."""
     return {
         status: {"model": Problem, "description": _MEANINGS[status]} for status in sorted({401, 403, 503, *statuses})
     }
 
 
 def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return a `Problem` in one line of bounded length, whatever `detail` holds."""
+    """Return a `Problem` of one line with a limited length, whatever `detail` contains."""
     line = " ".join(detail.split())
     if len(line) > LONGEST_LINE:
         line = line[: LONGEST_LINE - 1] + "…"
@@ -76,7 +76,7 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(status, str(error))
     match error:
         case HTTPException():
-            # FastAPI says 400 for some rare bodies that are no JSON at all; for us that is bad input as well.
+            # FastAPI answers 400 for some rare bodies that are no JSON at all; for us that is invalid input as well
             status = 422 if error.status_code == 400 else error.status_code
             return answer(status, str(error.detail), headers=error.headers)
         case RequestValidationError():
@@ -88,7 +88,7 @@ def answer_to(error: Exception) -> JSONResponse:
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log says how", headers=_LATER)
-        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in the middle of a stream; it breaks off
+        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in the middle of a stream, which breaks off
             _log.error("an answer broke off", why=str(error.__cause__))
             return answer(502, str(error.__cause__))
         case _:
@@ -98,12 +98,12 @@ def answer_to(error: Exception) -> JSONResponse:
 
 
 def _trace(error: Exception) -> str:
-    # As text: a renderer that is given the exception may show local variables, and a token may be among them.
+    # As text: a renderer that gets the exception may show local variables, which may include a token.
     return "".join(traceback.format_exception(error))
 
 
 def describe(errors: Sequence[Any]) -> str:
-    """Return what is wrong with the input, in one line that names the first wrong field.
+    """Return one line that names the first invalid field of the input and its error.
 
     >>> describe([{"loc": ("body", "job", "cpus"), "msg": "Input should be greater than 0", "type": "greater_than"}])
     'job.cpus: input should be greater than 0'
@@ -124,7 +124,7 @@ def describe(errors: Sequence[Any]) -> str:
 async def _handle(request: Request, error: Exception) -> JSONResponse:
     told = answer_to(error)
     if told.status_code == 405:
-        # The framework names only the methods of the first route; a path of ours may have two routes.
+        # The framework names only the methods of the first route, but a path can have two routes.
         path = getattr(request.scope.get("route"), "path", "")
         methods = cast("FastAPI", request.app).openapi()["paths"].get(path, {})
         told.headers["Allow"] = ", ".join(sorted(method.upper() for method in methods))
@@ -132,6 +132,6 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of this app's routes end here."""
+    """Install the handlers, so that this module answers every error of the app's routes."""
     for kind in EVERY_ERROR:
         app.add_exception_handler(kind, _handle)

@@ -22,16 +22,16 @@ router = APIRouter(prefix="/v1/report", tags=["report"])
 
 
 ACCOUNTING_S = 120.0
-"""The time that Slurm's accounting has to answer. `glean report` waits for longer."""
+"""The time limit for Slurm's accounting. `glean report` waits longer."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 
 
 @router.get("", responses=documented(422))
 def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthReport:
-    """Return what became of the nodes' time in a month, and who got what was harvested.
+    """Return how the nodes' time of a month was used, and which users got the harvested part.
 
-    Everybody may see the nodes' time, and the rows of the own group. Admins see all groups, and may have Slurm's
-    accounting asked: for the waits of regular jobs, and for the energy that Slurm has measured.
+    All users can see the nodes' time and the rows of their own group. Admins see all groups. They can also request two
+    figures of Slurm's accounting: the waiting times of regular jobs, and the energy that Slurm has measured.
     """
     if wanted.accounting and caller.group is not None:
         raise HTTPException(403, "accounting: this needs an admin's token")
@@ -77,7 +77,7 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
 
 
 def summary(month: str, nodes: NodeTime, paid: Harm) -> str:
-    """Return the sentence that opens a report.
+    """Return the opening sentence of a report.
 
     >>> summary("2026-10", NodeTime(idle_node_s=3600, agent_node_s=7200, agent_core_s=8, harvested_core_s=8), Harm())
     'In 2026-10 Gleaner harvested 2.0 node hours, 67 % of the time in which nodes would have been idle, and no regular \
@@ -97,7 +97,7 @@ job was seen to wait for an agent to leave.'
 
 
 def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
-    """Return the month by Slurm's accounting. Raises 503 if it does not answer."""
+    """Return Slurm's accounting of the month. Raises 503 if it does not answer."""
     cluster = caller.state.settings.cluster
     if cluster.backend == "local":
         raise HTTPException(422, "accounting: control runs without Slurm here ([cluster] backend)")
@@ -110,6 +110,6 @@ def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
 
 
 def month_span(month: str) -> tuple[float, float]:
-    """Return the first instant of a month and that of the next one, in the zone of control's machine."""
+    """Return the beginning and the end of a month, in the time zone of control's machine."""
     year, number = int(month[:4]), int(month[5:])
     return datetime(year, number, 1).timestamp(), datetime(year + number // 12, number % 12 + 1, 1).timestamp()

@@ -1,4 +1,4 @@
-"""The id of the request that is being answered."""
+"""The id of the present request."""
 
 from structlog.contextvars import get_contextvars
 
@@ -7,5 +7,5 @@ KEY = "request"
 
 
 def current() -> str:
-    """Return the id of the request that is being answered; "" outside of one."""
+    """Return the id of the present request, or "" outside of a request."""
     return str(get_contextvars().get(KEY, ""))

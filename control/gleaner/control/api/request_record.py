@@ -1,6 +1,6 @@
 """The record of each request: its id, the time until its answer begins, and its line in the audit log.
 
-The id is in all lines of control's log to which the request leads, in its audit line, and in its answer.
+The id appears in the request's lines in control's log, in its audit line, and in its answer.
 """
 
 import re
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestRecord:
-    """The outermost middleware of an app. An id that a caller has given is kept if it is a plain word."""
+    """The outermost middleware of an app. It keeps an id that the caller has sent if it is a plain word."""
 
     def __init__(self, app: ASGIApp, *, audit: Audit, meters: Instruments) -> None:
         self._app = app
@@ -28,7 +28,7 @@ class RequestRecord:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. Its id stays bound until its task ends, for what answers outside of this."""
+        """Pass the request on. Its id stays set until its task ends, because other middleware may answer later."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -50,7 +50,7 @@ class RequestRecord:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception:  # a bug of ours: a middleware further out gives the answer
+        except Exception:  # a bug of ours: a middleware further out sends the answer
             if not has_status:
                 await self._audit.note(scope, BUG)
             raise

@@ -1,7 +1,7 @@
-"""Secrets: credentials that a group keeps for its jobs. Set, list, remove; no answer has a value.
+"""Secrets: credentials that a group stores for its jobs. Routes set, list and remove them, but never return a value.
 
-All users of a group may set secrets, and the jobs of all of them use these. A secret may be replaced or removed by who
-has set it, a manager of the group, or an admin.
+All users of a group can set secrets, and the jobs of all of them use these. The user who has set a secret, a manager of
+the group, and an admin can replace or remove it.
 """
 
 from typing import Annotated
@@ -23,7 +23,7 @@ SecretPath = Annotated[Name, Path(description="The group's name for the secret",
 
 @router.get("", responses=documented(422))
 def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
-    """Return the secrets of the caller's group; for an admin, those of all groups or of one."""
+    """Return the secrets of the caller's group. An admin gets those of all groups or of one."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return secrets.rows(db, only)
@@ -31,7 +31,7 @@ def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def set_secret(caller: User, given: Annotated[SecretPut, examples.A_SECRET]) -> SecretRow:
-    """Keep a secret for the group, in place of what had its name."""
+    """Store a secret for the group, in place of an older one with its name."""
     group = caller.acts_for(given.group)
     keys = secret_key.read(caller.state.settings.queue.secret_key_file)
     with caller.writing() as db:
@@ -45,7 +45,7 @@ def set_secret(caller: User, given: Annotated[SecretPut, examples.A_SECRET]) -> 
 
 @router.delete("/{secret}", responses=documented(404, 422))
 def remove_secret(caller: User, secret: SecretPath, group: Group = None) -> SecretRow:
-    """Forget a secret. Jobs that need it wait then, or are held."""
+    """Delete a secret. Jobs that need it then wait, or are held."""
     whose = caller.acts_for(group)
     with caller.writing() as db:
         found = secrets.row(db, whose, secret)

@@ -1,6 +1,7 @@
-"""The threads of the routes that touch the storage, apart from those of all other routes.
+"""The threads of the routes that use the storage, separate from those of all other routes.
 
-A storage that hangs keeps a thread for as long as it hangs. So only callers who need the storage wait for it.
+A storage that hangs blocks a thread for as long as it hangs. With separate threads, only callers who need the storage
+wait for it.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -38,10 +39,11 @@ def _in(threads_of: Callable[[ControlState], CapacityLimiter]) -> Callable[[Call
 READS_STORAGE = _in(lambda state: state.storage_threads)
 """The decorator of a route that runs in one of a few threads."""
 STORES = _in(lambda state: state.storing_thread)
-"""The decorator of a route that adds an image or an input, which takes minutes: one after the other."""
+"""The decorator of a route that adds an image or an input. It takes minutes, so these routes run one after the
+other."""
 
 
 async def read_on(caller: Caller, chunks: Iterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield chunks that come from the storage."""
+    """Yield chunks from the storage."""
     while chunk := await run_sync(next, chunks, b"", limiter=caller.state.storage_threads):
         yield chunk

@@ -1,4 +1,4 @@
-"""The owners of tokens, cached for a moment, and the tokens that nobody has."""
+"""The owners of tokens, and the unknown tokens, both cached for a short time."""
 
 import hashlib
 from contextlib import suppress
@@ -11,14 +11,17 @@ from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tokens import Identity, identify
 
 REMEMBERED_S = 5.0
-"""The time for which a known token is not looked up again. A revoked token may work for so long."""
+"""The time for which a known token is not looked up again. A revoked token can still work for this time."""
 UNKNOWN_S = 2.0
-"""The time for which a token that nobody has is not looked up again."""
+"""The time for which an unknown token is not looked up again."""
 REMEMBERED_AT_MOST = 10_000
 
 
 class TokenLookup:
-    """The cache of tokens' owners. Only the event loop's thread touches it. Keys are hashes: no secret is kept."""
+    """The cache of tokens' owners. Only the event loop's thread uses it.
+
+    Its keys are hashes, so it contains no secret.
+    """
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
@@ -26,7 +29,7 @@ class TokenLookup:
         self._found = SmallCache[bytes, Identity | None](clock, at_most=REMEMBERED_AT_MOST)
 
     async def identity(self, secret: str) -> Identity | None:
-        """Return the owner of a token, even of an expired one; None if the token is nobody's, or was revoked."""
+        """Return the owner of a token, even of an expired one, or None if the token is unknown or was revoked."""
         key = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
         with suppress(KeyError):
             return self._found.find(key)

@@ -1,8 +1,7 @@
 """Tokens for users, admins and readers of the metrics, and codes with which browsers sign in to the web page.
 
-Control itself gives agents their tokens when it submits them.
-
-An admin sees, ends and replaces all tokens, and a user only the user's own.
+Agents get their tokens from control at their submission. An admin sees, ends and replaces all other tokens, and a user
+only the user's own.
 """
 
 from typing import Annotated
@@ -30,7 +29,7 @@ TokenId = Annotated[
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUEST]) -> TokenIssued:
-    """Make a token. The secret is shown only this once; only its hash is stored."""
+    """Make a token. The secret is shown only this once, because only its hash is stored."""
     with caller.writing() as db:
         made = tokens.make(db, **request.model_dump(), now_s=caller.now_s)
     caller.about.append(f"{request.role} {request.name}, token {made.id}")
@@ -39,7 +38,7 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
 
 @router.get("", responses=documented(422))
 def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[TokenRow]:
-    """Return the tokens that an admin has made, the newest first, without those of agents, and browsers' sessions.
+    """Return the tokens of people and the sessions of browsers, the newest first. Agents' tokens are left out.
 
     A user sees only the user's own ones.
     """
@@ -51,7 +50,7 @@ def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[T
 
 @router.post("/{token}/revoke", responses=documented(404, 409, 422))
 def revoke(caller: User, token: TokenId) -> TokenRow:
-    """End a token, or a session: within seconds it is good for nothing. Ending a token again is no error."""
+    """End a token or a session. It becomes invalid within seconds. Ending a token again is no error."""
     with caller.writing() as db:
         for session in web_sessions.rows(db, now_s=caller.now_s):
             if session.id == token and _may_see(caller, session):
@@ -73,7 +72,7 @@ def rotate(caller: User, token: TokenId) -> TokenIssued:
 
 @web_codes.post("", status_code=201, responses=documented())
 def issue_web_code(caller: User) -> WebCode:
-    """Make a code that signs one browser in as the caller. It is good once, and for a minute."""
+    """Make a code that signs one browser in as the caller. It can be used once, within a minute."""
     now_s = caller.now_s
     with caller.writing() as db:
         code = web_sessions.issue_code(db, caller.identity, now_s=now_s)
@@ -81,7 +80,10 @@ def issue_web_code(caller: User) -> WebCode:
 
 
 def _own(caller: Caller, db: Connection, token: str) -> str:
-    """Return the token's id, if the caller may end it. Raises `NotFound` if the token is another's or not there."""
+    """Return the token's id if the caller is allowed to end it.
+
+    Raises `NotFound` if the token belongs to another user or does not exist.
+    """
     id_ = caller.identity.token if token == "own" else token  # noqa: S105
     if not id_:
         raise HTTPException(409, "munge vouches for you: there is no token to change")
@@ -92,9 +94,9 @@ def _own(caller: Caller, db: Connection, token: str) -> str:
 
 
 def _check_is_no_stronger(caller: Caller, db: Connection, token: str) -> None:
-    """Raise 403 for a token that may do more than the caller's token, or for longer.
+    """Raise 403 for a token with more rights or a longer validity than the caller's token.
 
-    Otherwise a stolen token would be worth as much as that one.
+    Otherwise a stolen token could be exchanged for a stronger one.
     """
     me = caller.identity
     if me.role == "admin" or token == me.token:

@@ -1,9 +1,9 @@
-"""The one door for what groups send: images and inputs, each one file that comes part by part.
+"""The upload of images and inputs, each of which is one file that is sent in parts.
 
-    STORAGE/.uploads/KIND/GROUP/HEX     what has come, until it is stored
+    STORAGE/.uploads/KIND/GROUP/HEX     the received parts, until the file is stored
 
-An image is named by its id and an input by the digest of its content. What has come counts for nothing until the route
-that stores it has read all of it, and found that it is what its name says.
+An image is named by its id and an input by the digest of its content. A received file does not count until the route
+that stores it has read all of it and verified its name.
 """
 
 import os
@@ -48,12 +48,15 @@ def put_part(
     group: Group = None,
     part: Part = b"",
 ) -> Uploaded:
-    """Put a part of a file of `size_bytes` at its place, unless one before it is missing. Return how much is there."""
+    """Store a part of a file of `size_bytes` at its position. Return the size of the file so far.
+
+    The part is not stored if an earlier one is missing.
+    """
     return Uploaded(size_bytes=Upload(caller, kind, content, group, size_bytes).put(part, at))
 
 
 class Upload:
-    """An image or an input of a group on its way to control. Every method may raise `StorageError`."""
+    """The upload of a group's image or input. Every method may raise `StorageError`."""
 
     def __init__(self, caller: Caller, kind: Kind, content: str, group: str | None, size_bytes: int) -> None:
         settings = caller.state.settings
@@ -74,7 +77,10 @@ class Upload:
             raise HTTPException(413, f"the {kind[:-1]} has {said}")
 
     def put(self, part: bytes, at: int) -> int:
-        """Put a part at its place, and return the size of what is there. Raises `Conflict` for lack of room."""
+        """Store a part at its position, and return the size of the file so far.
+
+        Raises `Conflict` if there is no room.
+        """
         if at + len(part) > self._size_bytes:
             raise Invalid(f"at: the part ends behind the {self._size_bytes} bytes of the upload")
         size = {"size_bytes": self._size_bytes, "group_bytes": self._limits.group_bytes}
@@ -85,9 +91,9 @@ class Upload:
             if not part and not self._path.exists():
                 return 0
             with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
-                if file.seek(0, os.SEEK_END) > self._size_bytes:  # something else
+                if file.seek(0, os.SEEK_END) > self._size_bytes:  # a part of another file
                     file.truncate(0)
-                if at <= file.seek(0, os.SEEK_END):  # twice is once
+                if at <= file.seek(0, os.SEEK_END):  # sent twice, stored once
                     file.seek(at)
                     file.write(part)
                 os.utime(file.fileno())
@@ -95,9 +101,9 @@ class Upload:
 
     @contextmanager
     def opened(self) -> Generator[BinaryIO]:
-        """Open what has come, for which there is room. Raises `Conflict` if it is not whole.
+        """Open the received file, whose space is reserved. Raises `Conflict` if it is not complete.
 
-        What is refused is removed, so that it counts no more. What turns out to be something else is `Invalid`.
+        A file that the caller refuses is removed and no longer counted. A file with the wrong content raises `Invalid`.
         """
         if self.put(b"", 0) < self._size_bytes:
             raise Conflict(f"not all of {self._content} is here: send it again, which goes on from there")
@@ -114,7 +120,7 @@ class Upload:
                 raise
 
     def remove(self) -> None:
-        """Remove what has come, and count it no more."""
+        """Remove the received parts, and release their reservation."""
         with _translated():
             self._path.unlink(missing_ok=True)
         with self._caller.writing() as db:
@@ -122,9 +128,9 @@ class Upload:
 
 
 def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
-    """Return the digest of an archive whose part is in the storage as it was written. Otherwise, return None.
+    """Return the digest of an archive if its part is intact in the storage, otherwise None.
 
-    All of the part is read.
+    The whole part is read.
     """
     try:
         digest = storage.stored_digest(key)
@@ -136,9 +142,9 @@ def whole_digest(storage: FolderStorage, key: str, part: str) -> str | None:
 
 
 def store(storage: FolderStorage, key: str, part: str, chunks: Iterator[BytesLike], *, whole: str | None = None) -> str:
-    """Write an archive with one part into the storage, unless it is there with the digest `whole`. Return its digest.
+    """Write an archive with one part into the storage, unless it exists with the digest `whole`. Return its digest.
 
-    The chunks are read in any case: only who has the whole content may use it.
+    The chunks are read in any case, because only a caller who has the whole content is allowed to use it.
     """
     if whole is not None:
         for _ in chunks:

@@ -1,4 +1,4 @@
-"""The surroundings of a waiting job, gathered from the queue and from the last look at the cluster."""
+"""The circumstances of a waiting job, from the queue and from the last snapshot of the cluster."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ from gleaner.control.slurm.agents_view import kill_switch, waits_for
 
 
 def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
-    """Return the nodes at the last look, with the memory that jobs can have; None before the first look."""
+    """Return the nodes of the last snapshot with their memory for jobs, or None before the first snapshot."""
     if state.cluster is None:
         return None
     nodes = state.cluster.nodes.values()
@@ -30,7 +30,7 @@ def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tu
 
 
 def surroundings(db: Connection, state: ControlState) -> Surroundings:
-    """Return the facts for `waits_because`, with times in the zone of control's machine."""
+    """Return the facts for `waits_because`, with times in the time zone of control's machine."""
     now_s = state.clock()
     phases = queries.agent_phases(db, now_s=now_s)
     rounds = state.settings.rounds
