@@ -1,7 +1,7 @@
-"""The facts that loops know and people ask for, handed from the program with the loops to the people's door.
+"""The facts that loops collect and people ask for, passed from the program with the loops to the people's port.
 
-The two are processes of their own, so that nothing that people do can keep agents from being heard. The leader writes
-its view into a row of the queue every while; `follow` puts it where the routes look for it.
+The two are separate processes, so that requests of people cannot delay those of agents. The leader writes its view into
+a row of the queue at regular intervals, and `follow` copies it to the place where the routes read it.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True)
 class ControlView:
-    """The fields of `ControlState` that loops write, as they were at `written_s`."""
+    """The fields of `ControlState` that loops write, with their values at `written_s`."""
 
     written_s: float
     started_s: float
@@ -46,7 +46,7 @@ _VIEWS = TypeAdapter(ControlView)
 
 
 def write_view(state: ControlState, now_s: float) -> None:
-    """Write the view of this program, which leads. Raises `QueueError`."""
+    """Write the view of this program, which is the leader. Raises `QueueError`."""
     view = ControlView(
         written_s=now_s,
         started_s=state.started_s,
@@ -67,14 +67,14 @@ def write_view(state: ControlState, now_s: float) -> None:
 
 
 class Follower:
-    """The reader of the view, for a program without loops of its own."""
+    """The reader of the view, for a program without its own loops."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
         self._written_s: float | None = None
 
     def follow(self, now_s: float) -> None:
-        """Take over the view if there is a new one. Raises `QueueError`."""
+        """Copy the view if there is a new one. Raises `QueueError`."""
         state = self._state
         with snapshot(state.engine) as db:
             packed = control_views.find(db, unlike_s=self._written_s)
@@ -98,5 +98,5 @@ class Follower:
 
 
 def _own(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries of the loops of the people's door itself."""
+    """Return the entries of the loops that the process of the people's port runs itself."""
     return {name: entry for name, entry in dict(entries).items() if name.startswith(WEB_STEP)}

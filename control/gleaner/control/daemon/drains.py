@@ -1,7 +1,7 @@
-"""The loop of draining. The admins' requests are in the queue, and this loop carries them out, a step at a time.
+"""The drain loop. It carries out the admins' requests from the queue, one step at a time.
 
-Before a step is done, the queue says that it is being done. A program that was killed anywhere in between goes on from
-what Slurm shows: nodes that carry our mark, and jobs that are still there. Telling a job twice does no harm.
+The queue records each step before it is carried out. A program that was killed in between continues from the state that
+Slurm shows: nodes with our mark, and jobs that are still there. Telling a job to leave twice does no harm.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +38,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Drains:
-    """The loop's step. All its memory is in the queue, except for the time when the dead man's switch was told last."""
+    """The step of the loop.
+
+    Its whole state is in the queue, except for the time of the last call to the dead man's switch.
+    """
 
     def __init__(self, state: ControlState, cluster: Cluster, slurm_admin: SlurmAdminClient) -> None:
         self._state = state
@@ -53,12 +56,12 @@ class Drains:
         }
 
     def step(self, now_s: float) -> None:
-        """Carry on each open request. A service that does not answer is asked again in the next round.
+        """Continue each open request. If a service does not answer, the next round asks it again.
 
         Raises `QueueError`.
         """
         with snapshot(self._state.engine) as db:
-            # A request that takes back others goes first: otherwise the others might be carried out just before.
+            # A request that withdraws others comes first; otherwise the others might be carried out just before it.
             todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
             has_nodes = bool(drains.drains_in_effect(db))
         if has_nodes:
@@ -66,7 +69,7 @@ class Drains:
         do_each(todo, lambda drain: self._go_on(drain.id, now_s))
 
     def _stay_awake(self, now_s: float) -> None:
-        """Keep the dead man's switch from setting drained nodes back."""
+        """Keep the dead man's switch from resuming drained nodes."""
         if 0 <= now_s - self._awake_s < AWAKE_S:
             return
         self._awake_s = now_s
@@ -76,14 +79,15 @@ class Drains:
             _log.warning("drained nodes may be set back by the dead man's switch", reason=str(error))
 
     def _go_on(self, number: int, now_s: float) -> None:
-        """Do a request's steps, one after the other, until a step has to wait."""
+        """Carry out a request's steps, one after the other, until a step has to wait."""
         with snapshot(self._state.engine) as db:
-            drain = drains.one(db, number)  # read anew: another request of this round may have taken it back
+            drain = drains.one(db, number)  # read again, because another request of this round may have withdrawn it
         while not drain.is_over and self._state.is_leader:
             try:
                 after = self._steps[drain.phase](drain, now_s)
             except ClusterRefused as error:
-                # Before MARKING nothing has been done, so a refusal is the answer. A later request must be finished.
+                # Before MARKING nothing has been changed, so a refusal ends the request. Later, the request must be
+                # finished.
                 is_answer = drain.phase is DrainPhase.ASKED
                 after = _over(drain, DrainPhase.REFUSED, str(error), now_s) if is_answer else _said(drain, error)
             except ClusterError as error:
@@ -101,7 +105,7 @@ class Drains:
             facts = {"nodes": drain.nodes, "by": drain.by, "phase": drain.phase.value, "said": drain.said}
             _log.info(drain.task.value, drain=drain.id, **facts)
 
-    # ── the steps: each returns the request as it stands afterwards ──
+    # ── the steps: each returns the request in its new state ──
 
     def _begin(self, drain: DrainRow, now_s: float) -> DrainRow:
         if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
@@ -114,12 +118,15 @@ class Drains:
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
-        with self._state.writing() as db:  # the marks of earlier drains are gone, or we should have refused
+        with self._state.writing() as db:  # no mark of an earlier drain is left: the nodes were drainable
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replaced(drain, phase=DrainPhase.MARKING, said="")
 
     def _withdrew(self, drain: DrainRow, now_s: float) -> bool:
-        """Withdraw drains that have not begun, whatever Slurm or its admin service say. Return True if that was all."""
+        """Withdraw drains that have not begun, whatever Slurm or its admin service answer.
+
+        Return True if this completes the request.
+        """
         with self._state.writing() as db:
             asked = {
                 node
@@ -134,12 +141,14 @@ class Drains:
         return True
 
     def _take_back(self, drain: DrainRow, now_s: float) -> DrainRow:
-        """Withdraw the drains that have not begun, with or without a Slurm admin service, and let the rest be set back.
+        """Withdraw the drains that have not begun, and have the other nodes resumed.
+
+        Withdrawing works without a Slurm admin service.
 
         For a node that Slurm does not know any more, it is enough to end our drain.
         """
         view = self._look(drain, now_s)
-        with self._state.writing() as db:  # both or none: the next request finds nothing of ours there any more
+        with self._state.writing() as db:  # in one transaction, so that none of our drains is left half ended
             asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
             marked = {node for node, found in view.nodes.items() if is_ours(found)}
             left = drains.drain_by_node(db).keys() - view.nodes.keys()
@@ -198,19 +207,22 @@ class Drains:
             return replaced(drain, said=drain.said or ("" if others else "in use, by jobs that we are not shown"))
         return _over(drain, DrainPhase.EMPTY, drain.said, now_s)
 
-    # ── what is there, and what is done to it ──
+    # ── the state of the nodes, and the actions on it ──
 
     def _look(self, drain: DrainRow, now_s: float) -> Snapshot:
-        """Return the nodes of a drain that has begun. Raises `ClusterError` if the record of one cannot be read."""
+        """Return the nodes of a drain that has begun.
+
+        Raises `ClusterError` if the record of one of them is unreadable.
+        """
         view = self._cluster.read_nodes(drain.nodes, now_s)
         if view.gaps and not set(drain.nodes) <= view.nodes.keys():
-            raise ClusterError(view.gaps)  # a node without a record would be taken for one that Slurm does not know
+            raise ClusterError(view.gaps)  # a node with an unreadable record is known to Slurm
         return view
 
     def _found(
         self, drain: DrainRow, view: Snapshot, now_s: float
     ) -> tuple[DrainRow, tuple[str, ...], Mapping[str, SlurmJob]]:
-        """Return the drain with the jobs there now, the obstacles to it, and the jobs as they were found."""
+        """Return the drain with the jobs that are there now, the obstacles to it, and Slurm's records of the jobs."""
         settings = self._state.settings
         with snapshot(self._state.engine) as db:
             known: Mapping[str, AgentFound] = relocation.find_agents(db, [job.id for job in view.jobs])
@@ -221,7 +233,7 @@ class Drains:
         return drain, tuple(filter(None, (*in_the_way, view.gaps))), {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:
-        """Tell a job to leave its nodes. Tell the job once more if it has not left within its grace."""
+        """Tell a job to leave its nodes, and tell it again if it has not left within its grace time."""
         there = found.get(job.job)
         if there is None or there.is_completing or not is_touched(job):
             return job
@@ -232,7 +244,7 @@ class Drains:
             problems.append(f"job {job.job} was told to leave and has not gone within {grace_s:g} s; told once more")
         try:
             self._send_off(job, there, now_s, grace_s)
-        except ClusterRefused as error:  # the job may have ended just now: the next look will show it
+        except ClusterRefused as error:  # the job may have just ended, as the next snapshot will show
             problems.append(f"job {job.job}: {error}")
             return job
         return replaced(job, told_s=now_s)
@@ -256,25 +268,26 @@ class Drains:
                 assert_never(job.deed)
 
     def _vacate(self, scheduler_id: str) -> None:
-        """Record that the agent is to vacate: the agent can claim nothing more, and its heartbeat tells it to leave."""
+        """Record that the agent is to vacate. It can claim no more jobs, and its next heartbeat tells it to leave."""
         with self._state.writing() as db:
             known = relocation.find_agents(db, [scheduler_id])
             if scheduler_id in known:
                 agents.vacate(db, known[scheduler_id].name)
 
     def _told(self, job: str, now_s: float) -> None:
-        """Record for entitlements that the job is leaving. They preempt no other job for the room that it frees."""
+        """Record the departure for the entitlements loop, so that it preempts no other job for the freed room."""
         if self._has_entitlements:
             with self._state.writing() as db:
                 entitlement_actions.record_action(db, JobActions(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
-        """Release a job that has left, to the top of Slurm's queue, unless entitlements decide on its release."""
+        """Release a job that has left, to the top of Slurm's queue, unless the entitlements loop decides on its
+        release."""
         if job.gone_s is None or job.released:
             return job
         if job.deed in {Deed.VACATE, Deed.WAIT} or self._has_entitlements:
             return replaced(job, released=True)
-        # A job of which no record says that it was told counts, too: this program may have been killed just then.
+        # A job without a record that it was told counts as well, because this program may have been killed just then.
         try:
             found = self._cluster.read_job(job.job)
             if found is not None and found.is_held:
@@ -300,18 +313,18 @@ def _refusal(in_the_way: tuple[str, ...]) -> str:
     return "; ".join(in_the_way)
 
 
-# ── the jobs on the nodes, as the policy and the queue's table take them: values in, values out ──
+# ── the jobs on the nodes, in the form that the policy and the queue's table take: only values ──
 
 
 def kind_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Kind:
-    """Return a job's kind. The class that a job declares counts only in the owners' partitions."""
+    """Return the kind of a job. The class that a job declares is valid only in the owners' partitions."""
     if job.partitions == (agents_in,):
         return Kind.AGENT
     return _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
 
 
 def in_the_way_of(drain: DrainRow, job: SlurmJob, kind: Kind, agents: Mapping[str, AgentFound]) -> str:
-    """Return the reason that a job keeps its nodes from being drained; empty if it does not."""
+    """Return the reason why a job prevents its nodes from being drained, or "" if it does not."""
     cannot = agents[job.id].cannot if job.id in agents else ""
     if kind is Kind.PREEMPTIBLE and not job.is_requeuable:
         cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"
@@ -326,9 +339,9 @@ def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
 def drain_jobs(
     drain: DrainRow, view: Snapshot, kinds: Mapping[str, Kind], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
-    """Return the jobs of a drain: the jobs that were known before, and the jobs that were found now.
+    """Return the jobs of a drain: those that were known before, and those that are there now.
 
-    Where the view has gaps, a job that was not found is not taken for gone: its record may be one that cannot be read.
+    If the snapshot has unreadable records, a job that is missing in it does not count as gone.
     """
     known = {job.job: job for job in drain.jobs}
     there: dict[str, DrainedJob] = {}
@@ -353,7 +366,7 @@ def drain_jobs(
 
 
 def is_touched(job: DrainedJob) -> bool:
-    """Return True if the drain does anything to this job."""
+    """Return True if the drain acts on this job."""
     return job.deed is not Deed.WAIT
 
 
@@ -362,7 +375,10 @@ def _by_number(job: DrainedJob) -> tuple[int, str]:
 
 
 def is_ours(node: SlurmNode) -> bool:
-    """Return True if a node is drained with our mark. The mark alone is not enough: a reason outlives its drain."""
+    """Return True if the node is drained with our mark.
+
+    The mark alone is not enough, because a reason outlives its drain.
+    """
     return node.is_drained and node.reason.startswith(DRAINED_BY)
 
 
@@ -375,7 +391,7 @@ def node_with_reason(snapshot: Snapshot, name: str) -> str:
 
 
 def why_not_drainable(view: Snapshot, nodes: Sequence[str]) -> str:
-    """Return the reason why these nodes cannot be drained, in one line; empty if they can be.
+    """Return, in one line, the reason why these nodes cannot be drained, or "" if they can be.
 
     >>> why_not_drainable(Snapshot(0.0), ["n1"])
     'the scheduler knows no node n1'

@@ -1,7 +1,7 @@
-"""The loop of the harm meter: it finds agents that had to leave, and the regular jobs that took their nodes.
+"""The harm meter loop. It finds agents that had to leave, and the regular jobs that took their nodes.
 
-Slurm is asked only after agents have gone or regular jobs have taken nodes that agents had to leave. Slurm forgets
-agents that have ended after MinJobAge, five minutes by default.
+Slurm is queried only after agents have gone, or after regular jobs have taken nodes from agents. Slurm forgets ended
+agents after MinJobAge, five minutes by default.
 """
 
 from gleaner.control.control_state import ControlState
@@ -13,7 +13,7 @@ from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
 
 
 class HarmMeter:
-    """The nodes that agents have left since the last look, and those that they had to leave."""
+    """The nodes that agents have left since the last query, and those that they had to leave for regular jobs."""
 
     def __init__(self, state: ControlState, cluster: Cluster) -> None:
         self._state = state
@@ -24,7 +24,7 @@ class HarmMeter:
         self._preempted_s: dict[str, float] = {}
 
     def step(self, now_s: float) -> None:
-        """Ask Slurm if agents have gone since the last step, and record the delays. Raises `ClusterError`."""
+        """Query Slurm if agents have gone since the last step, and record the delays. Raises `ClusterError`."""
         view = self._state.cluster
         if view is None or view is self._last:
             return
@@ -43,7 +43,7 @@ class HarmMeter:
         if asked:
             self._record(self._cluster.read_recent(sorted(asked)))
             self._left.clear()
-            for node in taken & self._preempted_s.keys():  # also where the job is hidden from us
+            for node in taken & self._preempted_s.keys():  # even if Slurm hides the job from us
                 del self._preempted_s[node]
 
     def _record(self, jobs: tuple[SlurmJob, ...]) -> None:

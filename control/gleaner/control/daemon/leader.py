@@ -1,17 +1,18 @@
 """The leadership among control programs, and the agents' leases. This loop never waits for Slurm.
 
-Only the leader writes to the queue. Its term is short, so that another program takes over soon. A leader that was
-killed is succeeded at once by a program on the same machine, which can see that the leader is dead. A leader counts its
-term from before it asks for the term, and one tick less than others do. So however late the answer comes, a program
-never believes that it leads when another one may lead. And each of the leader's transactions checks again
+Only the leader writes to the queue. Its term is short, so that another program can take over soon. If a leader is
+killed, a program on the same machine notices and takes over at once. A leader counts its term from the moment before it
+asks for it, and one tick shorter than other programs do. Therefore, however late the answer arrives, a program never
+believes that it leads when another one may lead. In addition, each of the leader's transactions checks the term
 (`ControlState.writing`).
 
-A program leads only tables of its own version. A program that stood by while a newer one migrated the tables does not
-begin to lead, and a program that led then stops.
+A program leads only while the tables have its own version. If a newer program has migrated the tables, an older one
+does not begin to lead, or stops leading.
 
 Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead, and
-after any gap in which this loop did not run: the machine slept, the program was stopped, or the database was away.
-After such a gap, and after the clock was set, every wait is cut to the longest that its rules allow.
+after any gap in which this loop did not run, for example because the machine slept, the program was stopped, or the
+database was away. After such a gap, and after the clock was set, every wait is shortened to the longest that its rules
+allow.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Leadership:
-    """The loop that keeps the leadership and the leases; call `tick` every `tick_s`."""
+    """The loop that keeps the leadership and the leases. Call `tick` every `tick_s`."""
 
     def __init__(self, state: ControlState, holder: str) -> None:
         self.tick_s = min(state.settings.rounds.poll_s, LONGEST_TICK_S)
@@ -46,7 +47,10 @@ class Leadership:
         self._said = ""
 
     def tick(self, now_s: float) -> None:
-        """Lead if nobody else does; as the leader, give up the agents whose lease has ended."""
+        """Begin or continue to lead if no other program leads.
+
+        As the leader, give up the agents whose lease has expired.
+        """
         try:
             if self._lead():
                 self._keep_leases(now_s)
@@ -59,14 +63,14 @@ class Leadership:
             return
         except QueueError as error:
             self._say(f"the queue does not answer: {error}")
-            return  # `_last_s` stays as it is: agents could not be heard meanwhile
-        except ExceptionGroup:  # of single agents: the lease time of the others runs on
+            return  # `_last_s` stays unchanged, because agents could not be heard in this time
+        except ExceptionGroup:  # of single agents: the lease time of the other agents continues to run
             self._last_s = now_s
             raise
         self._last_s = now_s
 
     def resign(self) -> None:
-        """Stop leading, so that another program may lead at once."""
+        """Stop leading, so that another program can lead at once."""
         self._state.leads_until_s = 0.0
         try:
             with transaction(self._state.engine) as db:
@@ -91,7 +95,7 @@ class Leadership:
             return False
         if not self._state.is_leader:
             self._last_s = None
-        self._state.term = term  # first: all that is written from here on belongs to this term
+        self._state.term = term  # first, because all later writes belong to this term
         self._state.leads_until_s = asked_s + self._term_s - self.tick_s
         self._say(f"{self._holder} leads")
         return True
@@ -111,7 +115,7 @@ class Leadership:
             if is_silent:
                 _log.warning("an agent fell silent; its jobs wait again", agent=name)
 
-        do_each(overdue, expire)  # a row that cannot be changed costs its own agent alone
+        do_each(overdue, expire)  # a row that cannot be changed affects only its own agent
 
     def _say(self, what: str) -> None:
         if what != self._said:
@@ -120,17 +124,18 @@ class Leadership:
 
 
 def this_program() -> str:
-    """Return the name of this process, which no other process ever has: `HOST:PID:START:PLACE`.
+    """Return the unique name of this process: `HOST:PID:START:PLACE`.
 
-    The place is the kernel's boot and process namespace. So a pid of another container, or of before a reboot, is never
-    taken for a pid of this place.
+    The place is the kernel's boot id and the process namespace. They distinguish the process from one with the same pid
+    in another container or before a reboot.
     """
     pid = os.getpid()
     return f"{socket.gethostname()}:{pid}:{_start_ticks(pid)}:{_place()}"
 
 
 def is_dead(holder: str) -> bool:
-    """Return True if this process is known to be gone. A process elsewhere cannot be seen from here: False."""
+    """Return True if the process is known to be gone, and False if it lives or runs where it cannot be seen from
+    here."""
     _host, _, rest = holder.partition(":")
     pid, _, rest = rest.partition(":")
     start, _, place = rest.partition(":")
@@ -138,7 +143,7 @@ def is_dead(holder: str) -> bool:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return a process's start, in clock ticks since the boot (proc(5), stat, field 22); None if it is gone."""
+    """Return the start of a process, in clock ticks since the boot (proc(5), stat, field 22), or None if it is gone."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

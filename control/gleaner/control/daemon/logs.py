@@ -1,4 +1,4 @@
-"""Control's own log, and that of its libraries, on the error output: for people, or an object of JSON a line."""
+"""The log of control and its libraries on the error output, as text for people or as one JSON object for each line."""
 
 import logging
 import sys
@@ -9,11 +9,11 @@ import structlog
 from gleaner.control.api import audit
 
 AUDIT_LINE = "%(message)s"
-"""An audit line is JSON already."""
+"""Audit lines are already JSON."""
 
 
 def write_to_stderr(form: str) -> None:
-    """Let all lines of this process go to its error output, in this form (`[log] format`)."""
+    """Send all log lines of this process to its error output, in this form (`[log] format`)."""
     is_json = form == "json"
     common: list[Any] = [
         structlog.contextvars.merge_contextvars,

@@ -1,7 +1,7 @@
-"""Background work: one `Loop` for each kind, with one rule for the leadership and one for errors.
+"""Background work: one `Loop` for each kind, with common rules for leadership and errors.
 
-A step takes the time as an argument, and no thread starts in it. So a test or a simulation calls the same steps by a
-clock of its own (`Loop.run_once`), while `LoopThreads` calls them by the real one.
+A step gets the time as an argument and starts no thread. Therefore a test or a simulation can call the same steps by
+its own clock (`Loop.run_once`), while `LoopThreads` calls them by the real one.
 """
 
 import threading
@@ -17,7 +17,7 @@ from gleaner.control.queue.errors import NotLeading, QueueBusy, QueueError, Sche
 from gleaner.control.slurm.interface import ClusterError
 
 JOIN_S = 3
-"""The time for which threads are waited for at the end, in seconds."""
+"""The longest time, in seconds, to wait for the threads at the end."""
 
 Thing = TypeVar("Thing")
 
@@ -26,21 +26,21 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Loop:
-    """One kind of background work: `step(now_s)`, called again `every_s` seconds after its last end."""
+    """One kind of background work. `step(now_s)` is called again `every_s` seconds after it has ended."""
 
     name: str
     every_s: float
     step: Callable[[float], object]
     trouble: str = "this has to wait"
-    """The log line for a database, a Slurm or a storage that fails. The reason follows."""
+    """The log line for a failure of the database, Slurm or the storage. The reason follows it."""
     leader_only: bool = True
     _reason: str = field(default="", init=False)
 
     def run_once(self, state: ControlState, now_s: float) -> None:
-        """Do one step, if this program leads, and note in `state.faults` when it was good.
+        """Do one step if this program leads, and record in `state.faults` the time of the last success.
 
-        A failure of the database, of Slurm or of the storage is logged once; the next step tries again. Any other
-        exception is a bug, and gets further.
+        A failure of the database, Slurm or the storage is logged once, and the next step tries again. Any other
+        exception is a bug and is passed on.
         """
         if self.leader_only and not state.is_leader:
             state.faults.worked_s.pop(self.name, None)
@@ -49,10 +49,10 @@ class Loop:
         state.faults.every_s[self.name] = self.every_s
         state.faults.worked_s.setdefault(
             self.name, state.steady_clock()
-        )  # the age of one that was never good grows, too
+        )  # the age of a loop that has never succeeded grows as well
         try:
             self.step(now_s)
-        except NotLeading as error:  # the leader's loop says who leads
+        except NotLeading as error:  # the leader's loop reports which program leads
             _log.info("this round is left to who leads", loop=self.name, reason=str(error))
         except (ClusterError, QueueError, StorageError) as error:
             reason = str(error)
@@ -68,10 +68,11 @@ class Loop:
 
 
 class LoopThreads:
-    """A thread for each loop, so that no loop waits for another: a slow Slurm or storage does not end the leadership.
+    """A thread for each loop, so that a slow Slurm or storage delays only its own loop and never ends the leadership.
 
-    A step that fails by a bug is logged, and called again after its pause. The other loops go on, and what is wrong
-    only for a while (a record of Slurm's, say) costs no more than that while. `/health` and `/metrics` show it.
+    If a step fails because of a bug, the error is logged and the step is called again after its pause. The other loops
+    continue. So a temporary cause, for example one of Slurm's records, costs only the time for which it lasts.
+    `/health` and `/metrics` show the error.
     """
 
     def __init__(self, state: ControlState) -> None:
@@ -80,7 +81,7 @@ class LoopThreads:
         self._threads: list[threading.Thread] = []
 
     def run_once(self, loop: Loop) -> None:
-        """Do one step. Nothing that the step raises gets further."""
+        """Do one step, and pass on none of its exceptions."""
         try:
             loop.run_once(self._state, self._state.clock())
         except Exception as error:
@@ -91,33 +92,34 @@ class LoopThreads:
                 _log.info("a step of control works again", step=loop.name)
 
     def start(self, loop: Loop) -> None:
-        """Do one step after the other, until all loops are stopped."""
+        """Repeat the steps in a thread until all loops are stopped."""
 
         def live() -> None:
             while not self._stop.is_set():
                 self.run_once(loop)
                 self._stop.wait(loop.every_s)
 
-        # A daemon thread: a program of Slurm that hangs must not keep control from ending.
+        # A daemon thread: one of Slurm's programs that hangs must not keep control from ending.
         thread = threading.Thread(target=live, name=loop.name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def stop(self) -> None:
-        """Let no further step begin."""
+        """Start no further step."""
         self._stop.set()
 
     def join(self) -> None:
-        """Stop, and wait a little for the steps that are going on."""
+        """Stop, and wait a short time for the steps that are still running."""
         self.stop()
         for thread in self._threads:
             thread.join(JOIN_S)
 
 
 def do_each(things: Iterable[Thing], do: Callable[[Thing], object]) -> None:
-    """Do this for each of the things. A failure of one thing is raised when all others are done.
+    """Call `do` for each thing. The failure of one thing is raised after all others are done.
 
-    Raises `QueueBusy` (and so `NotLeading`) and `SchemaMismatch` at once: they would be raised for each of the others.
+    Raises `QueueBusy` (and so `NotLeading`) and `SchemaMismatch` at once, because all other calls would raise them as
+    well.
     """
     errors: list[Exception] = []
     for one in things:

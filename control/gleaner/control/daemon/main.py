@@ -1,4 +1,4 @@
-"""The control program: the agents' door in the main thread, and each of its loops (`control_loops`) beside it."""
+"""The control program: the agents' port in the main thread, and one more thread for each loop (`control_loops`)."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ SHARES_S = 300.0
 def run(settings: Settings, *, with_web: bool = True) -> None:
     """Serve agents until SIGTERM or SIGINT. Raises `QueueError` (`CannotStart`) if it cannot start.
 
-    Killed at any point, it loses nothing. `with_web`: keep the people's door open in a process of its own.
+    A kill at any point loses nothing. With `with_web`, the people's port is served by a child process.
     """
     state = ready_state(settings, follows=False)
     _check_entitlements(settings)
@@ -49,7 +49,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
     people = WebProcess() if with_web else None
     if people is not None:
         loops += (Loop("people's door", WEB_S, people.keep, "the people's door is opened again", leader_only=False),)
-    # All that may refuse has been made by now. From here on the program leads and submits agents.
+    # Everything that can fail has been created by now. From here on the program leads and submits agents.
     try:
         serve(state, loops, server, Door.AGENTS)
     finally:
@@ -67,7 +67,9 @@ def _remove_old_rows(state: ControlState, now_s: float) -> None:
 
 
 def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster) -> tuple[Loop, ...]:
-    """Return all loops that the settings ask for. The leader's is the first: without it the others do nothing.
+    """Return all loops that the settings ask for.
+
+    The leader's loop is the first, because the others need the leadership.
 
     `/health` and `/metrics` show the names.
     """
@@ -113,7 +115,7 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
 
 
 def _check_entitlements(settings: Settings) -> None:
-    """Raise `CannotStart` unless the cluster of the settings can have entitlements."""
+    """Raise `CannotStart` unless entitlements are possible on the cluster of the settings."""
     entitlements, slurm = settings.entitlements, settings.cluster
     if entitlements.mode == "off":
         return

@@ -11,17 +11,17 @@ from gleaner.control.slurm.agents_view import node_uses
 from gleaner.control.slurm.snapshot import Snapshot
 
 POLLS_UNTIL_UNKNOWN = 3
-"""The nodes' use between two looks is unknown if they are further apart than so many polls."""
+"""Between two snapshots that are further apart than this number of polls, the nodes' use counts as unknown."""
 ATTEMPTS_S = 60.0
-"""The ends of attempts are added this often."""
+"""The interval in which the ends of attempts are added."""
 LONGEST_OPEN_S = 600.0
-"""No transaction of control's lasts so long: the database ends those that are idle, and statements that last."""
+"""No transaction of control lasts this long, because the database ends idle transactions and long statements."""
 SETTLED_S = 30.0
-"""The longest time between the instant that a request takes for its own and the beginning of its transaction."""
+"""The longest time from the instant that a request uses as its time to the beginning of its transaction."""
 
 
 class NodeHistory:
-    """The last look that is in the history, and the time of the next question for attempts."""
+    """The last snapshot in the history, and the time of the next query for attempts."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
@@ -29,7 +29,7 @@ class NodeHistory:
         self._attempts_at_s = 0.0
 
     def step(self, now_s: float) -> None:
-        """Add what has happened since the last step."""
+        """Add everything that has happened since the last step."""
         view = self._state.cluster
         if view is not None and view is not self._last:
             self._add_look(view)
@@ -38,7 +38,7 @@ class NodeHistory:
             self._attempts_at_s = now_s + ATTEMPTS_S
 
     def _add_look(self, view: Snapshot) -> None:
-        """Add the time since the last look. The nodes have had the use that this look shows."""
+        """Add the time since the last snapshot. All of it counts as the use that this snapshot shows."""
         with snapshot(self._state.engine) as db:
             uses = node_uses(view, with_jobs=agents.nodes_with_jobs(db))
         longest_s = POLLS_UNTIL_UNKNOWN * self._state.settings.rounds.poll_s
@@ -56,13 +56,14 @@ class NodeHistory:
         self._last = view
 
     def _add_attempts(self, until_s: float) -> None:
-        """Add the attempts that ended until then, each once. The first time there is only a beginning to record.
+        """Add the attempts that ended up to then, each once. The first call only records the beginning.
 
-        A transaction that is still open may end attempts that ended when it began: the next step adds these.
+        A transaction that is still open may record an end at the time of its beginning. The next step adds such
+        attempts.
         """
         with self._state.writing() as db:
             open_s = oldest_transaction_s(db)
-            if open_s > LONGEST_OPEN_S:  # said in the log: the history waits for it
+            if open_s > LONGEST_OPEN_S:  # logged, because the history waits for it
                 raise QueueBusy(
                     f"a transaction of control's has been open for {in_words(open_s)}:"
                     " does another control program hang?"

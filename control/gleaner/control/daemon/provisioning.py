@@ -1,13 +1,13 @@
-"""The loop of provisioning: look at the cluster, let the policy decide, submit and withdraw agents.
+"""The provisioning loop. It looks at the cluster, lets the policy decide, and submits and withdraws agents.
 
-Each request to the scheduler is in the queue first. An agent's row and the hash of its token are committed, then its
-token file is written, then the agent is submitted, then its id is recorded. A program that is killed anywhere in
-between leaves a row. The next round finds that agent in the scheduler by its name, or closes the row. No name is ever
+Each request to the scheduler is recorded in the queue first. An agent's row and the hash of its token are committed,
+then its token file is written, then the agent is submitted, then its id is recorded. If the program is killed in
+between, a row remains. The next round finds that agent in the scheduler by its name, or closes the row. No name is ever
 submitted twice.
 
-Neither the queue nor Slurm is believed blindly (`fleet`). An agent that the scheduler no longer names has lost its
-node. But if the agent has registered, its lease is waited out: "gone" for the scheduler is not yet "dead". An agent
-that never registered has nothing to lose, and is closed at once.
+The loop trusts neither the queue nor Slurm alone (`fleet`). If the scheduler no longer lists an agent, the agent has
+lost its node. But if the agent has registered, its lease is waited out, because an agent that the scheduler has
+forgotten may still be alive. An agent that never registered has no work to lose, and is closed at once.
 """
 
 import errno
@@ -56,18 +56,19 @@ from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 LONGEST_BACK_OFF_S = 600.0
 MOUNTS_LOOKED_AT_S = 3600.0
-"""A node without a folder that waiting jobs mount gets an agent that looks again, when the last one is older."""
+"""A node that lacked a folder for waiting jobs gets another agent, which checks again, once its last one is this
+old."""
 SHARED_PART = 0.5
-"""The greatest age of another loop's snapshot that is used here, as a part of a poll."""
+"""The greatest age of another loop's snapshot that is used here, as a fraction of a poll."""
 
 TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
-"""The need for an agent when results wait to be delivered and no agent is there."""
+"""The agents that are needed if results wait to be delivered and no agent is there."""
 
 _log = structlog.get_logger(__name__)
 
 
 def back_off_s(failures: int, poll_s: float) -> float:
-    """Return the time for which nothing is submitted after so many failed submissions in a row, in seconds.
+    """Return the time, in seconds, without submissions after this number of failed submissions in a row.
 
     >>> [back_off_s(failures, 20) for failures in (1, 2, 3, 10)]
     [20, 40, 80, 600.0]
@@ -77,20 +78,20 @@ def back_off_s(failures: int, poll_s: float) -> float:
 
 @dataclass(slots=True)
 class Pause:
-    """A pause between submissions that is twice as long each time its cause comes back."""
+    """A pause between submissions that doubles each time its cause occurs again."""
 
     free: int = 0
-    """The cause is let pass so many times."""
+    """The number of times that the cause is tolerated."""
     times: int = 0
     until_s: float = 0.0
     cause: str = ""
 
     def lasts(self, now_s: float) -> bool:
-        """Return True until the pause is over. A clock that was set back far ends it as well."""
+        """Return True until the pause is over. A clock that was set back far also ends it."""
         return 0 < self.until_s - now_s <= LONGEST_BACK_OFF_S
 
     def begin(self, cause: str, *, now_s: float, poll_s: float) -> None:
-        """Begin the next pause, unless one lasts."""
+        """Begin the next pause, unless one is in progress."""
         if self.lasts(now_s):
             return
         self.times += 1
@@ -105,9 +106,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """An agent that is gone and never registered. `node`: the node on which it died, if the node may be to blame.
+    """An agent that is gone and never registered. `node` is the node on which it ended, if the node may be to blame.
 
-    `is_early`: it ended while it could still have begun, and nobody has seen it run.
+    `is_early` means that it ended while it could still have begun, and was never seen running.
     """
 
     name: str
@@ -122,16 +123,16 @@ class Fleet:
     """The agents to record and to withdraw, and those that the policy plans with."""
 
     strays: tuple[tuple[str, SchedulerId], ...]
-    """Agents that are there, although their submission was never answered or never recorded."""
+    """Agents that exist, although their submission was never confirmed or never recorded."""
     unstarted: tuple[Unstarted, ...]
     vanished: tuple[str, ...]
-    """Silent agents that the scheduler no longer names."""
+    """Silent agents that the scheduler no longer lists."""
     useless: tuple[SchedulerId, ...]
-    """Agents that are pending for the scheduler and closed for us: their tokens are worth nothing."""
+    """Agents that are pending in the scheduler but closed in the queue, so that their tokens are invalid."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
     staying: tuple[tuple[str, SchedulerId], ...] = ()
-    """Those on nodes that nobody has told to leave."""
+    """Agents on nodes that were not told to leave."""
 
 
 class Provisioning:
@@ -152,7 +153,10 @@ class Provisioning:
         self._withdrawn: dict[str, Why] = {}
 
     def step(self, now_s: float) -> None:
-        """Look once, and do what the policy plans. A failure of Slurm or the queue becomes a `problem` and no error."""
+        """Take a snapshot and carry out the policy's plan.
+
+        A failure of Slurm or the queue becomes a `problem`, not an error.
+        """
         state = self._state
         rules = provisioning_rules(state.settings.rounds)
         try:
@@ -162,7 +166,7 @@ class Provisioning:
             view = agents_view(self._used, partition)
             state.cluster = view
             state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in view.nodes}
-            if not state.is_leader:  # the look may have taken longer than the term
+            if not state.is_leader:  # the query may have taken longer than the term
                 return
             with snapshot(state.engine) as db:
                 stopped = stops.why_stopped(db)
@@ -174,13 +178,13 @@ class Provisioning:
                 self._vacate(seen.staying, now_s)
             causes = (stopped, view.gaps, kill_switch(view, partition), *(pause.cause for pause in self._pauses))
             self._report("; ".join(filter(None, causes)))
-        except NotLeading:  # no problem of this loop
+        except NotLeading:  # not a problem of this loop
             raise
         except (ClusterError, QueueError) as error:
             self._report(str(error))
 
     def _reconcile(self, view: Snapshot) -> Fleet:
-        """Record what the view shows of our agents, and return them as the queue and the view know them."""
+        """Record the changes of our agents in the snapshot. Return the agents, from both the queue and the snapshot."""
         with snapshot(self._state.engine) as db:
             here = queries.agents_here(db)
             closed = queries.ended_agents(db, [agent.name for agent in view.jobs])
@@ -227,9 +231,9 @@ class Provisioning:
         return seen
 
     def _explained(self, unstarted: tuple[Unstarted, ...]) -> tuple[Unstarted, ...]:
-        """Return these agents, with the reason of those that control withdrew or that somebody cancelled.
+        """Add the reason to those of these agents that control withdrew or that a person cancelled.
 
-        Slurm is asked about one of them, whose answer stands for all that ended at this look.
+        Slurm is asked about one of them, and its answer is used for all that have ended in this snapshot.
         """
         job, asked = None, [gone.id for gone in unstarted if gone.is_early and gone.name not in self._withdrawn]
         with suppress(ClusterError):
@@ -244,7 +248,8 @@ class Provisioning:
         return tuple(map(explained, unstarted))
 
     def _pause_after_early_ends(self, unstarted: tuple[Unstarted, ...], now_s: float) -> None:
-        """Submit nothing for a while if agents end at once, look after look: the next ones would, too."""
+        """Pause the submissions if agents end at once in several snapshots in a row, because the next ones would end as
+        well."""
         early = [gone for gone in unstarted if gone.is_early]
         if early:
             settings = self._state.settings
@@ -256,25 +261,25 @@ class Provisioning:
             self._early_ends.begin(cause, now_s=now_s, poll_s=settings.rounds.poll_s)
 
     def _vacate(self, staying: Collection[tuple[str, SchedulerId]], now_s: float) -> None:
-        """Let these agents save their jobs and end. Slurm ends those that have not within the grace."""
+        """Tell these agents to save their jobs and end. Slurm ends the others after the grace time."""
         if not staying:
             return
         with self._state.writing() as db:
             for name, _ in staying:
-                agents.vacate(db, name)  # a heartbeat tells it too, should this program be killed now
+                agents.vacate(db, name)  # the heartbeat tells the agent as well, in case this program is killed now
         self._state.check_leads()
         gone_s = now_s + self._state.settings.entitlements.grace_s
         for name, id_ in staying:
             try:
                 self._cluster.vacate([id_], gone_s=gone_s)
-            except ClusterRefused as error:  # it may have ended just now
+            except ClusterRefused as error:  # it may have just ended
                 _log.info("agent not told to leave", agent=name, reason=str(error))
         self._snapshots.outdate()
 
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet, *, is_stopped: bool) -> Plan:
         with snapshot(self._state.engine) as db:
             is_due = lanes.is_pause_over(db, now_s)
-        if is_due:  # a claim ends pauses too, but there is no claim while no agent is there
+        if is_due:  # a claim also ends pauses, but without agents there are no claims
             with self._state.writing() as db:
                 lanes.wake(db, now_s)
         with snapshot(self._state.engine) as db:
@@ -295,7 +300,8 @@ class Provisioning:
                 nodes=() if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
                 excluded=frozenset(excluded),
                 pending=seen.pending,
-                # An agent on a node that was excluded takes one job, so its free cores are no room for waiting jobs.
+                # An agent on an excluded node takes one job only, so its free cores do not count as room for waiting
+                # jobs.
                 running=tuple(
                     replace(agent, free=NOTHING) if agent.node in distrusted else agent for agent in seen.running
                 ),
@@ -304,7 +310,7 @@ class Provisioning:
         )
 
     def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
-        """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""
+        """Withdraw pending agents. Their rows are closed when the scheduler no longer lists them."""
         settings = self._state.settings.rounds
         if any(each.why is Why.PENDED_TOO_LONG for each in withdrawals):
             cause = f"Slurm has started no agent for {in_words(settings.pending_limit_s)}{waits_for(view)}"
@@ -324,7 +330,10 @@ class Provisioning:
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
     def _submit_all(self, actions: Plan, now_s: float) -> None:
-        """Submit the planned agents, as many as a poll's time allows. A failure ends the submissions of this round."""
+        """Submit the planned agents, as many as the time of a poll allows.
+
+        A failure ends the submissions of this round.
+        """
         settings = self._state.settings
         if any(pause.lasts(now_s) for pause in self._pauses):
             return
@@ -349,7 +358,7 @@ class Provisioning:
         try:
             path = write_token(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.exclude)
-            self._state.check_leads()  # the storage may be slow: a leader that follows finds the row, and closes it
+            self._state.check_leads()  # the storage may be slow; a new leader finds the row, and closes it
             try:
                 id_ = self._cluster.submit(request, now_s)
             finally:
@@ -359,7 +368,8 @@ class Provisioning:
                 agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
             self._remove_token(name)
             raise
-        # After any other `ClusterError` Slurm may have accepted the agent: a later look finds it, or closes its row.
+        # After any other `ClusterError` Slurm may have accepted the agent. A later snapshot shows it, or its row is
+        # closed.
         with self._state.writing() as db:
             agents.record_submission(db, name, id_)
         _log.info("agent submitted", agent=name, id=id_, end_s=new.end_s)
@@ -387,11 +397,11 @@ def fleet(
     doubt_s: float,
     needs_s: float,
 ) -> Fleet:
-    """Return the agents of the queue and of the view brought together, as of the view.
+    """Return the agents of the queue and of the snapshot, matched with each other, at the snapshot's time.
 
-    `closed` are names in the view whose agents have ended for us. `ran_on` names the nodes on which agents were last
-    seen running. An agent whose submission was never answered may still turn up for `doubt_s`.
-    `needs_s`: the time before its end at which an agent must have begun.
+    `closed` are names in the snapshot whose agents have ended in the queue. `ran_on` names the nodes on which agents
+    were last seen running. An agent whose submission was never confirmed may still appear for `doubt_s`. `needs_s` is
+    the time before its end at which an agent must have begun.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}
@@ -434,7 +444,7 @@ def fleet(
 
 
 def idle_nodes(view: Snapshot) -> tuple[IdleNode, ...]:
-    """Return the view's idle nodes, as the policy takes them."""
+    """Return the idle nodes of the snapshot, in the form that the policy takes."""
     return tuple(
         IdleNode(node.name, Resources(node.cpus, node.memory_mib)) for node in view.nodes.values() if node.is_idle
     )
@@ -452,7 +462,7 @@ def _unstarted(agent: AgentHere, node: str | None, view: Snapshot, needs_s: floa
 
 
 def _running(agent: SlurmJob, known: AgentHere | None, nodes: Mapping[str, Resources]) -> RunningAgent:
-    """Return an agent on a node, with the room that it has left: none if we do not know the agent, or it is ending."""
+    """Return an agent on a node with its free room. An agent that is unknown or ending has none."""
     if known is None or agent_phase(agent) is JobPhase.ENDING or known.phase is Phase.SILENT:
         return RunningAgent(known.end_s if known else 0.0, NOTHING)
     if known.free_cpus is None or known.free_memory_mib is None:
@@ -463,13 +473,13 @@ def _running(agent: SlurmJob, known: AgentHere | None, nodes: Mapping[str, Resou
 def token_file(folder: Path, name: str) -> Path:
     """Return the file in which this agent finds its token: `agents/NAME/token` in the storage folder.
 
-    Only the folder's owner can read it. A token is in no command line, no environment and no batch script.
+    Only the folder's owner can read it. The token never appears in a command line, an environment or a batch script.
     """
     return folder / name / "token"
 
 
 def write_token(folder: Path, name: str, secret: str) -> Path:
-    """Write an agent's token file as a whole, synced, and return its path. Raises `OSError`."""
+    """Write an agent's token file as a whole, sync it, and return its path. Raises `OSError`."""
     path = token_file(folder, name)
     atomic.make_folders(path.parent, within=folder.parent)
     atomic.write(path, secret.encode())
@@ -477,11 +487,9 @@ def write_token(folder: Path, name: str, secret: str) -> Path:
 
 
 def remove_token(folder: Path, name: str) -> None:
-    """Remove an agent's token file, and the agent's folder unless the folder holds reports.
+    """Remove an agent's token file, and the agent's folder unless it contains reports.
 
-    A file or folder that is not there is no error.
-
-    Raises `OSError`.
+    A missing file or folder is no error. Raises `OSError`.
     """
     path = token_file(folder, name)
     for one in (path, path.with_suffix(".new")):

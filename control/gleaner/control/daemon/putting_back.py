@@ -1,4 +1,4 @@
-"""Put a backup of the queue back, and find again on the storage what was done since (`queue.recovery`)."""
+"""Restore a backup of the queue, and recover from the storage what was done since (`queue.recovery`)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +17,13 @@ from gleaner.control.queue.recovery import Found, Recovered
 
 
 def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
-    """Put a backup back. Raises `QueueError`, `StorageError` or `OSError`; then it can be done again."""
+    """Restore a backup. Raises `QueueError`, `StorageError` or `OSError`, and can then be repeated."""
     place = FolderStorage(storage)
     engine = connect(url)
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
             migrate(restored)
-            # Listed now, and not before: the load may take long, and agents publish meanwhile.
+            # List the archives only now, because loading may take long and agents publish meanwhile.
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
                 found = _found(place, archives, recovery.unfinished_attempts(db))
@@ -36,7 +36,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
 
 
 def _found(storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]) -> Iterator[Found]:
-    """Yield what the unfinished jobs' attempts have left since. What is broken is left out."""
+    """Yield the intact archives that attempts of unfinished jobs have published since the backup."""
     for one in archives:
         if one.job not in latest or one.attempt < latest[one.job]:
             continue
@@ -49,7 +49,7 @@ def _found(storage: FolderStorage, archives: list[JobArchive], latest: Mapping[i
 
 
 def read_archive(one: JobArchive, digest: str, archive: FolderArchive) -> Found:
-    """Return what an archive says of itself, in `JobCheckpoints`' words."""
+    """Return the facts that an archive contains about itself, as `JobCheckpoints` wrote them."""
     facts = archive.facts
     chain = Chain.of(facts)
     exit_code = facts.get("exit_code")

@@ -1,6 +1,6 @@
-"""The loop of rebalancing, which migrates running jobs from one agent to another.
+"""The rebalancing loop, which migrates running jobs from one agent to another.
 
-The loop brings migrations that people ask for to their end. If the settings say so, a policy chooses more migrations in
+The loop completes the migrations that people request. If the settings enable it, a policy chooses further migrations in
 the background: one at a time, and none while any job waits.
 """
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Rebalancer:
-    """The state that outlives a round: the time when the policy was asked last."""
+    """The state that outlives a round: the time at which the policy was last called."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
@@ -28,7 +28,7 @@ class Rebalancer:
         self._asked_s = 0.0
 
     def step(self, now_s: float) -> None:
-        """End the migrations that are over, and begin one more if it is time and a migration pays.
+        """End the migrations that are over, and begin another one if it is time and a migration pays off.
 
         Raises `QueueError`.
         """
@@ -77,7 +77,7 @@ class Rebalancer:
                     acted=True,
                     now_s=now_s,
                 )
-        except Conflict as error:  # the job has ended just now, or its target has
+        except Conflict as error:  # the job or its target has just ended
             _log.info("not moved after all", job=move.job, why=str(error))
             return
         _log.info(

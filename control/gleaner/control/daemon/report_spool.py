@@ -1,11 +1,12 @@
-"""Reports that agents left in the storage because control was away at the agents' end.
+"""Reports that agents left in the storage because control was away when the agents ended.
 
-These reports count like reports that arrive by HTTP: through the same transitions, with the same guards. They are taken
-at every tick, before silent agents are looked for, so that no saved attempt is given up as lost.
+These reports count like those that arrive by HTTP, through the same transitions with the same guards. They are
+processed at every tick, before silent agents are given up, so that no saved attempt counts as lost.
 
-A report in `agents/NAME/reports` is deleted only after it has counted, or was understood and came too late. A report
-that cannot be understood, for example because another version wrote it, goes to `agents/NAME/unread`, with the reason
-beside it. So does a report without the proof of its agent, since anybody might have put a file there.
+A report in `agents/NAME/reports` is deleted only after it was accepted, or was understood and came too late. A report
+that is unreadable, for example because another version wrote it, is moved to `agents/NAME/unread`, with the reason
+beside it. A report without the proof of its agent is moved there as well, because another user might have written the
+file.
 """
 
 import re
@@ -32,12 +33,12 @@ _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
 
 def take_spooled_reports(state: ControlState, now_s: float) -> int:
-    """Bring the reports of all agents into the queue, each agent's in their order. Return how many counted.
+    """Process the reports of all agents, each agent's in their order. Return how many were accepted.
 
-    A report that came too late is dropped, as its agent would have dropped it. A report that cannot be understood is
-    set aside, and so keeps no other from counting. If the storage fails, the other reports of that agent stay.
+    A report that came too late is dropped, as its agent would have dropped it. A report that is unreadable is set
+    aside, so that it does not block others. If the storage fails, the other reports of that agent stay.
 
-    Raises `QueueBusy` or `SchemaMismatch` if the database fails. Then all other reports stay for the next time.
+    Raises `QueueBusy` or `SchemaMismatch` if the database fails. Then all other reports stay until the next call.
     """
     taken: list[int] = []
     try:
@@ -62,10 +63,10 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
 
 
 def _in_order(folder: Path) -> list[Path]:
-    """Return the reports there, each with all reports before it, although the agent may be writing just now.
+    """Return the reports in the folder, each after all earlier ones, although the agent may be writing at this moment.
 
-    One listing may miss a file that appears during the listing, yet show a later file. A second listing shows all files
-    that were there when the first ended.
+    One listing may miss a file that appears during the listing, and yet show a later file. A second listing shows all
+    files that existed when the first one ended.
     """
     last = max(folder.glob("[0-9]*.json"), default=None)
     return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
@@ -88,7 +89,7 @@ def _take_or_set_aside(state: ControlState, agent: str, file: Path, hashes: Sequ
 
 
 def _set_aside(state: ControlState, file: Path, reason: str) -> None:
-    """Keep a report that cannot be understood: move its file aside, with the reason."""
+    """Set aside a report that is unreadable, with the reason."""
     place = file.parent.parent / UNREAD
     name = f"{file.stem}-{state.random_bytes(4).hex()}"
     atomic.make_folders(place)
@@ -99,7 +100,7 @@ def _set_aside(state: ControlState, file: Path, reason: str) -> None:
 
 
 class _TooLate(Exception):
-    """Lines of output that nobody would be shown."""
+    """Lines of output that would never be shown."""
 
 
 def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) -> int:

@@ -1,4 +1,4 @@
-"""A door: a server of the API at its port, made ready before anything starts."""
+"""A server of the API on one port. All its resources are prepared before anything starts."""
 
 import os
 import resource
@@ -26,17 +26,17 @@ from gleaner.control.web.app import with_pages
 
 BACKLOG = 1024
 OWN_FILES = 500
-"""The least number of open files beside the connections: for the database, the storage, and Slurm's programs."""
+"""The least number of open files besides the connections: for the database, the storage, and Slurm's programs."""
 
 _log = structlog.get_logger(__name__)
 
 
 class CannotStart(QueueError):
-    """The program cannot start with these settings; the text is one line that says why and what to do."""
+    """The program cannot start with these settings. The text is one line with the reason and the remedy."""
 
 
 def ready_state(settings: Settings, *, follows: bool) -> ControlState:
-    """Return the state of this program, with its database and its storage checked. Raises `QueueError`."""
+    """Return the state of this program after checking its database and its storage. Raises `QueueError`."""
     os.umask(0o077)
     logs.write_to_stderr(settings.log.format)
     engine = connect(settings.queue.url)
@@ -52,7 +52,7 @@ def ready_state(settings: Settings, *, follows: bool) -> ControlState:
 
 
 def door_app(state: ControlState, door: Door) -> ASGIApp:
-    """Return the routes of this door, with the pages at the people's. Raises `CannotStart`."""
+    """Return the app with the routes of this port, and the pages on the people's port. Raises `CannotStart`."""
     try:
         app = create_app(state, [door])
         return with_pages(app) if door is Door.PEOPLE else app
@@ -61,10 +61,10 @@ def door_app(state: ControlState, door: Door) -> ASGIApp:
 
 
 class HttpServer:
-    """A server whose socket listens already, so a port in use is found before the program starts to act."""
+    """A server whose socket already listens, so that a port in use is noticed before the program acts."""
 
     def __init__(self, app: ASGIApp, api: ApiSettings, port: int, patience: Patience | None = None) -> None:
-        """Raises `CannotStart`."""
+        """Open the socket. Raises `CannotStart`."""
         _allow_files(api.connections_at_most + OWN_FILES)
         try:
             _check_tls(api)
@@ -73,14 +73,14 @@ class HttpServer:
             raise CannotStart(f"[api] certificate and key cannot be used: {error.reason or error}") from error
         except OSError as error:
             what = error.filename or f"{api.host} port {port}"
-            why = str(error.strerror).partition(" (while ")[0]  # create_server() adds the address once more
+            why = str(error.strerror).partition(" (while ")[0]  # create_server() would add the address again
             raise CannotStart(f"[api] {what}: {why}") from error
         self._listener = DoorListener(listening, at_most=api.connections_at_most, patience=patience or Patience())
         self.address = self._listener.getsockname()[:2]
         config = uvicorn.Config(
             Timed(app, self._listener, proxies=api.proxies),
             loop="asyncio",
-            http="h11",  # httptools bounds no head
+            http="h11",  # httptools does not limit the size of the headers
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -114,7 +114,7 @@ def serve(state: ControlState, loops: Sequence[Loop], server: HttpServer, door: 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        threads.run_once(loops[0])  # what the others, and the first answers, depend on: who leads, or the leader's view
+        threads.run_once(loops[0])  # the other loops and the first answers depend on this one
         for loop in loops:
             threads.start(loop)
         server.run(door)
@@ -123,7 +123,7 @@ def serve(state: ControlState, loops: Sequence[Loop], server: HttpServer, door: 
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at this address; at `::`, to callers by IPv4, too. Raises `OSError`."""
+    """Return a socket that listens on this address. With `::` it also accepts callers by IPv4. Raises `OSError`."""
     if ":" not in host:
         return socket.create_server((host, port), backlog=BACKLOG)
     takes_ipv4 = host == "::" and socket.has_dualstack_ipv6()
@@ -131,7 +131,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _allow_files(at_least: int) -> None:
-    """Let this process have so many files open, as far as its hard limit allows. Each connection is an open file."""
+    """Raise the limit of open files to this number, within the hard limit. Each connection is an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = at_least if hard == resource.RLIM_INFINITY else min(at_least, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -139,7 +139,7 @@ def _allow_files(at_least: int) -> None:
 
 
 def _check_tls(api: ApiSettings) -> None:
-    """Check certificate and key before the server starts. Raises `OSError` or `SSLError`."""
+    """Check the certificate and the key before the server starts. Raises `OSError` or `SSLError`."""
     if api.certificate is None or api.key is None:
         return
     for path in (api.certificate, api.key):

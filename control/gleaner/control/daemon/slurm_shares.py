@@ -1,4 +1,7 @@
-"""The groups' parts by the shares of Slurm's accounts. Each control program reads them, also one that does not lead."""
+"""The groups' parts from the shares of Slurm's accounts.
+
+Every control program reads them, even without the leadership.
+"""
 
 import structlog
 
@@ -9,9 +12,9 @@ _log = structlog.get_logger(__name__)
 
 
 def take_shares(state: ControlState) -> None:
-    """Take the groups' parts from the shares of Slurm's accounts.
+    """Read the groups' parts from the shares of Slurm's accounts.
 
-    While Slurm does not answer, the last shares count; before the first answer all groups are equal.
+    While Slurm does not answer, the last shares are used. Before the first answer all groups are equal.
 
     Raises `ClusterError`.
     """

@@ -1,4 +1,4 @@
-"""The snapshot of Slurm that the loops of one control program share, so that Slurm is asked once for all of them."""
+"""The snapshot of Slurm that the loops of one control program share, so that they need only one query together."""
 
 import threading
 
@@ -7,7 +7,7 @@ from gleaner.control.slurm.snapshot import Snapshot
 
 
 class SnapshotCache:
-    """The last snapshot of a cluster. Several threads may use it; none waits for the question of another."""
+    """The last snapshot of a cluster. Several threads can use it, and none waits for another thread's query."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -16,7 +16,7 @@ class SnapshotCache:
         self._changes = 0
 
     def fresh(self, now_s: float) -> Snapshot:
-        """Ask for a snapshot now, and keep it for the others. Raises `ClusterError`."""
+        """Take a snapshot now, and keep it for the other loops. Raises `ClusterError`."""
         with self._lock:
             changes = self._changes
         snapshot = self._cluster.read(now_s)
@@ -26,9 +26,9 @@ class SnapshotCache:
         return snapshot
 
     def shared(self, now_s: float, *, used: Snapshot | None, at_most_s: float) -> Snapshot:
-        """Return the last snapshot, or ask for a new one. Raises `ClusterError`.
+        """Return the last snapshot, or take a new one. Raises `ClusterError`.
 
-        A snapshot that the caller has `used` already, or that is older than `at_most_s`, is not returned.
+        A snapshot that the caller has already `used`, or that is older than `at_most_s`, is not returned.
         """
         with self._lock:
             last = self._last
@@ -37,9 +37,9 @@ class SnapshotCache:
         return last
 
     def outdate(self) -> None:
-        """Forget the last snapshot, and any that is being asked for, since the cluster has just been changed.
+        """Discard the last snapshot, and any that is being taken, because the cluster has just been changed.
 
-        Otherwise an agent that was submitted after that question would be taken for one that has ended.
+        Otherwise an agent that was submitted after the query began would seem to have ended.
         """
         with self._lock:
             self._changes += 1

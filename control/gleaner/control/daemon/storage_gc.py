@@ -1,23 +1,25 @@
 """The removal of files that no job of the queue can need any more (`queue.retention` removes rows).
 
-Two loops call it: `remove_drafts` often, since a draft may be as large as a job's memory, and `remove_garbage`. Both
-list first and look at the queue after that. So a file that appears in between is not in the list, and a file that is
-reported in between is known by the time of the look. Nothing else deletes a job's archives.
+Two loops call this module: `remove_drafts` often, because a draft may be as large as a job's memory, and
+`remove_garbage`. Both list the files first and read the queue afterwards. Therefore a file that appears in between is
+not in the list, and a file that is reported in between is known by the time of the query. No other code deletes a job's
+archives.
 
-An archive may be deleted only if no report can ever make it count again:
+An archive can be deleted only if no report can ever make it count again:
 
-- a checkpoint of a Complete job, and an output of such a job other than the output that counted;
-- an archive that the queue does not name and whose attempt is not the job's latest: that attempt's reports are
-  refused, so it will never be named;
+- a checkpoint of a Complete job, and an output of such a job other than the accepted one;
+- an archive that the queue does not name and whose attempt is not the job's latest: reports of that attempt are
+  refused, so the archive will never be named;
 - a checkpoint of the latest attempt that the queue does not name, if the queue names a newer one of that attempt:
-  within an attempt, only newer checkpoints are ever accepted. The report of a checkpoint that is newer than that may
-  still be on the way.
+  within an attempt, only newer checkpoints are ever accepted. The report of a checkpoint that is newer still may be on
+  its way.
 
-Archives of jobs and attempts that the queue does not know are left alone: a queue that was set up anew beside an old
-storage folder must not empty the folder. An image or an input is removed once it has had no row for a day, as far as
-this program has seen: it was removed, or its upload broke off. Nobody else removes one: a program that stood still, or
-whose commit had no answer, would remove what the queue knows by now. The queue names what is being removed until it is
-gone, so that nobody stores the same meanwhile, and that a later pass finishes the work of a program that was killed.
+Archives of jobs and attempts that the queue does not know are left alone, because a new queue beside an old storage
+folder must not empty the folder. An image or an input is removed once this program has seen it without a row for a day,
+because its row was removed or its upload broke off. No other code removes images and inputs: a program that was
+suspended, or whose commit had no answer, might remove one that the queue knows by now. The queue names each file that
+is being removed until it is gone. So no group can store the same file meanwhile, and a later pass finishes the work of
+a program that was killed.
 """
 
 import os
@@ -47,19 +49,19 @@ from gleaner.control.queue.retention import REMOVED
 from gleaner.control.settings import DAY_S
 
 DRAFT_AGE_S = 24 * 3600.0
-"""The age of a draft that a program left when it died: nobody has written to the draft for this long. A draft of an
-agent that is known to have ended is removed before that."""
+"""The age at which an unchanged draft counts as left behind by a program that died. A draft of an agent that is known
+to have ended is removed earlier."""
 ORPHAN_AGE_S = 24 * 3600.0
-"""The time for which an image or an input must have had no row. An admin who has started control with a wrong
-`queue.url` has so long to notice."""
+"""The time for which an image or an input must have had no row. It gives an admin who has started control with a wrong
+`queue.url` time to notice."""
 JOBS_A_LOOK = 500
-"""The number of jobs that are looked up in one transaction, to keep each transaction short."""
+"""The number of jobs that one transaction looks up, which keeps each transaction short."""
 
 _KEY = re.compile(
     r"jobs/(?P<job>[1-9][0-9]{0,14})/attempt-(?P<attempt>[1-9][0-9]{0,8})"
     r"/(?:checkpoint-(?P<number>[1-9][0-9]{0,8})|output)"
 )
-"""A key as agents write it. `jobs/007` is not the folder of job 7."""
+"""A key in the form that agents write. `jobs/007` is not the folder of job 7."""
 
 _log = structlog.get_logger(__name__)
 
@@ -75,9 +77,10 @@ class JobArchive:
 
 
 def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
-    """Remove what nothing needs and, if `by_age`, what is old enough. The next pass continues one that was stopped.
+    """Remove files that are not needed and, with `by_age`, those that are old enough.
 
-    Raises `StorageError`, `QueueError`, or `NotLeading` if another program has begun to lead.
+    The next pass continues one that was stopped. Raises `StorageError`, `QueueError`, or `NotLeading` if another
+    program has begun to lead.
     """
     state.check_leads()
     agents = state.settings.storage.folder / "agents"
@@ -102,12 +105,12 @@ def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
 
 
 def remove_drafts(state: ControlState, now_s: float) -> int:
-    """Remove the drafts of agents that are gone: a save that was killed leaves all that it had written.
+    """Remove the drafts of agents that are gone. A killed save leaves everything that it had written.
 
-    It also reads the storage's number, which `/health` tells: no caller of that may wait for a storage.
+    The function also reads the storage's number for `/health`, whose callers must not wait for a storage.
 
-    Return the number of removed drafts. An agent that the queue does not know yet is not gone. Raises `StorageError` or
-    `QueueError`.
+    Return the number of removed drafts. An agent that the queue does not know yet does not count as gone. Raises
+    `StorageError` or `QueueError`.
     """
     state.check_leads()
     state.storage_number = storage_number(state.settings.storage.folder)
@@ -137,19 +140,19 @@ def remove_archives(state: ControlState) -> list[str]:
             kept = kept_by_job.get(job)
             for archive in by_job[job]:
                 if kept is not None and is_garbage(archive, kept):
-                    state.current_term()  # raises once the term is over
+                    state.current_term()  # raises an error once the term is over
                     state.storage.delete(archive.key)
                     deleted.append(archive.key)
     return deleted
 
 
 def forget_inputs(state: ControlState, now_s: float) -> int:
-    """Forget the inputs that no job needs and nobody has used for long. Return their number.
+    """Remove the rows of inputs that no job needs and that were not used for long. Return their number.
 
-    Their files go with `remove_orphans`, a day later.
+    Their files are removed by `remove_orphans`, a day later.
     """
     before_s = now_s - state.settings.inputs.keep_days * DAY_S
-    with snapshot(state.engine) as db:  # this reads the inputs of all jobs: no transaction that writes waits for it
+    with snapshot(state.engine) as db:  # this reads the inputs of all jobs, but no writing transaction waits for it
         unneeded = inputs.unneeded(db, before_s=before_s)
     with state.writing() as db:
         return len(inputs.forget(db, unneeded, before_s=before_s))
@@ -158,8 +161,8 @@ def forget_inputs(state: ControlState, now_s: float) -> int:
 def remove_orphans(state: ControlState) -> int:
     """Remove the stored images and inputs that have had no row for long. Return their number.
 
-    Nothing is removed while the storage has archives of jobs that this queue does not know, or the queue is empty: then
-    they are another queue's, perhaps because the settings name a wrong one.
+    Nothing is removed while the storage has archives of jobs that this queue does not know, or while the queue is
+    empty. Then the files belong to another queue, perhaps because the settings name a wrong one.
     """
     now_s = state.steady_clock()
     stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
@@ -170,12 +173,12 @@ def remove_orphans(state: ControlState) -> int:
     if (old or begun) and (_has_jobs_of_others(state) or not (has_jobs or known)):
         return 0
     if old:
-        with state.writing(alone=True) as db:  # whoever stores one of them has reserved it by now, or is refused
+        with state.writing(alone=True) as db:  # programs that store one have reserved it by now, or are refused
             known = _known_uploads(db)
             uploads.record_removals(db, [key for key in old if key not in known and key not in begun])
             begun = uploads.removals(db)
-    for key in begun:  # in no transaction: a storage that hangs must hold no other writer
-        state.current_term()  # raises once the term is over
+    for key in begun:  # outside of a transaction, so that a storage that hangs blocks no other writer
+        state.current_term()  # raises an error once the term is over
         state.storage.set_aside(key)
         state.storage.remove_set_aside(key)
         since_s.pop(key, None)
@@ -187,20 +190,20 @@ def remove_orphans(state: ControlState) -> int:
 
 
 def _known_uploads(db: Connection) -> set[str]:
-    """Return the keys of the images and inputs that have a row, or are on their way."""
+    """Return the keys of the images and inputs that have a row, or are being uploaded."""
     known = {image_key(image_id) for image_id in images.stored_ids(db)}
     known |= {input_key(group, content) for group, content in inputs.all_keys(db)}
     return known | uploads.reserved_keys(db)
 
 
 def _has_jobs_of_others(state: ControlState) -> bool:
-    """Return whether the storage has an archive of a job that is not in the queue."""
+    """Return True if the storage has an archive of a job that is not in the queue."""
     jobs = {archive.job for key in state.storage.keys("jobs") if (archive := job_archive(key)) is not None}
     return any(len(known) < len(looked_at) for looked_at, known in _known_of(state.engine, jobs))
 
 
 def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], dict[int, Kept]]]:
-    """Yield some of the jobs at a time, in order, and what the queue keeps of those that it knows."""
+    """Yield the jobs in portions, in order, each with the archives that the queue keeps for the jobs that it knows."""
     in_order = sorted(jobs)
     for start in range(0, len(in_order), JOBS_A_LOOK):
         looked_at = in_order[start : start + JOBS_A_LOOK]
@@ -210,7 +213,7 @@ def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], 
 
 
 def remove_uploads(folder: Path, *, before_s: float) -> int:
-    """Remove the uploads with which nobody has gone on since then. Return their number. Raises `OSError`."""
+    """Remove the uploads that have not grown since that time. Return their number. Raises `OSError`."""
     files = (folder / UPLOADS).glob("*/*/*")
     old = [file for file in files if (about := _facts(file)) is not None and about.st_mtime < before_s]
     for file in old:
@@ -230,9 +233,10 @@ def remove_tokens(engine: Engine, folder: Path) -> int:
 
 
 def forget_tokens(state: ControlState, folder: Path, now_s: float) -> int:
-    """Forget the tokens of ended agents, unless one is still to prove reports there. Return how many.
+    """Remove the tokens of ended agents, except those that must still prove a report in the folder. Return how many.
 
-    Without an agent's folder there the storage may be away, and none is forgotten. Raises `QueueError` or `OSError`.
+    If the agents' folder is missing, the storage may be away, and no token is removed. Raises `QueueError` or
+    `OSError`.
     """
     names = _agents(folder)
     spooling = [name for name in names if any(_facts(folder / name / one) for one in (REPORTS, UNREAD))]
@@ -245,7 +249,7 @@ def _agents(folder: Path) -> list[str]:
 
 
 def remove_logs(folder: Path, *, before_s: float) -> int:
-    """Remove the agents' log files that nobody has written to since then.
+    """Remove the agents' log files that have not changed since that time.
 
     Return their number. Raises `OSError`.
     """
@@ -257,7 +261,7 @@ def remove_logs(folder: Path, *, before_s: float) -> int:
 
 
 def _kind(path: Path) -> int:
-    """Return the kind of a file; 0 if it is not there. A link is only a link, wherever it leads."""
+    """Return the kind of a file, or 0 if it does not exist. Links are not followed."""
     about = _facts(path)
     return 0 if about is None else stat.S_IFMT(about.st_mode)
 
@@ -270,7 +274,7 @@ def _facts(path: Path) -> os.stat_result | None:
 
 
 def job_archive(key: str) -> JobArchive | None:
-    """Return the archive that a key names; None if the archive is not a job's.
+    """Return the archive to which a key belongs, or None if it is not an archive of a job.
 
     >>> job_archive("jobs/7/attempt-3/checkpoint-1")
     JobArchive(key='jobs/7/attempt-3/checkpoint-1', job=7, attempt=3, number=1)
@@ -293,7 +297,7 @@ def is_garbage(archive: JobArchive, kept: Kept) -> bool:
     [True, False, False, False]
     """
     if archive.attempt > kept.latest_attempt:
-        return False  # this queue did not make it
+        return False  # written for another queue
     if archive.number is None:
         return archive.attempt != kept.output_attempt and archive.attempt < kept.latest_attempt
     if kept.is_complete:

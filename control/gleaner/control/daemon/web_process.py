@@ -1,4 +1,4 @@
-"""The people's door: a process of its own, which people may fill, block or kill without any agent's noticing."""
+"""The people's port, served by its own process, so that people who overload, block or kill it do not affect agents."""
 
 import subprocess
 import sys
@@ -29,17 +29,17 @@ def run(settings: Settings, *, with_parent: bool = False) -> None:
 
 
 class PeoplesDoorEnded(QueueError):
-    """The process of the people's door has ended by itself."""
+    """The process of the people's port has ended by itself."""
 
 
 class WebProcess:
-    """The people's door as a child of the control program, for the demo and small sites."""
+    """The people's port as a child process of the control program, for the demo and small sites."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self, _now_s: float) -> None:
-        """Start it, unless it runs. Raises `PeoplesDoorEnded` if it ran before."""
+        """Start the process, unless it runs. Raises `PeoplesDoorEnded` if it ran before."""
         status = None if self._process is None else self._process.poll()
         if self._process is None or status is not None:
             self._process = subprocess.Popen(COMMAND)
@@ -47,7 +47,7 @@ class WebProcess:
             raise PeoplesDoorEnded(f"its process has ended, with status {status}")
 
     def end(self) -> None:
-        """End it, and wait a little for what it still answers."""
+        """End the process, and wait a short time for its remaining answers."""
         if self._process is None:
             return
         self._process.terminate()
