@@ -1,4 +1,5 @@
-"""A month by Slurm's accounting: the waits of regular jobs, and the energy of agents where Slurm has measured it."""
+"""A month in Slurm's accounting: the waiting times of regular jobs, and the energy of agents if Slurm has measured
+it."""
 
 import statistics
 import threading
@@ -11,11 +12,11 @@ from gleaner.control.slurm.interface import ClusterUnavailable
 
 _FIELDS = ("UID", "Submit", "Eligible", "Start", "ConsumedEnergyRaw")
 _MOST_JOULES = 1e15
-"""Slurm prints numbers above that for an energy that it does not know."""
+"""Slurm prints a number above this one for an energy that it does not know."""
 _JOULES_A_KWH = 3.6e6
 _LATE = 0.95
 KEPT_S = 600.0
-"""An answer is good for so long: slurmdbd reads a month of a large cluster for minutes."""
+"""The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
 _MOST_KEPT = 24
 _TURN_S = 5.0
 
@@ -24,26 +25,26 @@ _TURN_S = 5.0
 class AccountedMonth:
     """The regular jobs that started in a month, and the seconds for which they had waited.
 
-    `agents_kwh` is the energy of the agents that started in it; None if Slurm has measured none.
+    `agents_kwh` is the energy of the agents that started in the month, or None if Slurm has not measured any.
     """
 
     jobs: int
     mean_wait_s: float | None
     median_wait_s: float | None
     late_wait_s: float | None
-    """One job in twenty has waited for longer."""
+    """The 95th percentile of the waiting times."""
     agents_kwh: float | None
 
 
 class AccountedMonths:
-    """The answers of the last minutes. Only one question runs at a time, so that nobody floods slurmdbd."""
+    """The answers of the last minutes. Only one query runs at a time, so that callers cannot overload slurmdbd."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._known: dict[float, tuple[float, AccountedMonth]] = {}
 
     def month(self, begin_s: float, end_s: float, *, own: int, now_s: float, timeout_s: float) -> AccountedMonth:
-        """Return the month, asked for now or lately; see `accounted`."""
+        """Return the month from a recent or a new query; see `accounted`."""
         if not self._turn.acquire(timeout=_TURN_S):
             raise ClusterUnavailable("Slurm's accounting is still busy with the question before; ask again in a minute")
         try:
@@ -59,7 +60,7 @@ class AccountedMonths:
 
 
 def ask(begin_s: float, end_s: float) -> list[str]:
-    """Return the question for all jobs that were there at some time between the two instants."""
+    """Return the query for all jobs that existed at some time between the two instants."""
     begin, end = (datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (begin_s, end_s))
     return [
         "sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2",
@@ -68,15 +69,15 @@ def ask(begin_s: float, end_s: float) -> list[str]:
 
 
 def accounted(begin_s: float, end_s: float, *, own: int, timeout_s: float) -> AccountedMonth:
-    """Ask Slurm. `own` is the uid of the agents. Raises `ClusterUnavailable` or `ClusterRefused`."""
+    """Query Slurm's accounting. `own` is the uid of the agents. Raises `ClusterUnavailable` or `ClusterRefused`."""
     answer = run.run(ask(begin_s, end_s), timeout_s=timeout_s)
     return parse(answer.splitlines(), begin_s=begin_s, end_s=end_s, own=own)
 
 
 def parse(lines: Iterable[str], *, begin_s: float, end_s: float, own: int) -> AccountedMonth:
-    """Return the sums over these lines, those that cannot be read left out.
+    """Return the sums over these lines. Unreadable lines are left out.
 
-    A job waits from its submission, or from the time when it may start, whichever is later.
+    A job waits from its submission, or from the time at which it is allowed to start, whichever is later.
 
     >>> parse(["1001|100|100|160|0", "1001|100|130|130|", "4200|100|100|101|7200000"], begin_s=0, end_s=999, own=4200)
     AccountedMonth(jobs=2, mean_wait_s=30.0, median_wait_s=30.0, late_wait_s=60.0, agents_kwh=2.0)
@@ -86,7 +87,7 @@ def parse(lines: Iterable[str], *, begin_s: float, end_s: float, own: int) -> Ac
     for line in lines:
         fields = line.split("|")
         if len(fields) != len(_FIELDS) or not all(_is_number(field) for field in fields[:4]):
-            continue  # a job that has not started, among others
+            continue  # a job that has not started, for example
         uid, submit_s, eligible_s, start_s = (int(field) for field in fields[:4])
         if not begin_s <= start_s < end_s:
             continue

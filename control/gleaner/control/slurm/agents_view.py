@@ -1,4 +1,4 @@
-"""The part of a snapshot that provisioning sees: the agents' partition, and our agents there. Pure."""
+"""The view of a snapshot for provisioning: the agents' partition, and our agents there. Pure."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,15 +8,15 @@ from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError
 from gleaner.control.slurm.snapshot import WAITING, JobPhase, SlurmJob, SlurmNode, Snapshot
 
 _PENDING = WAITING | {"CONFIGURING"}
-"""No agent runs while its node is being made ready."""
+"""An agent does not run yet while its node is being configured."""
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"})
-"""The states in which a job has processes. STAGE_OUT is none of them: its processes have ended."""
+"""The states in which a job has processes. STAGE_OUT is not included, because the processes have ended by then."""
 
 
 def agents_view(snapshot: Snapshot, partition: str) -> Snapshot:
     """Return the nodes of the agents' partition and our agents. Raises `ClusterError` if Slurm knows no node there.
 
-    The view has no node if none of the nodes' records can be read.
+    The view has no nodes if all of their records are unreadable.
     """
     nodes = {node.name: node for node in snapshot.nodes.values() if partition in node.partitions}
     if not nodes and not snapshot.gaps:
@@ -43,14 +43,14 @@ def regular_nodes(view: Snapshot) -> frozenset[str]:
 
 
 def kill_switch(view: Snapshot, partition: str) -> str:
-    """Return a line if the agents' partition is closed, so that Slurm starts nothing there; empty if it is up."""
+    """Return a line if the agents' partition is closed, so that Slurm starts nothing there, or "" if it is up."""
     state = view.closed.get(partition)
     cure = f"`scontrol update PartitionName={partition} State=UP` opens it"
     return f"the partition {partition} is {state.upper()}, so no agent starts: {cure}" if state else ""
 
 
 def waits_for(view: Snapshot) -> str:
-    """Return the reasons why agents wait, and the number of nodes planned for others, in brackets; empty if unknown."""
+    """Return, in brackets, the reasons why agents wait and the number of nodes planned for others, or "" if unknown."""
     reasons = sorted({agent.reason for agent in view.jobs if agent_phase(agent) is JobPhase.PENDING} - {"", "None"})
     idle = [node for node in view.nodes.values() if node.is_idle]
     planned = sum(node.is_planned for node in idle)
@@ -59,7 +59,7 @@ def waits_for(view: Snapshot) -> str:
 
 
 def node_uses(view: Snapshot, *, with_jobs: Collection[str]) -> dict[str, Use]:
-    """Return the use of each node in an `agents_view`. `with_jobs`: the nodes whose agents have jobs."""
+    """Return the use of each node in an `agents_view`. `with_jobs` are the nodes whose agents have jobs."""
     agents = {node for agent in view.jobs for node in agent.nodes}
     regular = regular_nodes(view)
 

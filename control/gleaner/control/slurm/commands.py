@@ -1,7 +1,7 @@
-"""Slurm's command lines. Pure: no program is run here. `parse` has the questions for nodes and jobs.
+"""Slurm's command lines. Pure: no program is run here. The queries for nodes and jobs are in `parse`.
 
-They use only options that Slurm 22.05 and newer know. All instants go in and out as UTC or as seconds since the epoch
-(`run.ENVIRONMENT`), so that no daylight saving time can shift them.
+Only options that Slurm 22.05 and newer know are used. All times are passed as UTC or as seconds since the epoch
+(`run.ENVIRONMENT`), so that daylight saving time cannot shift them.
 """
 
 import math
@@ -16,28 +16,28 @@ from gleaner.control.slurm.interface import AgentRequest
 NODE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 WARNING_S = 60
-"""The time before the end at which Slurm signals. The signal is only a second source: the agent's own clock decides.
-But a preemption with `send_user_signal` warns only jobs that have asked for a signal."""
+"""The time before an agent's end at which Slurm sends its signal. This signal is only a second warning, because the
+agent's own clock decides. But a preemption with `send_user_signal` warns only jobs that have requested a signal."""
 
 NICE = 10_000
-"""The nice of agents: they stand behind every other job of the same partition."""
+"""The nice of agents, with which they stand behind every other job of the same partition."""
 
 LIMIT_STEP_S = 60
-"""The step of Slurm's limits: they are whole minutes."""
+"""The step of Slurm's limits, which are whole minutes."""
 
 
 def ask_partitions(partitions: Sequence[str]) -> list[str]:
-    """Return the question for the names of those of these partitions that exist."""
+    """Return the query for the names of the existing partitions among these."""
     return ["sinfo", "--noheader", f"--partition={','.join(partitions)}", "--format=%R"]
 
 
 def ask_accounts() -> list[str]:
-    """Return the question to slurmdbd for the names of all accounts."""
+    """Return the query to slurmdbd for the names of all accounts."""
     return ["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]
 
 
 def ask_name(name: str) -> list[str]:
-    """Return the question for the ids of our jobs of this name, those that ended minutes ago (MinJobAge) included."""
+    """Return the query for the ids of our jobs with this name, including those that ended minutes ago (MinJobAge)."""
     return ["squeue", "--me", "--noheader", f"--name={name}", "--states=all", "--format=%i"]
 
 
@@ -47,7 +47,7 @@ def withdraw(ids: Sequence[str]) -> list[str]:
 
 
 def end_by(id_: str, gone_s: float) -> list[str]:
-    """Return the command that lets Slurm end one of our jobs by `gone_s`."""
+    """Return the command that makes Slurm end one of our jobs by `gone_s`."""
     return ["scontrol", "update", f"JobId={id_}", f"EndTime={_utc(gone_s)}"]
 
 
@@ -57,10 +57,10 @@ def warn(ids: Sequence[str]) -> list[str]:
 
 
 def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> list[str]:
-    """Return the command that submits one agent for a whole node; the script goes to its standard input.
+    """Return the command that submits one agent for a whole node. The script is passed on its standard input.
 
-    Slurm rounds a limit that passes the deadline down to whole minutes. The deadline is one minute after the shared
-    end. So the limit passes the shared end by at most a minute, however late the agent starts.
+    Slurm rounds a limit that exceeds the deadline down to whole minutes. The deadline is one minute after the shared
+    end. So the limit exceeds the shared end by at most a minute, however late the agent starts.
     """
     words = [
         "sbatch",
@@ -96,11 +96,11 @@ def deadline_s(request: AgentRequest) -> int:
 
 
 def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
-    """Return the batch script. The agent is a step, since Slurm's SIGTERM at a preemption reaches only steps.
+    """Return the batch script. The agent is a step, because Slurm's SIGTERM at a preemption reaches only steps.
 
-    A warning comes to this shell as SIGUSR1, and the shell hands it on as SIGUSR1: at a SIGTERM srun would kill the
-    step at once. SIGUSR1 is ignored until the agent can handle it; the agent asks for its end when it starts. At the
-    end the agent's printed lines go to `logs`, a folder in the storage, if the storage answers.
+    This shell receives a warning as SIGUSR1 and forwards it as SIGUSR1, because srun would kill the step at once at a
+    SIGTERM. SIGUSR1 is ignored until the agent can handle it; the agent reads its end when it starts. At the end the
+    agent's output is copied to `logs`, a folder in the storage, if the storage answers.
     """
     agent = shlex.join(agent_command(settings, request))
     printed = shlex.join([str(settings.agent_logs / f"{request.name}.log")])
@@ -124,7 +124,7 @@ exit "$status"
 
 
 def agent_command(settings: ClusterSettings, request: AgentRequest) -> list[str]:
-    """Return the agent program's command line. It names the token's file, never the token."""
+    """Return the agent program's command line. It contains the path of the token's file, never the token."""
     return [
         *settings.agent_command,
         "run",
@@ -140,7 +140,7 @@ def agent_command(settings: ClusterSettings, request: AgentRequest) -> list[str]
 
 
 def asked(settings: ClusterSettings) -> str:
-    """Return the place that agents are submitted to, for the message of a refusal."""
+    """Return the place to which agents are submitted, for the message of a refusal."""
     said = f"partition {settings.partition}"
     said += f", account {settings.account}" if settings.account else ""
     return said + (f", qos {settings.qos}" if settings.qos else "")

@@ -1,13 +1,13 @@
-"""The words in jobs' comments and in nodes' reasons, written by owners and by Gleaner. Pure.
+"""The words that owners and Gleaner write in jobs' comments and in nodes' reasons. Pure.
 
 An owner declares a job's class in its Comment. Gleaner's marks are in a job's AdminComment, which only administrators
-write, and in the reason of a drained node. slurmctld's job_submit.lua and the dead man's switch know the same words.
+can write, and in the reason of a drained node. slurmctld's job_submit.lua and the dead man's switch use the same words.
 """
 
 from gleaner.control.slurm.snapshot import SlurmJob
 
 DEFAULT_CLASS = "non-preemptible"
-"""The class of a job that declares none: nothing is ever done to the job once it runs."""
+"""The class of a job that declares none. Gleaner never acts on such a job once it runs."""
 PREEMPTIBLE = "preemptible"
 CHECKPOINTABLE = "checkpointable"
 CLASSES = (DEFAULT_CLASS, PREEMPTIBLE, CHECKPOINTABLE)
@@ -25,10 +25,10 @@ _BY_AN_ADMIN = "JobHeldAdmin"
 
 
 def is_held_for_us(job: SlurmJob) -> bool:
-    """Return True if a job is held, and held for us, not by its owner or an administrator.
+    """Return True if a job is held for Gleaner, and not by its owner or an administrator.
 
-    After a requeue any mark of ours will do: such a job held itself to wait for its turn. Slurm says `JobHeldUser` of
-    both our holds and the owner's; only an administrator's hold has another reason.
+    After a requeue any of our marks is enough, because such a job held itself to wait for its turn. Slurm shows
+    `JobHeldUser` both for our holds and for the owner's. Only an administrator's hold has another reason.
     """
     is_marked = job.admin_comment.startswith(OURS)
     is_released = job.admin_comment.startswith(RELEASED) and job.restarts == 0
@@ -36,7 +36,7 @@ def is_held_for_us(job: SlurmJob) -> bool:
 
 
 def class_of(comment: str) -> str | None:
-    """Return the class that a job's comment declares; None if the comment names an unknown class, or two.
+    """Return the class that a job's comment declares, or None if the comment names an unknown class or two classes.
 
     >>> class_of("mine gleaner:preemptible"), class_of(""), class_of("gleaner:mortal")
     ('preemptible', 'non-preemptible', None)

@@ -1,4 +1,4 @@
-"""The choice of the cluster's implementation, by the settings."""
+"""The choice of the cluster's backend, by the settings."""
 
 import structlog
 
@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 def cluster(settings: Settings) -> Cluster:
-    """Return the cluster that `[cluster] backend` names. Only `auto` asks or starts anything already here."""
+    """Return the cluster that `[cluster] backend` names. Only `auto` already queries or starts a program here."""
     logs = settings.storage.folder / "agents"
     owners = settings.entitlements.partitions if settings.entitlements.mode != "off" else ()
     match settings.cluster.backend:
@@ -29,7 +29,7 @@ def cluster(settings: Settings) -> Cluster:
 
 
 def _automatic(pyslurm: PySlurmCluster, programs: SlurmCluster) -> Cluster:
-    """Return `pyslurm` if it can be used for this cluster now, else `programs`. Log the choice and its reason."""
+    """Return `pyslurm` if it is usable for this cluster now, otherwise `programs`. Log the choice and its reason."""
     try:
         versions = pyslurm.check()
     except ClusterError as error:

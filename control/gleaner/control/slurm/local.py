@@ -1,7 +1,7 @@
-"""The cluster of a machine without Slurm: agents are processes of this machine.
+"""The cluster of a machine without Slurm, in which agents are processes of this machine.
 
-There are `local_agents` pretended nodes that share the machine's cores and memory evenly. After a restart of control,
-an agent is found again by its record and its pid file. A process counts as the agent only if its command line holds the
+There are `local_agents` simulated nodes that share the machine's cores and memory evenly. After a restart, control
+finds an agent again by its record and its pid file. A process counts as the agent only if its command line contains the
 agent's name, which no other process ever has.
 """
 
@@ -33,20 +33,21 @@ from gleaner.control.slurm.interface import (
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 
 OVERTIME_S = 60.0
-"""An agent that is still there so long after its end is killed, as Slurm would kill it."""
+"""An agent that still runs this long after its end is killed, as Slurm would kill it."""
 
 START_LIMIT_S = 10.0
-"""The time in which a process that is started writes its pid file. Without a pid file by then, it was never started."""
+"""The time within which a started process writes its pid file. If the file is missing after that, no process was
+started."""
 
 EXEC_LIMIT_S = 1.0
-"""The time for which a process without a command line is looked at again: while a process begins another program, it
-has no command line for a moment."""
+"""The time for which a process without a command line is checked again. A process has no command line for a moment
+while it starts another program."""
 
 PAUSE_S = 0.005
 
 _LAUNCH = 'umask 077; echo $$ >"$1.new" && mv "$1.new" "$1" && shift && exec "$@"'
-"""The script that starts an agent. The process itself writes its pid file, so a control program that is killed right
-after the start still finds the agent later."""
+"""The script that starts an agent. The process itself writes its pid file, so that the agent can be found even if
+control is killed right after the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ _RECORD = TypeAdapter(_Record)
 
 
 class LocalCluster:
-    """Processes of this machine and of this user. An agent's id is its name."""
+    """Processes of this machine and this user. An agent's id is its name."""
 
     def __init__(self, settings: ClusterSettings, *, logs: Path, records: Path) -> None:
         self._settings = settings
@@ -74,7 +75,7 @@ class LocalCluster:
         """Processes that this program started itself. It must wait for them, or they stay as zombies."""
 
     def read(self, now_s: float) -> Snapshot:
-        """See `Cluster.read`. Also kills agents that have stayed past their end."""
+        """See `Cluster.read`. This method also kills agents that still run after their end."""
         jobs: list[SlurmJob] = []
         for record in self._all_records():
             if self._is_gone(record, now_s):
@@ -106,19 +107,19 @@ class LocalCluster:
         return Snapshot(now_s, there, tuple(job for job in snapshot.jobs if set(job.nodes) & set(nodes)))
 
     def read_job(self, job: str) -> SlurmJob | None:
-        """See `Cluster.read_job`. This machine has no job but our agents."""
+        """See `Cluster.read_job`. This machine has no jobs other than our agents."""
         return None
 
     def read_recent(self, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
-        """Return no job: nobody takes this machine from agents."""
+        """Return no job, because regular jobs never take this machine from agents."""
         return ()
 
     def check_owners(self, owners: Sequence[str]) -> None:
-        """See `Cluster.check_owners`. Raises `ClusterRefused`: this machine has no owners."""
+        """See `Cluster.check_owners`. Raises `ClusterRefused`, because this machine has no owners."""
         raise ClusterRefused("[cluster] backend is local: only a Slurm cluster can have entitlements")
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """See `Cluster.submit`. Raises `ClusterUnavailable` when every pretended node has an agent."""
+        """See `Cluster.submit`. Raises `ClusterUnavailable` if every simulated node has an agent."""
         there = self.read(now_s)
         if any(job.name == request.name for job in there.jobs):
             return SchedulerId(request.name)
@@ -136,7 +137,7 @@ class LocalCluster:
         return SchedulerId(request.name)
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
-        """See `Cluster.withdraw`. The agent is asked to end, and saves its jobs first."""
+        """See `Cluster.withdraw`. The agent is told to end, and saves its jobs first."""
         wanted = set(ids)
         for record in self._all_records():
             if SchedulerId(record.name) in wanted:
@@ -144,7 +145,7 @@ class LocalCluster:
                 self._signal(record.name, signal.SIGTERM)
 
     def vacate(self, agents: Sequence[str], *, gone_s: float) -> None:
-        """See `Cluster.vacate`. Ends the agents at once: an agent of this machine saves its jobs first in any case."""
+        """See `Cluster.vacate`. It ends the agents at once, because a local agent saves its jobs first in any case."""
         self.withdraw([SchedulerId(agent) for agent in agents])
 
     def _node(self, name: str, *, taken: bool) -> SlurmNode:
@@ -198,7 +199,7 @@ class LocalCluster:
         self._children[request.name] = child
         until_s = time.monotonic() + START_LIMIT_S
         while not pid_file.exists() and child.poll() is None and time.monotonic() < until_s:
-            time.sleep(PAUSE_S)  # a withdrawal must find the process from now on
+            time.sleep(PAUSE_S)  # from now on a withdrawal must find the process
 
     def _all_records(self) -> list[_Record]:
         paths = sorted(self._records.glob("*.json"))
@@ -227,7 +228,7 @@ class LocalCluster:
         return self._pid_file(record.name).exists() or now_s - record.submitted_s > START_LIMIT_S
 
     def _pid(self, name: str) -> int | None:
-        """Return the pid of the agent's living process; None if it has ended, or has not begun."""
+        """Return the pid of the agent's live process, or None if it has ended or has not begun."""
         child = self._children.get(name)
         if child is not None:
             return child.pid if child.poll() is None else None
@@ -247,7 +248,7 @@ class LocalCluster:
 
 
 def _command_line(pid: int) -> list[bytes]:
-    """Return the words of a living process's command line; an empty list if the process has ended."""
+    """Return the words of a live process's command line, or an empty list if the process has ended."""
     process = Path(f"/proc/{pid}")
     until_s = time.monotonic() + EXEC_LIMIT_S
     try:

@@ -1,8 +1,8 @@
-"""munge's programs: a proof of who asks, with the cluster's own key.
+"""Munge's programs, which prove the identity of a caller with the cluster's own key.
 
-The asker's node makes the proof, and control's node reads it. Such a credential holds the Unix user whom the kernel
-named to munged, and our payload: a digest of one request, with a number that is used once. So a credential is good for
-that request alone, and once.
+The caller's node creates the proof, and control's node verifies it. Such a credential contains the Unix user, whom the
+kernel reported to munged, and our payload. The payload is a digest of one request, with a number that is used once.
+Therefore a credential is valid for that request only, and only once.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.privileged.common.system_programs import ProgramResult
 
 TTL_S = 60
-"""The time for which a credential is good, by the clocks of the two nodes; munge refuses older ones."""
+"""The time for which a credential is valid, by the clocks of the two nodes. Munge refuses older ones."""
 NONCE_BYTES = 16
 _VERSION = "gleaner-1"
 _KEYS = "STATUS,ENCODE_TIME,DECODE_TIME,UID"
@@ -31,15 +31,15 @@ _REFUSALS = {
 
 
 class MungeError(Exception):
-    """Munge cannot say who asks; the text is one line with the reason."""
+    """Munge cannot identify the caller. The text is one line with the reason."""
 
 
 class MungeAway(MungeError):
-    """Munge does not work here: ask again later, or use a token."""
+    """Munge does not work here. The caller can try again later, or use a token."""
 
 
 class MungeRefused(MungeError):
-    """The credential proves nothing."""
+    """The credential is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class MungeCredential:
 
 
 def new_nonce() -> str:
-    """Return a number that nobody has used."""
+    """Return a new random number."""
     return secrets.token_hex(NONCE_BYTES)
 
 
 def payload_of(*, method: str, target: str, body_digest: str, nonce: str) -> str:
-    """Return the payload of a credential for this request. `target` is the path with the query, as it is sent.
+    """Return the payload of a credential for this request. `target` is the path with the query, exactly as it is sent.
 
     >>> payload_of(method="GET", target="/v1/jobs?limit=1", body_digest="", nonce="00")[:16]
     'gleaner-1 47f3ae'
@@ -76,7 +76,7 @@ def encode(payload: str, *, socket: Path | None, timeout_s: float) -> str:
 
 
 def decode(credential: str, *, socket: Path | None, timeout_s: float) -> MungeCredential:
-    """Return the facts in a credential; munged itself takes each credential only once.
+    """Return the facts in a credential. munged accepts each credential only once.
 
     Raises `MungeRefused` or `MungeAway`.
     """
@@ -93,7 +93,7 @@ def decode(credential: str, *, socket: Path | None, timeout_s: float) -> MungeCr
 def parsed(text: str) -> MungeCredential:
     r"""Return the facts in the output of `unmunge`: metadata, an empty line, the payload.
 
-    Raises `MungeAway` for anything else.
+    Raises `MungeAway` for any other output.
 
     >>> parsed("STATUS:   0\nENCODE_TIME:  5\nDECODE_TIME:  6\nUID:   1000\n\nUID: 0\n")
     MungeCredential(uid=1000, payload='UID: 0', encoded_s=5, decoded_s=6)

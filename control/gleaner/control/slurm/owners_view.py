@@ -1,6 +1,7 @@
-"""The part of a snapshot that entitlements see: the owners' partitions, their jobs, and our agents. Pure.
+"""The view of a snapshot for entitlements: the owners' partitions, their jobs, and our agents. Pure.
 
-Slurm does not say directly what a waiting job needs, or whether room would help it: this module works it out.
+Slurm does not show directly what a waiting job needs, or whether more room would let it start. This module derives
+both.
 """
 
 import math
@@ -20,19 +21,20 @@ _NOT_READY = (
     *_LIMITS, "Dependency", "BeginTime", "JobArrayTaskLimit", "Licenses", "Reservation", "PartitionDown",
     "PartitionInactive", "PartitionTimeLimit",
 )  # fmt: skip
-"""The beginnings of the reasons of jobs that more room would not help. Slurm does not tell these of a held job."""
+"""The beginnings of the reasons of jobs that more room would not help. Slurm does not show these reasons for a held
+job."""
 _REQUEUE_WAIT_S = 600
-"""A begin time that is at most this far ahead is Slurm's own wish for a requeued job, two minutes: it is ignored."""
+"""A begin time at most this far ahead is ignored, because Slurm itself delays a requeued job by two minutes."""
 _BEYOND_AND_OR = frozenset("[]()*:")
 _CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> Snapshot:
-    """Return the usable nodes of these partitions and the jobs there, with the jobs of the partition `agents`.
+    """Return the usable nodes and the jobs of these partitions, and the jobs of the partition `agents`.
 
-    Jobs are in the order of their submission. The view may have no node, since all nodes may be down or drained, or
-    their records cannot be read. Slurm shows those, too. But it shows no node of a partition that it does not know.
-    Raises `ClusterError` if Slurm shows none.
+    Jobs are in the order of their submission. The view may have no nodes if all of them are down, drained or have
+    unreadable records, because Slurm shows such nodes as well. For an unknown partition Slurm shows no node at all, and
+    then `ClusterError` is raised.
     """
     named = frozenset(partitions)
     found = [node for node in snapshot.nodes.values() if node.partitions & named]
@@ -47,7 +49,7 @@ def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -
 
 
 def job_class(job: SlurmJob) -> JobClass:
-    """Return the class that a job's comment declares; non-preemptible unless the comment names another class."""
+    """Return the class that a job's comment declares, or non-preemptible if the comment does not name another one."""
     return _CLASSES.get(class_of(job.comment) or "", JobClass.NON_PREEMPTIBLE)
 
 
@@ -57,17 +59,17 @@ def is_ready(job: SlurmJob) -> bool:
 
 
 def is_at_limit(job: SlurmJob) -> bool:
-    """Return True if a job waits for a limit on its owner: the same limit may keep other jobs of its account."""
+    """Return True if a job waits at a limit of its owner, which may also block other jobs of its account."""
     return job.reason.startswith(_LIMITS)
 
 
 def begins_later(job: SlurmJob, now_s: float) -> bool:
-    """Return True if a job's begin time has not come: the job is not to be released before."""
+    """Return True if a job's begin time is still ahead, so that the job must not be released yet."""
     return job.begins_s is not None and job.begins_s > now_s + (_REQUEUE_WAIT_S if job.restarts else 0)
 
 
 def holdings(job: SlurmJob) -> dict[str, Resources]:
-    """Return what a job has on each of its nodes, dealt out evenly: Slurm tells only the sum.
+    """Return a job's resources on each of its nodes, divided evenly, because Slurm shows only their sum.
 
     >>> holdings(SlurmJob(id="7", partitions=("p",), states=frozenset(), nodes=("a", "b"), cpus=7, memory_mib=1001))
     {'a': Resources(cpus=4, memory_mib=501), 'b': Resources(cpus=3, memory_mib=500)}
@@ -80,9 +82,9 @@ def holdings(job: SlurmJob) -> dict[str, Resources]:
 
 
 def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str, Wish]:
-    """Return what each job asks for, where these nodes can be used.
+    """Return the request of each job, for the nodes that are usable.
 
-    Thousands of jobs ask for the same few sets of nodes, so each set is worked out once.
+    Thousands of jobs request the same few sets of nodes, so each set is derived once.
     """
     lack = cache(partial(lacking, nodes={node.name: node.features for node in nodes.values()}))
 
@@ -105,9 +107,12 @@ def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str
 
 
 def _wish(job: SlurmJob, among: tuple[str, ...] | None, least: Resources | None) -> Wish:
-    """Return what the job asks for, as far as Slurm tells. Slurm does not say whether tasks may be apart.
+    """Return the request of the job, as far as Slurm shows it.
 
-    `among`: the nodes that it may use, None for any node. `least`: the size of the smallest, if it takes whole nodes.
+    Slurm does not show whether tasks can be on different nodes.
+
+    `among` are the nodes that the job can use, or None for all nodes. `least` is the size of the smallest, if the job
+    takes whole nodes.
     """
     if least is not None:
         count = max(job.nodes_at_least, math.ceil(job.cpus / max(1, least.cpus)))
@@ -120,7 +125,9 @@ def _wish(job: SlurmJob, among: tuple[str, ...] | None, least: Resources | None)
 
 
 def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the nodes that lack what a constraint asks for; no node if it is more than a plain "and" or "or".
+    """Return the nodes that do not satisfy a constraint.
+
+    The result is empty if the constraint is more than a plain "and" or "or".
 
     >>> some = {"n1": frozenset({"amd"}), "n2": frozenset({"amd", "fast"}), "n3": frozenset()}
     >>> sorted(lacking("amd&fast", some)), sorted(lacking("amd|intel", some)), sorted(lacking("", some))

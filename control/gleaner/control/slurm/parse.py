@@ -1,11 +1,11 @@
-"""The questions to `sinfo` and `squeue`, and their answers, read into the records of `snapshot`. Pure.
+"""The queries to `sinfo` and `squeue`, and the parsing of their answers into the records of `snapshot`. Pure.
 
-A name or a comment may hold anything that its user likes, line ends too. So each question makes up a word that ends
-each field. Lines that do not have that word, and as often as there are fields, are no job. The fields that a user
-writes freely are the last ones, so a record that is made up in them comes behind the true one. Slurm can also answer in
-JSON: that is 14 times as long, and takes `squeue` 50 times as much time.
+Users can put any text into a name or a comment, including line ends. Therefore each query chooses a random word that
+ends each field. A line is ignored as a record unless it contains this word exactly once for each field. The fields that
+users can write come last, so a forged record within them comes after the true one. Slurm can also answer in JSON, but
+that is 14 times as long and takes `squeue` 50 times as much time.
 
-The process with rights imports this module, so the module needs only the standard library and `snapshot`.
+The privileged process imports this module, so the module needs only the standard library and `snapshot`.
 """
 
 import math
@@ -26,16 +26,16 @@ Record = Mapping[str, str]
 """The fields of a node or of a job, by Slurm's names."""
 
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""The errors that Python raises for a record that is not as Slurm writes it."""
+"""The exceptions that Python raises for a malformed record."""
 _LONGEST_LINE = 300
 _UNSET = frozenset({"", "(null)", "N/A", "none"})
-"""The words by which Slurm says that a field has no value."""
+"""Slurm's words for a field without a value."""
 
 NODE_FIELDS = (
     "NodeList", "StateComplete", "CPUsState", "Memory", "AllocMem", "Features", "Available", "PartitionName", "User",
     "Reason",
 )  # fmt: skip
-"""The fields for `sinfo --Node --Format`, which prints one row for each partition that a node is in."""
+"""The fields for `sinfo --Node --Format`, which prints one row for each partition of a node."""
 JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
     "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EndTime", "EligibleTime", "PreemptTime", "PriorityLong",
@@ -47,21 +47,21 @@ JOB_FIELDS = (
 _UNITS_MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
-"""A whole number. A float holds each of these exactly."""
+"""A whole number. A float represents each of these exactly."""
 
 
 def new_word() -> str:
-    """Return a word that nobody knows. If it began with digits, it would be taken for a column's width."""
+    """Return a random word. It does not begin with a digit, because Slurm would read a number as a column's width."""
     return "x" + secrets.token_hex(8)
 
 
 def ask_nodes_in(word: str, partitions: Sequence[str]) -> tuple[str, ...]:
-    """Return the question for all nodes of these partitions."""
+    """Return the query for all nodes of these partitions."""
     return _ask_nodes(word, f"--partition={','.join(partitions)}")
 
 
 def ask_nodes(word: str, nodes: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the question for all nodes, or for those of these names. Unknown names are passed over."""
+    """Return the query for all nodes, or for those with these names. Unknown names are skipped."""
     return _ask_nodes(word, "--all", *([f"--nodes={','.join(nodes)}"] if nodes else []))
 
 
@@ -70,12 +70,12 @@ def _ask_nodes(word: str, *among: str) -> tuple[str, ...]:
 
 
 def ask_jobs(word: str, *among: str) -> tuple[str, ...]:
-    """Return the question for the jobs that these options of squeue choose, each task of an array by itself."""
+    """Return the query for the jobs that these options of squeue select. Each task of an array is a separate job."""
     return ("squeue", "--noheader", "--array", *among, _format(JOB_FIELDS, word))
 
 
 def ask_job(word: str, job: str) -> tuple[str, ...]:
-    """Return the question for one job, or for all tasks of an array, also if it ended minutes ago (MinJobAge)."""
+    """Return the query for one job, or for all tasks of an array, even if it ended minutes ago (MinJobAge)."""
     return ask_jobs(word, f"--jobs={job}", "--states=all")
 
 
@@ -84,18 +84,18 @@ def _format(fields: Sequence[str], word: str) -> str:
 
 
 def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None = None, read_s: float = 0.0) -> Snapshot:
-    """Return the snapshot in the answers of `sinfo` and `squeue`, in which each field ends with `word`.
+    """Return the snapshot from the answers of `sinfo` and `squeue`, in which each field ends with `word`.
 
-    `own`: the uid of our user; None if only our jobs were asked for, or if it does not matter.
+    `own` is the uid of our user, or None if only our jobs were requested or if it does not matter.
     """
     rows = (_records(nodes, word, NODE_FIELDS, "sinfo"), _records(jobs, word, JOB_FIELDS, "squeue"))
     return snapshot_of(*rows, own=own, read_s=read_s)
 
 
 def parse_job(answer: str, word: str, job: str) -> SlurmJob | None:
-    """Return the job of this id in the answer to `ask_job`; None if it is not there.
+    """Return the job with this id from the answer to `ask_job`, or None if it is missing.
 
-    Raises `ClusterError` if it is not there and a record cannot be read.
+    Raises `ClusterError` if it is missing and a record is unreadable.
     """
     found = parse_tables("", answer, word)
     if (known := next((one for one in found.jobs if one.id == job), None)) is None and found.gaps:
@@ -104,7 +104,7 @@ def parse_job(answer: str, word: str, job: str) -> SlurmJob | None:
 
 
 def snapshot_of(nodes: Iterable[Record], jobs: Iterable[Record], *, own: int | None, read_s: float) -> Snapshot:
-    """Return the snapshot in these records, see `parse_tables`."""
+    """Return the snapshot from these records, see `parse_tables`."""
     partitions: dict[str, set[str]] = {}
     once: dict[str, Record] = {}
     closed: dict[str, str] = {}
@@ -133,10 +133,10 @@ def _read_each(
     *,
     is_needed: Callable[[Given], bool] = lambda _: False,
 ) -> tuple[list[Read], str]:
-    """Return what `read` makes of each record, and a line about those that cannot be read: they are left out.
+    """Return the parsed records, and a line about the unreadable ones, which are left out.
 
-    `name` tells which record it is. Raises `ClusterError` for a record that is needed and cannot be read: an agent that
-    is left out would be taken for gone.
+    `name` identifies a record. Raises `ClusterError` if a needed record is unreadable, because an agent that is left
+    out would count as gone.
     """
     found: list[Read] = []
     lines: list[str] = []
@@ -153,7 +153,7 @@ def _read_each(
 
 
 def parse_ids(answer: str) -> list[SchedulerId]:
-    """Return the job ids in an answer of `squeue --format=%i`."""
+    """Return the job ids from the output of `squeue --format=%i`."""
     ids = answer.split()
     for id_ in ids:
         if not _NUMBER.fullmatch(id_):
@@ -162,7 +162,7 @@ def parse_ids(answer: str) -> list[SchedulerId]:
 
 
 def parse_submitted(answer: str) -> SchedulerId:
-    """Return the job id in sbatch's answer.
+    """Return the job id from sbatch's output.
 
     >>> parse_submitted("4711;cluster")
     '4711'
@@ -174,7 +174,7 @@ def parse_submitted(answer: str) -> SchedulerId:
 
 
 def _records(answer: str, word: str, fields: Sequence[str], program: str) -> list[Record]:
-    """Return the records of a table. A field may go over several lines."""
+    """Return the records of a table. A field can contain several lines."""
     pieces, count = answer.split(word), len(fields)
     if len(pieces) % count != 1 or pieces[-1].strip():
         raise ClusterError(
@@ -244,7 +244,7 @@ def _job_of(record: Record, own: int | None) -> SlurmJob:
 
 
 def _mib(text: str) -> int:
-    """Return an amount of memory, as Slurm writes it.
+    """Return an amount of memory from Slurm's notation.
 
     >>> _mib("4000M"), _mib("1.50G"), _mib("0")
     (4000, 1536, 0)

@@ -1,8 +1,8 @@
-"""Slurm's programs, but a poll reads the nodes and our agents through PySlurm.
+"""The backend that reads nodes and our agents through PySlurm, and otherwise uses Slurm's programs.
 
-PySlurm is under the GPL, and never imported here: each poll runs a process of its own that prints what PySlurm tells.
-A call of PySlurm holds its interpreter, and Slurm's library ends its process where the library does not like
-slurm.conf. The process gets the PATH and SLURM_CONF of this program, and nothing else of its environment.
+PySlurm is under the GPL and never imported here. Each poll runs a separate process that prints PySlurm's data, because
+a call of PySlurm blocks its interpreter, and because Slurm's library ends its process if it rejects slurm.conf. The
+process gets only PATH and SLURM_CONF from this program's environment.
 """
 
 import sys
@@ -19,14 +19,15 @@ _CHILD = Path(__file__).with_name("pyslurm_child.py")
 _COUNTS = ("NumCPUs", "NumTasks", "PriorityLong", "Nice", "restartcnt")
 _NODE = dict.fromkeys(parse.NODE_FIELDS, "") | {"AllocMem": "0"}
 _JOB = dict.fromkeys(parse.JOB_FIELDS, "") | dict.fromkeys(_COUNTS, "0")
-"""The fields that PySlurm is not asked for."""
+"""The fields that are not read through PySlurm."""
 
 
 class PySlurmCluster(SlurmCluster):
-    """Slurm, asked as the user of this program.
+    """Slurm, queried as the user of this program.
 
-    PySlurm does not tell all that is needed of everybody's jobs. So where owners' jobs are read, the programs are asked
-    for all. They submit and end agents in any case: PySlurm cannot ask for all of a node's memory.
+    PySlurm does not show all the required facts about other users' jobs. Therefore the programs are used for all
+    queries if owners' jobs are read. They submit and end agents in any case, because PySlurm cannot request all of a
+    node's memory.
     """
 
     _is_checked = False
@@ -34,7 +35,7 @@ class PySlurmCluster(SlurmCluster):
     def check(self) -> str:
         """Return the versions of PySlurm and of Slurm, in a few words.
 
-        Raises `ClusterUnavailable` if this PySlurm cannot be used for this cluster.
+        Raises `ClusterUnavailable` if this PySlurm is not usable for this cluster.
         """
         versions = self._ask_child("check").strip()
         self._is_checked = True
@@ -57,7 +58,7 @@ class PySlurmCluster(SlurmCluster):
 
 
 def parse_look(answer: str, *, read_s: float) -> Snapshot:
-    """Return the partition's nodes and our agents there, from what `pyslurm_child` prints."""
+    """Return the partition's nodes and our agents there, from the output of `pyslurm_child`."""
     try:
         look = untrusted.json_of(answer, for_display=True)
         nodes = [_NODE | _texts(one) for one in look["nodes"]]

@@ -1,7 +1,7 @@
-"""The process in which PySlurm is used: `check` prints its versions, `look PARTITION` nodes and our jobs as JSON.
+"""The process that uses PySlurm. `check` prints its versions, and `look PARTITION` prints nodes and our jobs as JSON.
 
-This is the only file that imports PySlurm, which is under the GPL. This file is run by its path and never imported, and
-it imports nothing else but Python's own library. A failure is a line on stderr and the exit status 1.
+This is the only file that imports PySlurm, which is under the GPL. It is run by its path and never imported, and it
+imports only Python's standard library. A failure is one line on stderr and the exit status 1.
 """
 
 import importlib
@@ -63,7 +63,7 @@ def look(pyslurm: Any, partition: str) -> str:
 
 
 def _name(job: Any) -> str:
-    """Return a job's name; empty if it is no UTF-8: then PySlurm cannot tell it, and it is no agent's."""
+    """Return a job's name, or "" if it is not valid UTF-8, which PySlurm cannot represent and agents never use."""
     try:
         return job.name or ""
     except UnicodeDecodeError:
@@ -72,11 +72,11 @@ def _name(job: Any) -> str:
 
 def main() -> None:
     """Print one answer."""
-    # Slurm's library may print. Its lines go to stderr, so that they are never taken for an answer.
+    # Slurm's library may print. Its lines go to stderr, so that they are never taken for the answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        # Slurm's library is started where a failure can be answered, and not at the import.
+        # Initialize Slurm's library here and not at the import, so that a failure can be reported.
         os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
         pyslurm: Any = importlib.import_module("pyslurm")
         del os.environ["PYSLURM_DISABLE_AUTO_INIT"]
@@ -84,7 +84,7 @@ def main() -> None:
         answer = look(pyslurm, sys.argv[2]) if sys.argv[1] == "look" else check(pyslurm)
     except ImportError as error:
         sys.exit(f"{error}; install it there")
-    except Exception as error:  # the caller reports any error
+    except Exception as error:  # the caller reports every error
         sys.exit(f"{error}" or type(error).__name__)
     print(answer, file=answers, flush=True)
 

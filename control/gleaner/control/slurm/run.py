@@ -1,4 +1,4 @@
-"""Calls of Slurm's command-line programs. The programs' failures become errors of `interface` here, once."""
+"""Calls of Slurm's command-line programs. This module alone turns their failures into the errors of `interface`."""
 
 import os
 import re
@@ -10,9 +10,10 @@ from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 """The environment of sbatch, which reads `--deadline` in its own time zone."""
 ENVIRONMENT = {**SUBMIT_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
-"""The environment of all other programs. sbatch does not get it: it would hand the time format on to the agent."""
+"""The environment of all other programs. sbatch does not get it, because sbatch would pass the time format to the
+agent."""
 NO_ANSWER = "Slurm does not answer"
-"""The beginning of each line that says so."""
+"""The beginning of each message that reports a Slurm without an answer."""
 _SIGNS_OF_NO_ANSWER = (
     "unable to contact",
     "timed out",
@@ -35,17 +36,17 @@ _SIGNS_OF_NO_ANSWER = (
     "unable to resolve",
     "unable to open slurmdbd",
 )
-"""Words of Slurm's programs, in lower case, after which asking again later may help: during an upgrade, for example,
-or while the network, munge or slurmdbd is away."""
+"""Words in the messages of Slurm's programs, in lower case, after which a later try may succeed: for example during an
+upgrade, or while the network, munge or slurmdbd is away."""
 _NO_REASON = "unspecified error"
-"""Slurm's words for a failure of its own. They also end a refusal by a site's plug-in, which gives its reason first."""
+"""Slurm's words for an internal failure. They also end a refusal by a site's plug-in, which prints its reason first."""
 _PREFIX = re.compile(r"^(?:\w+:? )?(?:error|fatal): (?:Batch job submission failed: )?")
 
 
 def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
-    """Run a program and return what it printed. `submits`: it is sbatch, see `SUBMIT_ENVIRONMENT`.
+    """Run a program and return its output. `submits` marks sbatch, see `SUBMIT_ENVIRONMENT`.
 
-    Raises `ClusterUnavailable` if there was no answer, and `ClusterRefused` if Slurm refuses.
+    Raises `ClusterUnavailable` if Slurm did not answer, and `ClusterRefused` if it refuses.
     """
     environment = SUBMIT_ENVIRONMENT if submits else ENVIRONMENT
     program, done = words[0], result(words, environment, timeout_s=timeout_s, given=given)
@@ -60,7 +61,7 @@ def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: boo
 def result(
     words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = ""
 ) -> system_programs.ProgramResult:
-    """Run a program to its end, with nothing of this program's environment but PATH and SLURM_CONF.
+    """Run a program to its end, with only PATH and SLURM_CONF from this program's environment.
 
     Raises `ClusterUnavailable` if the program does not end in time, or cannot be run.
     """
@@ -76,15 +77,15 @@ def result(
 
 
 def is_no_answer(stderr: str) -> bool:
-    """Return True if a program failed because Slurm did not answer, and not because Slurm refused."""
+    """Return True if a program failed because Slurm did not answer, rather than because Slurm refused."""
     lower = stderr.lower()
     return any(sign in lower for sign in _SIGNS_OF_NO_ANSWER) or complaint(stderr).lower() == _NO_REASON
 
 
 def without(stderr: str, words: Sequence[str]) -> str:
-    """Return a program's message without the names that the program was given.
+    """Return a program's message without the names that were passed to the program.
 
-    A name may read like one of the signs that `is_no_answer` looks for.
+    Otherwise a name could resemble one of the signs that `is_no_answer` searches for.
 
     >>> without("Node munge1 not found", ["scontrol", "show", "nodes", "n1,munge1"])
     'Node  not found'
@@ -96,7 +97,7 @@ def without(stderr: str, words: Sequence[str]) -> str:
 def complaint(stderr: str) -> str:
     r"""Return the complaint of a Slurm program in one line, without the program's own prefixes.
 
-    Of several lines, the first one usually names the cause, and the last one what failed.
+    If there are several lines, the first one usually names the cause, and the last one the operation that failed.
 
     >>> complaint("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Job violates a policy")
     'AssocMaxSubmitJobLimit; Job violates a policy'

@@ -1,8 +1,8 @@
-"""Slurm's jobs and nodes at one instant, as Slurm shows them: one record for each, for all readers.
+"""Slurm's jobs and nodes at one instant, as Slurm shows them, in one kind of record for all readers.
 
-Each policy takes its own narrow view of a snapshot: `agents_view` for provisioning, `owners_view` for entitlements.
-Draining and the Slurm admin service decide by the records themselves. This module needs only the standard library,
-since the process with rights imports it.
+Each policy uses its own reduced view of a snapshot: `agents_view` for provisioning, `owners_view` for entitlements.
+Draining and the Slurm admin service use the records themselves. This module needs only the standard library, because
+the privileged process imports it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ ENDED = frozenset(
         "PREEMPTED", "REVOKED", "TIMEOUT",
     }
 )  # fmt: skip
-"""The states in which a job is over for good."""
+"""The states in which a job is over."""
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
@@ -26,7 +26,7 @@ _STARTABLE = frozenset({*_HARMLESS, *_IN_USE, "POWERED_DOWN", "POWERING_UP"})
 
 
 class JobPhase(StrEnum):
-    """The phase of a job that Slurm shows. A job that Slurm does not show any more has ended."""
+    """The phase of a job that Slurm shows. A job that Slurm no longer shows has ended."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -36,12 +36,12 @@ class JobPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """One node. A field that a question did not ask for has its default."""
+    """One node. A field that was not queried has its default value."""
 
     name: str
     partitions: frozenset[str]
     states: frozenset[str]
-    """Slurm's words in capitals, each flag a word of its own: `IDLE` and `DRAIN`."""
+    """Slurm's words in capitals, each flag as its own word: `IDLE` and `DRAIN`."""
     state: str = ""
     """The state as Slurm's programs show it to people."""
     cpus: int = 0
@@ -54,38 +54,38 @@ class SlurmNode:
 
     @property
     def is_idle(self) -> bool:
-        """True if all of the node is free and usable now, even if Slurm keeps the node for a waiting job."""
+        """Return True if all of the node is free and usable now, even if Slurm reserves the node for a waiting job."""
         return "IDLE" in self.states and self.states <= _HARMLESS
 
     @property
     def is_planned(self) -> bool:
-        """True if the node is idle, but kept for a waiting job."""
+        """Return True if the node is idle, but reserved for a waiting job."""
         return self.is_idle and "PLANNED" in self.states
 
     @property
     def is_drained(self) -> bool:
-        """True if nothing new starts here."""
+        """Return True if Slurm starts nothing new here."""
         return "DRAIN" in self.states
 
     @property
     def is_used(self) -> bool:
-        """True if any job has a part of the node, even a job that is not shown to us."""
+        """Return True if any job uses a part of the node, even a job that Slurm does not show us."""
         return bool(self.states & _IN_USE)
 
     @property
     def is_startable(self) -> bool:
-        """True if Slurm would start jobs here, as it would on a node that is powered down to save energy."""
+        """Return True if Slurm would start jobs here, as it would on a node that is powered down to save energy."""
         return self.states <= _STARTABLE and bool(self.states & {"IDLE", *_IN_USE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """One job, or one task of an array. A field that a question did not ask for has its default."""
+    """One job, or one task of an array. A field that was not queried has its default value."""
 
     id: str
-    """The id as people write it: 4711, or 4711_3 for a task of an array."""
+    """The id in the usual notation: 4711, or 4711_3 for a task of an array."""
     partitions: tuple[str, ...]
-    """The job's partitions; several only while the job waits."""
+    """The job's partitions. There can be several only while the job waits."""
     states: frozenset[str]
     name: str = ""
     user: str = ""
@@ -113,61 +113,65 @@ class SlurmJob:
     can_requeue: bool = False
     is_batch: bool = False
     submitted_s: float = 0.0
-    """The time when the job was submitted, or put back into the queue. It tells the job from another of its number."""
+    """The time when the job was submitted or requeued. It distinguishes the job from another one with the same
+    number."""
     begins_s: float | None = None
-    """The time before which the job is not to start."""
+    """The earliest start that the user has requested."""
     preempted_s: float | None = None
-    """The time at which Slurm told the job to leave its nodes to another; None if it has not."""
+    """The time at which Slurm told the job to leave its nodes to another job, or None."""
     start_s: float | None = None
     end_s: float | None = None
-    """The time at which Slurm will end the job; None for never, or if nobody knows."""
+    """The time at which Slurm will end the job, or None if the time is unlimited or unknown."""
 
     @property
     def node(self) -> str | None:
-        """The node of a job that has one node, as an agent has; None while it has none."""
+        """Return the node of a job with one node, such as an agent, or None while it has none."""
         return self.nodes[0] if self.nodes else None
 
     @property
     def phase(self) -> JobPhase:
-        """The job's phase. A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes."""
+        """Return the job's phase.
+
+        A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes.
+        """
         if self.states & _ENDING:
             return JobPhase.ENDING
         waits = self.states & WAITING and "RUNNING" not in self.states
-        return JobPhase.PENDING if waits else JobPhase.RUNNING  # CONFIGURING: it has its nodes
+        return JobPhase.PENDING if waits else JobPhase.RUNNING  # CONFIGURING: it already has its nodes
 
     @property
     def is_held(self) -> bool:
-        """True if the job waits, and somebody has to release it first."""
+        """Return True if the job waits, and must be released before it can start."""
         return self.is_pending and self.priority == 0
 
     @property
     def is_pending(self) -> bool:
-        """True if the job waits, held or not, and nothing of it is left on a node from an earlier start."""
+        """Return True if the job waits, held or not, and has no processes left on a node from an earlier start."""
         return self.phase is JobPhase.PENDING
 
     @property
     def is_running(self) -> bool:
-        """True if the job computes now."""
+        """Return True if the job computes now."""
         return "RUNNING" in self.states and not self.is_completing
 
     @property
     def is_completing(self) -> bool:
-        """True if the job's processes are being ended."""
+        """Return True if the job's processes are being ended."""
         return "COMPLETING" in self.states
 
     @property
     def is_requeuable(self) -> bool:
-        """True for a batch job whose owner has not forbidden a requeue."""
+        """Return True for a batch job whose owner has not forbidden a requeue."""
         return self.can_requeue and self.is_batch
 
     @property
     def has_ended(self) -> bool:
-        """True if the job is over for good."""
+        """Return True if the job is over."""
         return bool(self.states & ENDED)
 
 
 def number_of(job: str) -> int:
-    """Return the number in a job's id, by which jobs are ordered; 0 if there is none.
+    """Return the number in a job's id, by which jobs are sorted, or 0 if it has none.
 
     >>> number_of("4711_3"), number_of("²")
     (4711, 0)
@@ -178,10 +182,10 @@ def number_of(job: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question.
+    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch, which is not later than the query.
 
-    `gaps` is a line about the nodes and jobs that are left out, since their records cannot be read; empty if there are
-    none. Then a node or a job that is not here may be there all the same.
+    `gaps` is a line about the nodes and jobs that are left out because their records are unreadable. It is empty if
+    there are none. Otherwise a node or a job that is missing here may still exist.
     """
 
     read_s: float
@@ -189,4 +193,4 @@ class Snapshot:
     jobs: tuple[SlurmJob, ...] = ()
     gaps: str = ""
     closed: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By partition, the state of those that are not up: `down`, `drain` or `inact`."""
+    """The state of each partition that is not up: `down`, `drain` or `inact`."""

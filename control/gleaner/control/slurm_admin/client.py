@@ -1,4 +1,4 @@
-"""The client of the Slurm admin service in control: one method for each request, and the errors of a request."""
+"""Control's client of the Slurm admin service, with one method for each request, and the errors of a request."""
 
 import json
 import socket
@@ -11,20 +11,20 @@ from gleaner.control.slurm_admin.request import LONGEST_BYTES
 
 
 class SlurmAdminRefused(ClusterRefused):
-    """The Slurm admin service refuses and says why. Nothing was done, and it will refuse again."""
+    """The Slurm admin service refuses with a reason. Nothing was changed, and it will refuse again."""
 
 
 class SlurmAdminSilent(ClusterUnavailable):
-    """The Slurm admin service is not there, or Slurm does not answer the service: ask again later."""
+    """The Slurm admin service is not running, or Slurm does not answer it. The caller can ask again later."""
 
 
 class SlurmAdminClient:
-    """The Slurm admin service that listens at this path. Each call is one connection; safe for several threads.
+    """A Slurm admin service that listens on this path. Each call is one connection. Several threads can use the client.
 
     Every method may raise `SlurmAdminSilent` (ask again later) or `SlurmAdminRefused` (a refusal, in one line).
 
-    `epoch` returns the epoch by which control leads at the time of a call. `submitted_s` is the time when the job that
-    is meant was submitted, as it was seen: another job of the same number is left alone.
+    `epoch` returns control's present epoch. `submitted_s` is the submission time of the job as control has seen it.
+    Another job with the same number is left alone.
     """
 
     def __init__(self, path: Path, timeout_s: float, epoch: Callable[[], int | None] = lambda: None) -> None:
@@ -33,46 +33,52 @@ class SlurmAdminClient:
         self._epoch = epoch
 
     def alive(self, partitions: Collection[str]) -> None:
-        """Say that control is alive and enforces entitlements in these partitions.
+        """Report that control is alive and enforces entitlements in these partitions.
 
-        Jobs are held for us only as long as this is said again and again. Do not call it in a dry run: jobs would be
-        held. Refused if jobs of other partitions would be held, or if jobs of one of these would not be.
+        Jobs are held for us only while this report is repeated. Do not send it in a dry run, because jobs would be
+        held. The service refuses if these partitions are not exactly those whose jobs are held.
         """
         self._ask(do="alive", partitions=sorted(set(partitions)))
 
     def awake(self) -> None:
-        """Say that control is alive, so that the nodes that it drained stay drained. Entitlements may be off.
+        """Report that control is alive, so that the nodes that it drained stay drained. Entitlements can be off.
 
-        Nodes stay drained for us only as long as this is said again and again.
+        Nodes stay drained for us only while this report is repeated.
         """
         self._ask(do="awake")
 
     def release(self, job: str, *, top: bool, submitted_s: float | None = None) -> None:
-        """Release a job that we hold; with `top`, it goes before all other jobs of its tier."""
+        """Release a job that we hold. With `top`, it comes before all other jobs of its tier."""
         self._ask_of_job("release", job, submitted_s, top=top)
 
     def set_reason(self, job: str, text: str, *, submitted_s: float | None = None) -> None:
-        """Write on a job why it is held, after `gleaner: `. `squeue -O JobArrayID,admin_comment` shows it."""
+        """Write the reason why a job is held into its comment, after `gleaner: `.
+
+        `squeue -O JobArrayID,admin_comment` shows it.
+        """
         self._ask_of_job("reason", job, submitted_s, text=text)
 
     def hold(self, job: str, *, submitted_s: float | None = None) -> None:
-        """Hold a job again that we released and that has not started."""
+        """Hold again a job that we released and that has not started."""
         self._ask_of_job("hold", job, submitted_s)
 
     def requeue(self, job: str, *, submitted_s: float | None = None) -> None:
-        """Take a preemptible job off its nodes. The job then waits, held, and begins anew when it is released."""
+        """Requeue a preemptible job. It then waits, held, and starts from its beginning when it is released."""
         self._ask_of_job("requeue", job, submitted_s)
 
     def signal(self, job: str, *, submitted_s: float | None = None) -> None:
-        """Ask a checkpointable job to save itself. The job then requeues itself, held."""
+        """Tell a checkpointable job to save itself. The job then requeues itself, held."""
         self._ask_of_job("signal", job, submitted_s)
 
     def drain(self, nodes: Sequence[str], *, by: str = "control") -> None:
-        """Let nothing new start on these nodes, all or none. `by`: who asked for it, in one word."""
+        """Drain these nodes, so that nothing new starts there: all of them or none.
+
+        `by` names the requester in one word.
+        """
         self._ask(do="drain", nodes=list(nodes), by=by)
 
     def resume(self, nodes: Sequence[str]) -> None:
-        """Set nodes back that we drained, all or none."""
+        """Resume nodes that we drained: all of them or none."""
         self._ask(do="resume", nodes=list(nodes))
 
     def _ask_of_job(self, do: str, job: str, submitted_s: float | None, **message: object) -> None:
@@ -96,7 +102,7 @@ class SlurmAdminClient:
 
 
 def check_answer(line: bytes) -> None:
-    """Raise `SlurmAdminRefused` or `SlurmAdminSilent` unless the answer says that what was asked for is done."""
+    """Raise `SlurmAdminRefused` or `SlurmAdminSilent` unless the answer confirms the request."""
     try:
         answer = untrusted.json_of(line, for_display=True)
         done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))

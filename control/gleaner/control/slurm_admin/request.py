@@ -1,9 +1,9 @@
-"""The requests that control may make of the Slurm admin service, checked field by field.
+"""The requests that control can send to the Slurm admin service, checked field by field.
 
-Pure: nothing here touches the system. Each request is one JSON object in one line. Its fields are plain values within
-limits, and unknown fields are refused. Two fields may be missing: `epoch`, by which control leads, and in a request
-about a job `submitted_s`, the time when the job that is meant was submitted. A number alone may be another job's by
-now.
+Pure: nothing here accesses the system. Each request is one JSON object in one line. Its fields are plain values within
+limits, and unknown fields are refused. Two fields are optional: `epoch`, the epoch of the leading control, and in a
+request about a job `submitted_s`, the job's submission time. The number alone is not enough, because it may belong to
+another job by now.
 """
 
 import re
@@ -28,19 +28,19 @@ _PERSON = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{LONGEST_PERSON - 1}}}\Z",
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The message that control is alive and enforces entitlements in these partitions."""
+    """Report that control is alive and enforces entitlements in these partitions."""
 
     partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Awake:
-    """The message that control is alive: the nodes that it drained are not to be set back. Entitlements may be off."""
+    """Report that control is alive, so that its drained nodes are not resumed. Entitlements can be off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release a held job; with `top`, it goes before all others."""
+    """Release a held job. With `top`, it comes before all others."""
 
     job: str
     top: bool
@@ -49,7 +49,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Say why a job is held."""
+    """Write the reason why a job is held."""
 
     job: str
     text: str
@@ -66,7 +66,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Take a preemptible job off its nodes. The job then waits, held, and begins anew when it is released."""
+    """Requeue a preemptible job. It then waits, held, and starts from its beginning when it is released."""
 
     job: str
     submitted_s: int | None = None
@@ -74,7 +74,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Ask a checkpointable job to save itself. The job then requeues itself, held."""
+    """Tell a checkpointable job to save itself. The job then requeues itself, held."""
 
     job: str
     submitted_s: int | None = None
@@ -82,7 +82,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let nothing new start on these nodes."""
+    """Drain these nodes, so that nothing new starts there."""
 
     nodes: tuple[str, ...]
     by: str
@@ -90,7 +90,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Set nodes back that were drained by us."""
+    """Resume nodes that were drained by us."""
 
     nodes: tuple[str, ...]
 
@@ -102,7 +102,7 @@ Request = Alive | Awake | JobRequest | NodeRequest
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A request, and the epoch of the control program that makes it; None if the request names no epoch."""
+    """A request with the epoch of the control program that sent it, or None if it has no epoch."""
 
     request: Request
     epoch: int | None
@@ -157,7 +157,7 @@ def _of_job(message: Message, **wanted: Callable[[Any], bool]) -> Message:
 
 
 def _optional(message: Message, field: str) -> int | None:
-    """Take a whole number out of the message; None if the message does not have the field."""
+    """Remove a whole number from the message and return it, or None if the message does not have the field."""
     if field not in message:
         return None
     value = message.pop(field)

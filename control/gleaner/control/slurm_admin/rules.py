@@ -1,18 +1,18 @@
-"""The rules of the Slurm admin service: the acts for each request, and the refusals.
+"""The rules of the Slurm admin service: the commands for each request, and the refusals.
 
 Pure: facts go in, command lines come out. Jobs outside the owners' partitions, jobs of another class, holds that are
-not ours and nodes that carry another mark are refused, whatever control asks.
+not ours and nodes with another mark are refused, whatever control requests.
 
-A job that we hold says so in its AdminComment, which only administrators write: `gleaner: ` and why it waits. A job
-that we released says `gleaner: released`. The order of the commands matters. If the Slurm admin service is killed
-between any two of them, it leaves a job that runs, or a job that is held and marked as waiting. It never leaves a job
-that is held and that nobody would release.
+A job that we hold has a mark in its AdminComment, which only administrators can write: `gleaner: ` and the reason why
+it waits. A job that we released has `gleaner: released`. The order of the commands matters. If the Slurm admin service
+is killed between any two of them, it leaves a job that runs, or a job that is held and marked as waiting. It never
+leaves a held job that would not be released.
 
-A job is the one that control means if it was submitted at the time that control names. That is checked in the very look
-by which all else is decided. Slurm's programs take only a job's number, so between that look and the act a job cannot
-be named more exactly. One threat remains. Slurm forgets a job that has ended after MinJobAge (300 s, usually), and
-numbers begin anew after MaxJobId. So a Slurm admin service that stands still for that long between the look and the
-act, just when the numbers come round, could act on another job.
+A job is the one that control means if its submission time is the one that control names. The same snapshot provides
+this time and all other facts for the decision. Slurm's programs identify a job only by its number, so between the
+snapshot and the command a job cannot be identified more exactly. One threat remains. Slurm forgets a job that has ended
+after MinJobAge (300 s, usually), and numbers begin again after MaxJobId. If the Slurm admin service were suspended for
+that long between the snapshot and the command, just when the numbers begin again, it could act on another job.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,13 +47,13 @@ from gleaner.control.slurm_admin.request import (
 from gleaner.control.slurm_admin.settings import SlurmAdminSettings
 
 TOP_NICE = 2_000_000_000
-"""The number that is taken off the nice of a job on top. A priority cannot be set while a job is held, and a priority
+"""The number by which the nice of a job on top is reduced. A priority cannot be set while a job is held, and a priority
 that is set after the release comes too late for the scheduler's next pass. A nice can be set while the job is held, and
-the nice that the job's owner asked for can be found again."""
+the original nice can be calculated from it later."""
 
 NICEST = TOP_NICE // 2 - 1
-"""The highest nice of a job that was on top. If its owner asked for more, it has this one afterwards: a higher nice
-could not be told from ours."""
+"""The highest nice that a job can have after it was on top. A higher original nice is replaced by this one, because it
+could not be distinguished from ours."""
 
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
 
@@ -65,7 +65,7 @@ Command = tuple[str, ...]
 def check_partitions(named: Collection[str], settings: SlurmAdminSettings) -> None:
     """Raise `Refused` unless control enforces entitlements in exactly the partitions whose jobs the script holds.
 
-    A job that is held in a partition where control never looks would wait for ever.
+    A job that is held in a partition that control never reads would wait forever.
     """
     wrong: list[str] = []
     if held := sorted(settings.partitions.keys() - set(named)):
@@ -95,7 +95,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
             return [_update(job, f"AdminComment={_mark(request.text)}")]
         case Hold():
             _check_pending(job)
-            # Any mark will do: a job that somebody else requeued still has the mark from before its start.
+            # Any mark is enough: a job that another program requeued still has the mark from before its start.
             if job.priority == 0 or not job.admin_comment.startswith(OURS):
                 raise Refused(f"job {job.id} was not released by us")
             return [_marked_as_waiting(job), ("scontrol", "uhold", job.id)]
@@ -106,7 +106,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
             return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.id)]
         case Signal():
             _check_running(job, CHECKPOINTABLE)
-            # The signal goes to the job's steps, since the batch shell would die of it. A job that requeues itself
+            # The signal goes to the job's steps, because the batch shell would die of it. A job that requeues itself
             # waits for us.
             return [_update(job, f"AdminComment={ASKED_TO_SAVE}"), ("scancel", "--signal=USR1", job.id)]
         case _:
@@ -116,7 +116,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
 def commands_for_nodes(
     request: NodeRequest, nodes: Mapping[str, SlurmNode], settings: SlurmAdminSettings, account: str
 ) -> list[Command]:
-    """Return the commands for all of the nodes of a request, or for none. Raises `Refused`.
+    """Return the commands for all nodes of a request. Raises `Refused`, and then nothing is done for any of them.
 
     `account` is the account that runs the commands. For a drain, `nodes` are all nodes that Slurm knows.
     """
@@ -132,16 +132,16 @@ def commands_for_nodes(
             _check_number(len(request.nodes), nodes, settings, account)
             return [("scontrol", "update", named, "State=DRAIN", f"Reason={DRAINED_BY}{request.by}")]
         case Resume():
-            # UNDRAIN and not RESUME: that would also set a node up that is down.
+            # UNDRAIN and not RESUME, which would also bring up a node that is down.
             return [("scontrol", "update", named, "State=UNDRAIN")]
         case _:
             assert_never(request)
 
 
 def check_rate(wanted: int, drained: Sequence[tuple[float, int]], settings: SlurmAdminSettings, now_s: float) -> None:
-    """Raise `Refused` if so many more nodes are too many for an hour.
+    """Raise `Refused` if this number of further nodes exceeds the limit for an hour.
 
-    `drained`: the times of earlier drains, each with its number of nodes.
+    `drained` contains the times of earlier drains, each with its number of nodes.
     """
     this_hour = sum(count for at_s, count in drained if abs(now_s - at_s) < HOUR_S)
     if this_hour + wanted > settings.drains_per_hour:
@@ -164,14 +164,14 @@ def _release(job: SlurmJob, *, top: bool) -> list[Command]:
     nice = min(own_nice(job.nice), NICEST) - TOP_NICE if top else own_nice(job.nice)
     changes = [] if nice == job.nice else [f"Nice={nice}"]
     if job.restarts > 0:
-        changes.append("StartTime=now")  # otherwise Slurm lets a requeued job wait for two minutes, whatever is idle
+        changes.append("StartTime=now")  # otherwise Slurm delays a requeued job by two minutes, even if nodes are idle
     first = [_update(job, *changes)] if changes else []
     mark = RELEASED_ON_TOP if top else RELEASED
     return [*first, ("scontrol", "release", job.id), _update(job, f"AdminComment={mark}")]
 
 
 def own_nice(nice: int) -> int:
-    """Return the nice that the job's owner asked for.
+    """Return the nice that the job's owner requested.
 
     >>> own_nice(7), own_nice(7 - TOP_NICE)
     (7, 7)

@@ -1,14 +1,14 @@
-"""`gleaner-slurm-admin`: the one program that does to Slurm what an ordinary user may not.
+"""`gleaner-slurm-admin`: the only program that executes Slurm commands which an ordinary user is not allowed to
+execute.
 
-This program listens at a unix socket for the account of the control program alone (SO_PEERCRED, by the kernel). Each
-connection carries one request and its answer, a line of JSON each. `request` lists all that may be asked, and `rules`
-all that is done for a request. This program looks at the job or the nodes itself, each time: what control believes does
-not count. It writes each act, and each refusal, as one line of JSON to stderr.
+The program listens on a Unix socket, and accepts only the account of the control program (SO_PEERCRED, set by the
+kernel). Each connection carries one request and its answer, each one line of JSON. `request` lists all possible
+requests, and `rules` all actions for them. The program reads the job or the nodes itself, each time, and never relies
+on control's knowledge. It writes each action and each refusal as one line of JSON to stderr.
 
-A request carries the epoch by which its control program leads. An epoch lower than one that was heard before is that of
-a program that does not lead any more, however that program came to ask: the request is refused. The highest epoch is
-kept in a file beside the heartbeat, so that it outlives this program. Only a request without an epoch is not compared:
-it was typed by hand.
+A request carries the epoch of its control program. If the epoch is lower than an earlier one, that program no longer
+leads, and the request is refused. The highest epoch is stored in a file beside the heartbeat, so that it survives a
+restart. Only a request without an epoch is not compared, because a person typed it.
 """
 
 import argparse
@@ -35,18 +35,18 @@ from gleaner.control.slurm_admin.request import Alive, Awake, Drain, JobRequest,
 from gleaner.control.slurm_admin.settings import SlurmAdminSettings, WrongSettings
 
 PATIENCE_S = 10.0
-"""The time for a request to arrive, and for an answer to be taken."""
+"""The time limit for receiving a request, and for sending an answer."""
 COMMAND_LIMIT_S = 15.0
 _AT_ONCE = 16
 
 Run = Callable[[rules.Command], str]
-"""A function that runs one of Slurm's programs and returns what the program printed. Raises `ClusterError`."""
+"""A function that runs one of Slurm's programs and returns its output. Raises `ClusterError`."""
 
 
 class SlurmAdmin:
-    """The work on requests, one after the other; only the heartbeats wait for nobody.
+    """The execution of requests, one after the other. Only heartbeats do not wait for their turn.
 
-    The settings are read anew for each request, as slurmctld's script reads them for each job. Otherwise that script
+    The settings are read again for each request, as slurmctld's script reads them for each job. Otherwise that script
     could hold jobs that this program refuses to release.
     """
 
@@ -61,7 +61,10 @@ class SlurmAdmin:
         """The times of the drains within the last hour, each with its number of nodes. A new start forgets them."""
 
     def do(self, asked: request.Request, now_s: float, epoch: int | None = None) -> list[rules.Command]:
-        """Do what is asked, and return what was run. Raises `Refused`, `WrongSettings`, `ClusterError`."""
+        """Execute a request, and return the commands that were run.
+
+        Raises `Refused`, `WrongSettings`, `ClusterError`.
+        """
         self._epochs.check(epoch)
         if isinstance(asked, Alive):
             rules.check_partitions(asked.partitions, self._settings())
@@ -71,7 +74,7 @@ class SlurmAdmin:
             write_heartbeat(for_nodes(self._heartbeat), now_s)
             return []
         with self._one_at_a_time:
-            self._epochs.check(epoch)  # a later leader may have asked while this request waited
+            self._epochs.check(epoch)  # a later leader may have sent a request while this one waited
             commands = self._commands(asked)
             if isinstance(asked, Drain):
                 self._count(len(asked.nodes), now_s)
@@ -82,9 +85,9 @@ class SlurmAdmin:
     def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
         word = parse.new_word()
         if isinstance(asked, Drain | Resume):
-            named = asked.nodes if isinstance(asked, Resume) else ()  # for a drain, all that are drained count
+            named = asked.nodes if isinstance(asked, Resume) else ()  # for a drain, all drained nodes count
             found = parse.parse_tables(self._run(parse.ask_nodes(word, named)), "", word)
-            if found.gaps:  # a node that is left out may be one that is drained, and that counts
+            if found.gaps:  # a node that is missing may be a drained one, which would count
                 raise Refused(found.gaps)
             return rules.commands_for_nodes(asked, found.nodes, self._settings(), self._account)
         answer = self._run(parse.ask_job(word, asked.job))
@@ -102,7 +105,7 @@ class SlurmAdmin:
 
 
 class Epochs:
-    """The highest epoch of all requests. It is kept in a file, too, if the file can be written."""
+    """The highest epoch of all requests. It is also stored in a file if the file is writable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -110,7 +113,7 @@ class Epochs:
         self._highest = _number_in(path)
 
     def check(self, epoch: int | None) -> None:
-        """Raise `Refused` if a later leader has asked already."""
+        """Raise `Refused` if a later leader has already sent a request."""
         if epoch is None:
             return
         with self._lock:
@@ -131,22 +134,22 @@ class Epochs:
 
 
 def for_nodes(heartbeat: Path) -> Path:
-    """Return the file of the heartbeat for drained nodes alone. Without the other heartbeat no job is held."""
+    """Return the file of the heartbeat for drained nodes only. Without the other heartbeat no job is held."""
     return heartbeat.with_name(heartbeat.name + ".nodes")
 
 
 def write_heartbeat(path: Path, now_s: float) -> None:
-    """Write the time in whole seconds since 1970. A reader at the same moment sees the old time or the new one."""
+    """Write the time in whole seconds since 1970. A concurrent reader sees the old time or the new one."""
     write_number(path, int(now_s))
 
 
 def write_number(path: Path, number: int) -> None:
-    """Write the number to the file. A reader at the same moment sees the old number or the new one."""
+    """Write the number to the file. A concurrent reader sees the old number or the new one."""
     atomic.replace(path, f"{number}\n".encode("ascii"), mode=0o644)
 
 
 def _number_in(path: Path) -> int:
-    """Return the number that was written to the file; 0 if there is none."""
+    """Return the number in the file, or 0 if there is none."""
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -154,9 +157,9 @@ def _number_in(path: Path) -> int:
 
 
 def run_slurm(command: rules.Command) -> str:
-    """Run one of Slurm's programs as this account, and return what it printed.
+    """Run one of Slurm's programs as this account, and return its output.
 
-    Raises `ClusterUnavailable`, `ClusterError`.
+    Raises `ClusterUnavailable` or `ClusterError`.
     """
     return programs.run(command, timeout_s=COMMAND_LIMIT_S)
 
@@ -164,7 +167,7 @@ def run_slurm(command: rules.Command) -> str:
 def answer(
     slurm_admin: SlurmAdmin, line: bytes, now_s: float, log: Callable[[dict[str, object]], None]
 ) -> dict[str, object]:
-    """Do what one line asks for, log it, and return the answer."""
+    """Execute the request in one line, log it, and return the answer."""
     asked: request.Request | None = None
     try:
         heard = request.parse(line)
@@ -195,7 +198,7 @@ def _log(line: dict[str, object]) -> None:
 
 
 class Listener:
-    """The socket, and the one user whom it listens to."""
+    """The socket, and the only user whose requests are accepted."""
 
     def __init__(self, slurm_admin: SlurmAdmin, listening: socket.socket, only_uid: int) -> None:
         self._slurm_admin = slurm_admin
@@ -204,7 +207,7 @@ class Listener:
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def serve(self) -> NoReturn:
-        """Answer requests for ever."""
+        """Answer requests forever."""
         Server(
             admit=self._admit,
             converse=self._converse,
@@ -228,12 +231,12 @@ class Listener:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return the listening socket. Everybody may connect, since the kernel alone tells who has connected."""
+    """Return the listening socket. All users can connect, because the kernel tells the program who has connected."""
     return ipc.listen(str(path), mode=0o666)
 
 
 def main() -> NoReturn:
-    """Entry point of `gleaner-slurm-admin`."""
+    """Run `gleaner-slurm-admin`."""
     parser = argparse.ArgumentParser(prog="gleaner-slurm-admin", description="Does to Slurm what control may not.")
     parser.add_argument("--settings", type=Path, default=admin_settings.FILE, help="default: %(default)s")
     os.umask(0o022)

@@ -1,8 +1,8 @@
-"""The admin's settings for the programs beside Slurm: the owners' partitions, their classes, the heartbeat.
+"""The admin's settings for the programs on Slurm's side: the owners' partitions, their classes, the heartbeat.
 
-They are in one small text file that only root may write. slurmctld's job_submit.lua and the dead man's switch read the
-same file. The account of the control program cannot write it, so that account cannot widen what the Slurm admin service
-does for control.
+They are in one small text file that only root can write. slurmctld's job_submit.lua and the dead man's switch read the
+same file. The account of the control program cannot write it, and therefore cannot extend the rights that the Slurm
+admin service grants to control.
 """
 
 import os
@@ -27,31 +27,31 @@ _TEXTS = ("control", "socket", "heartbeat")
 
 
 class WrongSettings(Exception):
-    """The file is missing or wrong, or somebody other than root could write it; the text is one line."""
+    """The file is missing or invalid, or users other than root can write it. The text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmAdminSettings:
-    """The settings, checked."""
+    """The validated settings."""
 
     control: str
-    """The account that control runs as: the only account that the Slurm admin service listens to."""
+    """The account of control, the only one whose requests the Slurm admin service accepts."""
     socket: Path
     heartbeat: Path
     partitions: Mapping[str, frozenset[str]]
-    """The classes that each of the owners' partitions takes. Jobs in these partitions are held for us."""
+    """The classes that each of the owners' partitions accepts. Jobs in these partitions are held for us."""
     drained: frozenset[str] = frozenset()
-    """Nodes of these partitions may be drained, besides those of the owners' partitions."""
+    """The partitions whose nodes can be drained, besides the owners' partitions."""
     fresh_for_s: float = 60
     dead_after_s: float = 300
     drain_at_most: float = 20
-    """The most nodes that are drained by us at one time."""
+    """The greatest number of nodes that are drained by us at one time."""
     drains_per_hour: float = 100
-    """The most nodes that are drained by us in an hour, those that were set back meanwhile included."""
+    """The greatest number of nodes that we drain in an hour, including those that were resumed meanwhile."""
 
 
 def load(path: Path = FILE) -> SlurmAdminSettings:
-    """Return the file's settings. Raises `WrongSettings`."""
+    """Return the settings in the file. Raises `WrongSettings`."""
     try:
         with path.open(encoding="utf-8") as file:
             facts = os.fstat(file.fileno())
@@ -65,7 +65,7 @@ def load(path: Path = FILE) -> SlurmAdminSettings:
 def parse(text: str, path: str) -> SlurmAdminSettings:
     """Return the settings in this text. Raises `WrongSettings` with the line's number.
 
-    A line is a key word and its values, as in `partition shared non-preemptible preemptible`; # begins a comment.
+    A line is a key word and its values, as in `partition shared non-preemptible preemptible`. A comment begins with #.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, float] = {}
