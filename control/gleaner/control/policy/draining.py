@@ -1,8 +1,8 @@
-"""The draining of nodes: the action for each job there, and the obstacles. Pure.
+"""Draining: the action for each job on the nodes, and the obstacles. Pure.
 
-Rodríguez-Pascual et al., 2019, section 3.3.1 (`smigrate`): the nodes are marked first, so that nothing new starts while
-their jobs are looked at. Unlike in that paper, a job whose owner has declared nothing is no obstacle. Such a job is
-never touched, and its node is empty when the job has ended.
+As in Rodríguez-Pascual et al., 2019, section 3.3.1 (`smigrate`), the nodes are marked first, so that nothing new starts
+while their jobs are examined. Unlike in that paper, a job whose owner has declared nothing is no obstacle. Such a job
+is left alone, and its node is empty when the job has ended.
 """
 
 from collections.abc import Sequence
@@ -48,15 +48,15 @@ _DEEDS = {
 
 
 def deed(kind: Kind, *, spans: bool, spanning: Spanning) -> Deed:
-    """Return the action for a job of this kind. `spans`: it also runs on nodes that are not drained."""
+    """Return the action for a job of this kind. `spans` is True if it also runs on nodes that are not drained."""
     return Deed.WAIT if spans and spanning is not Spanning.REQUEUE else _DEEDS[kind]
 
 
 def obstacle(job: str, kind: Kind, *, elsewhere: Sequence[str], cannot: str, spanning: Spanning) -> str:
-    """Return the reason that a job keeps its nodes from being drained, in a few words; empty if it does not.
+    """Return, in a few words, the reason why a job keeps its nodes from being drained, or "" if it does not.
 
-    `job` is its name in the message. `elsewhere`: the job's nodes that are not drained. `cannot`: the reason that it
-    cannot be saved or requeued, or empty.
+    `job` is its name in the message. `elsewhere` are the job's nodes that are not drained. `cannot` is the reason why
+    it cannot be saved or requeued, or "".
 
     >>> obstacle("alice's job 7", Kind.PREEMPTIBLE, elsewhere=("n2",), cannot="", spanning=Spanning.REFUSE)
     "alice's job 7 also runs on n2 (see --spanning)"

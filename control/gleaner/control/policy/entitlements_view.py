@@ -1,6 +1,6 @@
 """The input and the answer of `policy.entitlements`: a view of the cluster, and decisions on owners' jobs.
 
-Both are plain values that can be written as JSON, so that a decision is stored and replayed.
+Both are plain values that can be written as JSON, so that a decision can be stored and replayed.
 """
 
 from collections.abc import Mapping
@@ -25,31 +25,34 @@ class EntitlementRules:
     quantum_s: float
     quantum_protects: bool
     saves_left: int
-    """The number of owners' jobs that may still be preempted within this hour."""
+    """The number of owners' jobs that can still be preempted in this hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The request of a job: equal pieces. `apart`: each piece on its own node; `whole`: and alone on that node."""
+    """The request of a job as equal pieces.
+
+    With `apart`, each piece needs its own node. With `whole`, it is also alone on that node.
+    """
 
     pieces: int
     piece: Resources
     apart: bool = True
     whole: bool = False
     nodes: tuple[str, ...] | None = None
-    """The nodes that the job may use. None: all."""
+    """The nodes that the job can use, or None for all nodes."""
     all_cpus: int | None = None
-    """The CPUs of the request, where equal pieces are more than that. None: those of the pieces."""
+    """The requested CPUs if they are fewer than those of the equal pieces, otherwise None."""
 
     @property
     def cpus(self) -> int:
-        """The CPUs of all parts together."""
+        """Return the CPUs of all pieces together."""
         return self.pieces * self.piece.cpus if self.all_cpus is None else self.all_cpus
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """One job that Gleaner holds, or has released (`released`) and that has not started."""
+    """One job that Gleaner holds, or that it has released (`released`) and that has not started."""
 
     job: str
     owner: str
@@ -57,18 +60,19 @@ class WaitingJob:
     wish: Wish
     released: bool = False
     ready: bool = True
-    """False: the scheduler may let the job wait for another job or at a limit, whatever is idle."""
+    """False if the scheduler may let the job wait for another job or at a limit, even if nodes are idle."""
     kept_back: bool = False
-    """The job was released, and then its owner held it. Such a job counts against the entitlement before all others,
-    since its owner can release it at any time."""
+    """True if the job's owner held it after its release. Such a job is the first to count against the entitlement,
+    because its owner can release it at any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """One running job; `holds` is its part of each node.
+    """One running job. `holds` is its part of each node.
 
-    `leaving`: the job was told to vacate its nodes and still has time. `stays`: it was told, and did not; it is not
-    asked again. `priority`: a higher one is better. `cost_s`: the time to save the job, as far as is known.
+    `leaving` means that the job was told to vacate its nodes and still has time. `stays` means that it was told and did
+    not leave, and it is not told again. A higher `priority` is better. `cost_s` is the time to save the job, as far as
+    it is known.
     """
 
     job: str
@@ -83,13 +87,16 @@ class RunningJob:
 
     @property
     def cpus(self) -> int:
-        """The CPUs of all parts together."""
+        """Return the CPUs of all parts together."""
         return sum(room.cpus for room in self.holds.values())
 
 
 @dataclass(frozen=True, slots=True)
 class EntitlementView:
-    """The input of a decision. `waiting` is in the order of submission; `free` is what is idle on each usable node."""
+    """The input of a decision. `waiting` is in the order of submission.
+
+    `free` contains the idle resources of each usable node.
+    """
 
     now_s: float
     rules: EntitlementRules
@@ -105,9 +112,10 @@ class Verdict(StrEnum):
     """The decision on a waiting job, in one word."""
 
     START = "start"
-    """Release the job: there is room for it, idle or held by agents only. Its victims, if any, are such agents."""
+    """Release the job. There is room for it, which is idle or held by agents only. Its victims can only be such
+    agents."""
     CLAIM = "claim"
-    """Release the job at the top of the queue: its owner is entitled to it. Victims, if any, make room for it."""
+    """Release the job at the top of the queue, because its owner is entitled to it. Victims may make room for it."""
     HOLD = "hold"
     """Hold the job, or hold it again."""
 
@@ -124,7 +132,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EntitlementsStatus:
-    """The state of entitlements at the last look. `problem` is one line, empty if there is none."""
+    """The state of entitlements in the last snapshot. `problem` is one line, or "" if there is none."""
 
     view: EntitlementView | None = None
     decisions: tuple[Decision, ...] = ()
@@ -156,7 +164,7 @@ def view_of(given: Mapping[str, Any]) -> EntitlementView:
 
 
 def entitlements(percent: Mapping[str, float], cpus: int) -> dict[str, int]:
-    """Return the CPUs of so many to which each owner is entitled, rounded down (line 22 of OMFS's listing).
+    """Return each owner's part of these CPUs, rounded down (line 22 of OMFS's listing).
 
     >>> entitlements({"physics": 50, "chemistry": 33.3}, 18)
     {'physics': 9, 'chemistry': 5}

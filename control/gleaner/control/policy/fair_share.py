@@ -1,15 +1,17 @@
-"""Simultaneous Fair-Share between the groups of our own queue: which group gets the next free place of an agent. Pure.
+"""Simultaneous fair share between the groups of our queue. It decides which group gets the next free place of an agent.
 
-Priorities say what goes first, targets say who (Steffen, "A Better Way of Scheduling Jobs on HPC Systems: Simultaneous
-Fair-Share", HPCSYSPROS 2019): a group that holds less than its target goes before all groups that hold theirs. Nothing
-is remembered: only what runs and what waits now counts. Here an agent is one of many, so a job that does not fit is not
-asked about; `simulation.replay.rank` has the published walk over a whole queue.
+Priorities decide which job comes first, and targets decide which group (Steffen, "A Better Way of Scheduling Jobs on
+HPC Systems: Simultaneous Fair-Share", HPCSYSPROS 2019). A group that holds less than its target comes before all groups
+that hold theirs. The policy has no memory: only the jobs that run and wait now count. A job that does not fit into an
+agent is skipped here, because an agent is one of many. `simulation.replay.rank` contains the published walk over a
+whole queue.
 
-A target is the group's part of the cores of live agents, times the group's multiplier. Groups that the rules do not
-name share the rest equally, or have no target. A group without a target gets what no group below its target asks for.
+A target is the group's part of the cores of live agents, multiplied by the group's multiplier. Groups that the rules do
+not name share the rest equally, or have no target. A group without a target gets the cores that the groups below their
+targets leave.
 
-`Book` answers about every group's first job that fits, in the order of all jobs (saved before new, then the higher
-priority, then the older).
+`Book` compares the first fitting job of every group, in the order of all jobs (saved before new, then the higher
+priority, then the older job). The module is pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,19 +23,19 @@ from gleaner.control.policy.subjects import job_subject
 POLICY = "fairshare"
 
 TURNS_KEPT = 16
-"""Of a claim for many places only the first turns are stored, so that what is stored of it stays small."""
+"""The number of turns of one claim that are stored, so that a claim for many places does not take much space."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareRules:
-    """The shares that the admin has set or that Slurm's accounts have; see `settings.GroupSettings`."""
+    """The shares that the admin has set or that Slurm's accounts define; see `settings.GroupSettings`."""
 
     entitled: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Per cent of the cores of all live agents, by group."""
+    """The percentage of the cores of all live agents, by group."""
     multiplier: Mapping[str, float] = field(default_factory=dict[str, float])
-    """1 for a group that is not named."""
+    """The multiplier of each group. A group that is missing here has 1."""
     are_others_equal: bool = True
-    """The other groups that have jobs share the rest of 100 per cent equally."""
+    """True if the other groups with jobs share the rest of 100 per cent equally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,11 @@ class Shares:
 
     rules: ShareRules = field(default_factory=ShareRules)
     capacity_cpus: int = 0
-    """The cores of all live agents."""
+    """The number of cores of all live agents."""
     holds_cpus: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The cores of the running jobs of each group."""
+    """The number of cores of each group's running jobs."""
     waiting: frozenset[str] = frozenset()
-    """Groups with a waiting job."""
+    """The groups with a waiting job."""
 
     def target_cpus(self, asking: Collection[str]) -> dict[str, float]:
         """Return the targets of these groups, in cores. Each of the groups has a waiting job.
@@ -68,7 +70,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first job of a group that fits what the agent has free."""
+    """The first job of a group that fits into the agent's free room."""
 
     job: int
     group: str
@@ -78,14 +80,14 @@ class First:
 
     @property
     def order(self) -> tuple[bool, int, int]:
-        """The key by which jobs start where no share is in the way."""
+        """Return the sort key by which jobs start if no shares interfere."""
         return not self.is_saved, -self.priority, self.job
 
 
 class Book:
-    """The turns of one claim: the jobs asked about, the job that got the place, and the cores that each group holds.
+    """The turns of one claim: the compared jobs, the job that got the place, and the cores that each group holds.
 
-    Turns after the first `TURNS_KEPT` are taken all the same, and not stored.
+    Turns after the first `TURNS_KEPT` are also made, but not stored.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -97,9 +99,10 @@ class Book:
         """The jobs for which the turn mattered, since another group had a job that fits, too."""
 
     def best(self, firsts: Iterable[First]) -> First:
-        """Return the job that goes next, of one job a group, which all fit.
+        """Return the job that starts next, from one fitting job of each group.
 
-        A group that holds less than its target goes before all that hold theirs: the two passes, each to its first job.
+        A group that holds less than its target comes before all groups that hold theirs. These are the two passes of
+        the paper, each stopped at its first job.
         """
         among = list(firsts)
         targets = self._shares.target_cpus([first.group for first in among])
@@ -110,7 +113,7 @@ class Book:
         return min(among, key=turn)
 
     def start(self, first: First, among: Sequence[First], *, free_cpus: int) -> None:
-        """Record that the job starts; `among` are all jobs that were asked about, this one too."""
+        """Record that the job starts. `among` are all jobs that were compared, including this one."""
         if len(self._turns) < TURNS_KEPT:
             self._turns.append({"free_cpus": free_cpus, "firsts": [asdict(each) for each in among]})
             if len(among) > 1:
@@ -119,7 +122,7 @@ class Book:
         self._holds_cpus[first.group] = self._holds_cpus.get(first.group, 0) + first.cpus
 
     def input_json(self) -> dict[str, Any]:
-        """Return the whole input of the turns, as JSON."""
+        """Return the whole input of the turns as JSON."""
         shares = self._shares
         return {
             "capacity_cpus": shares.capacity_cpus,
@@ -132,7 +135,7 @@ class Book:
         }
 
     def answer(self) -> dict[str, Any]:
-        """Return the jobs that started by these turns, and the reason of each."""
+        """Return the jobs that started in these turns, each with its reason."""
         return {"start": self.starts, "because": self._because}
 
     def _reason(self, first: First, among: Sequence[First]) -> str:
@@ -144,7 +147,7 @@ class Book:
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer, decided once more from its stored input."""
+    """Return the answer, decided again from its stored input."""
     rules = ShareRules(given["entitled"], given["multiplier"], given["are_others_equal"])
     book = Book(Shares(rules, given["capacity_cpus"], given["holds_cpus"], frozenset(given["waiting"])))
     for turn in given["turns"]:

@@ -1,7 +1,7 @@
 """The harm meter: the time for which regular jobs waited until agents had left their nodes. Pure.
 
 The delay of a job is the time from Slurm's PreemptTime of the last agent that had to leave one of the job's nodes to
-the job's StartTime. It is a lower bound, since agents can delay jobs in other ways, which only a simulation shows.
+the job's StartTime. It is a lower bound, because agents can delay jobs in other ways, which only a simulation shows.
 """
 
 import math
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LONGEST_DELAY_S = 3600.0
-"""An agent that had to leave longer ago is not the reason why a job starts only now, and neither is a clock's step."""
+"""The longest delay that counts. A longer one has another reason, such as a step of the clock."""
 _LATE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class RegularStart:
-    """The start of a regular job. It could have started from `eligible_s` on."""
+    """The start of a regular job, which was ready to start at `eligible_s`."""
 
     job: str
     nodes: tuple[str, ...]
@@ -35,8 +35,8 @@ class Delay:
 def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> list[Delay]:
     """Return the delay of each job that took nodes from agents.
 
-    `preempted_s` has by node the time at which its last agent was told to leave. Only the jobs that start first on a
-    node after that have taken it.
+    `preempted_s` contains for each node the time at which its last agent was told to leave. Only the first job that
+    starts on a node after that time has taken it.
 
     >>> delays({"n1": 100.0, "n2": 104.0}, [RegularStart("7", ("n1", "n2"), 90.0, 110.0)])
     [Delay(job='7', start_s=110.0, delay_s=6.0)]
@@ -58,7 +58,7 @@ def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """The delays of regular jobs in some time, in seconds."""
+    """The delays of regular jobs in a period, in seconds."""
 
     jobs: int = 0
     sum_s: float = 0.0

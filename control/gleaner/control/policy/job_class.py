@@ -9,6 +9,6 @@ class JobClass(IntEnum):
     NON_PREEMPTIBLE = 0
     """The job runs to its end."""
     PREEMPTIBLE = 1
-    """The job may be killed, and then starts from the beginning."""
+    """The job can be killed, and then starts from the beginning."""
     CHECKPOINTABLE = 2
-    """The job may be saved, and then continues from its checkpoint."""
+    """The job can be saved, and then continues from its checkpoint."""

@@ -1,9 +1,9 @@
 """Nodes that lose conspicuously many slices. Pure.
 
-The rule asks for three things at once. Three slices, because one or two are chance. A quarter of the node's slices,
-because each costs at most a round, and less is cheaper than an alarm. Three times the median of the other nodes,
-because a storage or a network that fails does the same to all of them. A median, because then one bad node does not
-hide another.
+A node must meet three conditions at once. It has lost three slices, because one or two are chance. It has lost a
+quarter of its slices, because each costs at most a round, and a smaller part is cheaper than an alarm. Its fraction is
+three times the median of the other nodes, because a failing storage or network affects all of them. The median is used
+so that one bad node does not hide another.
 """
 
 import statistics
@@ -18,14 +18,14 @@ TIMES_OTHERS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class SliceCounts:
-    """The slices of a node that ended in some time. `lost`: how many of them had computed something in vain."""
+    """The slices of a node that ended in some period. `lost` is the number of those whose computing time was lost."""
 
     slices: int = 0
     lost: int = 0
 
     @property
     def lost_part(self) -> float:
-        """The part of the slices that was lost."""
+        """Return the fraction of the slices that was lost."""
         return self.lost / self.slices if self.slices else 0.0
 
 
@@ -49,7 +49,10 @@ def conspicuous(counts: Mapping[str, SliceCounts]) -> tuple[str, ...]:
 
 
 def _median_of_others(ordered: Sequence[float], part: float) -> float:
-    """Return the median of all parts but this one; 0 if there are no others. In sorted order its place says it."""
+    """Return the median of all fractions except this one, or 0 if there are no others.
+
+    `ordered` is sorted, so the median follows from the position of `part`.
+    """
     place, others = bisect_left(ordered, part), len(ordered) - 1
     if not others:
         return 0.0

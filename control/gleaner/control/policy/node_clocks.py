@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 _MOST_S = 1.0
-"""The largest difference that is in order: agents plan their ends by the second."""
+"""The largest acceptable difference, because agents plan their ends to the second."""
 
 
 def is_wrong(ahead_s: float) -> bool:
-    """Return True if a clock that is so far ahead of control's, or behind it, is wrong."""
+    """Return True if a clock that differs this much from control's is wrong."""
     return abs(ahead_s) > _MOST_S
 
 
 def wrong_clocks(known: Mapping[str, float], node: str, ahead_s: float) -> Mapping[str, float]:
-    """Return by how many seconds each wrong clock is ahead of control's, now that one node's is known.
+    """Return by how many seconds each wrong clock is ahead of control's, updated with one node's clock.
 
     >>> wrong_clocks({"n1": 3.0}, "n2", -2.5)
     {'n1': 3.0, 'n2': -2.5}
@@ -24,7 +24,7 @@ def wrong_clocks(known: Mapping[str, float], node: str, ahead_s: float) -> Mappi
 
 
 def wrong_clock(ahead_s: float) -> str:
-    """Return what is wrong and what to do, in one line.
+    """Return, in one line, the error of the clock and the remedy.
 
     >>> wrong_clock(-2.5)
     "its clock is 2.5 s or more behind control's: let both follow one time server (chrony or NTP)"

@@ -1,8 +1,8 @@
-"""Node time: what nodes were used for, in steps of time, added up from looks at the cluster and ends of attempts. Pure.
+"""Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts. Pure.
 
-A look tells the use of each node. Agents have whole nodes, so a node that regular jobs use in part counts as theirs as
-a whole. An attempt tells, once it has ended, how its cores' time was spent. A band puts both together: of the agents'
-time, what no attempt accounts for is unused.
+A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in part counts as fully
+theirs. An ended attempt shows how the time of its cores was spent. A band combines both: the part of the agents' time
+that no attempt accounts for is unused.
 """
 
 import math
@@ -13,11 +13,11 @@ from itertools import pairwise
 
 DAY_S = 24 * 3600
 _ROUNDING = 1e-6
-"""A smaller rest of core seconds is an error of rounding."""
+"""A smaller remainder of core seconds is a rounding error."""
 
 
 class Use(StrEnum):
-    """The use of a node at one look. The values are the letters by which looks are stored."""
+    """The use of a node in one snapshot. The values are the letters with which snapshots are stored."""
 
     REGULAR = "r"
     HARVESTED = "h"
@@ -27,19 +27,20 @@ class Use(StrEnum):
     IDLE = "i"
     UNUSABLE = "u"
     UNKNOWN = "-"
-    """Nobody has looked, or there was no such node then."""
+    """The use is unknown, or the node did not exist then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A length of steps in which the history is stored, and the time for which it is kept; None: a setting says it."""
+    """A step length in which the history is stored, and the time for which it is kept. None: as the settings define."""
 
     step_s: int
     keep_days: int | None
 
 
 RESOLUTIONS = (Resolution(60, 2), Resolution(600, 16), Resolution(3600, None))
-"""The finest first. Each step is a multiple of the one before. A day has 1,440 rows of the first and 24 of the last."""
+"""The resolutions, the finest first. Each step is a multiple of the one before. A day has 1,440 rows of the first and
+24 of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,13 @@ class NodeTime:
     unusable_node_s: float = 0.0
     unusable_core_s: float = 0.0
     harvested_core_s: float = 0.0
-    """Computed by jobs and kept: a checkpoint or a result holds it. The program's own failures count, too."""
+    """Computing time that is kept in a checkpoint or a result. Failures of the program itself are included."""
     start_core_s: float = 0.0
-    """Inputs and images were brought, and containers of new jobs started."""
+    """The time to fetch inputs and images, and to start containers of new jobs."""
     restore_core_s: float = 0.0
     save_core_s: float = 0.0
     lost_core_s: float = 0.0
-    """Computed by jobs, and in no checkpoint and no result."""
+    """Computing time that is in no checkpoint and no result."""
 
     def __add__(self, other: "NodeTime") -> "NodeTime":
         return NodeTime(*(getattr(self, name) + getattr(other, name) for name in FIELDS))
@@ -94,7 +95,7 @@ class AttemptTime:
 
 
 def shares_of_agents(time: NodeTime) -> dict[str, float]:
-    """Return the seconds of nodes that agents had, by the use of their cores: a node counts as its cores' part.
+    """Return the node seconds of agents, by the use of their cores. A node counts in proportion to its cores.
 
     >>> shares_of_agents(NodeTime(agent_node_s=10, agent_core_s=80, harvested_core_s=60, save_core_s=8))["harvested"]
     7.5
@@ -129,8 +130,8 @@ def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, s
 def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, NodeTime]:
     """Return the core seconds of attempts, by the beginning of each step.
 
-    An attempt starts or restores first, then computes, and saves at its end. What its agent reports may be longer than
-    the attempt was by control's clock: then it is pressed into that time, and its sum stays.
+    An attempt first starts or restores, then computes, and saves at its end. If the times that its agent reports exceed
+    the attempt's duration by control's clock, they are scaled down, and the sum stays correct.
     """
     sums = tuple(_Spread(step_s) for _ in range(5))
     for attempt in attempts:
@@ -158,10 +159,10 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
 
 
 class _Spread:
-    """Amounts that are spread evenly over their time, by steps.
+    """Amounts that are spread evenly over a period, by steps.
 
-    Ten thousand slices end at one shared end, after an hour or more. So an amount costs the same however many steps it
-    covers: only its first and its last step are written, and where the steps between begin and end.
+    Ten thousand slices end at one shared end, after an hour or more. Therefore an amount costs the same for any number
+    of steps: only its first and last step are stored, and the limits of the steps in between.
     """
 
     def __init__(self, step_s: int) -> None:
@@ -170,7 +171,7 @@ class _Spread:
         self._changes: dict[int, float] = {}
 
     def add(self, amount: float, *, begin_s: float, end_s: float) -> None:
-        """Spread this amount over this time."""
+        """Spread this amount over this period."""
         step_s, edges, changes = self._step_s, self._edges, self._changes
         first, last = math.floor(begin_s / step_s), math.floor(end_s / step_s)
         if first == last:
@@ -194,7 +195,10 @@ class _Spread:
 
 
 def _steps(begin_s: float, end_s: float, step_s: int) -> Iterable[tuple[int, float]]:
-    """Return the beginning of each step from one instant to another, and the seconds that lie in it; at least one."""
+    """Return the beginning of each step between two instants, and the seconds that lie in it.
+
+    There is at least one step.
+    """
     first, last = math.floor(begin_s / step_s), math.floor(end_s / step_s)
     for number in range(first, last + 1):
         begin = number * step_s
@@ -205,7 +209,7 @@ def _steps(begin_s: float, end_s: float, step_s: int) -> Iterable[tuple[int, flo
 
 @dataclass(frozen=True, slots=True)
 class BandStep:
-    """One step of a band. All are core seconds."""
+    """One step of a band. All values are core seconds."""
 
     begin_s: float
     end_s: float
@@ -213,16 +217,16 @@ class BandStep:
     harvested: float
     saving: float
     restoring: float
-    """Starting, too."""
+    """The cores restored jobs or started new ones."""
     lost: float
     unused: float
-    """An agent had the cores, and no attempt that has ended accounts for them."""
+    """The cores belonged to an agent, and no ended attempt accounts for them."""
     idle: float
     unusable: float
 
     @property
     def cores_s(self) -> float:
-        """All core seconds that are known of this step."""
+        """Return all core seconds that are known of this step."""
         return math.fsum(getattr(self, part) for part in PARTS)
 
 
@@ -231,7 +235,10 @@ PARTS = ("regular", "harvested", "saving", "restoring", "lost", "unused", "idle"
 
 
 def band(times: Mapping[int, NodeTime], *, begin_s: float, end_s: float, step_s: int) -> tuple[BandStep, ...]:
-    """Return a band with steps of this length. `times` may have any shorter steps; what lies outside is left out."""
+    """Return a band with steps of this length. `times` can have any shorter steps.
+
+    Times outside of the band are left out.
+    """
     first = math.floor(begin_s / step_s)
     sums = [NodeTime()] * max(0, math.ceil(end_s / step_s) - first)
     for begin, time in times.items():
@@ -245,7 +252,7 @@ def band(times: Mapping[int, NodeTime], *, begin_s: float, end_s: float, step_s:
 
 
 def band_step(time: NodeTime, *, begin_s: float, end_s: float) -> BandStep:
-    """Return the step of a band that this time makes."""
+    """Return the step of a band with this node time."""
     begun = time.start_core_s + time.restore_core_s
     used = time.harvested_core_s + time.save_core_s + begun + time.lost_core_s
     return BandStep(
@@ -263,7 +270,7 @@ def band_step(time: NodeTime, *, begin_s: float, end_s: float) -> BandStep:
 
 
 def finest(*, begin_s: float, now_s: float, steps_at_most: int, end_s: float, keep_days: int) -> int:
-    """Return the shortest step that is still kept from `begin_s` on, and of which there are not too many."""
+    """Return the shortest step that is still stored from `begin_s` on and gives at most `steps_at_most` steps."""
     for each in RESOLUTIONS[:-1]:
         kept_s = (each.keep_days or keep_days) * DAY_S
         if now_s - begin_s <= kept_s and (end_s - begin_s) / each.step_s <= steps_at_most:

@@ -2,11 +2,11 @@
 
 Pure: `plan` gets a `ProvisioningView` and returns a `Plan`. The rules of a plan:
 
-- All agents of a round end at one boundary, a multiple of the round length since a fixed origin, so a
-  restarted control program plans the same ends. Then all of a round's nodes are free at one instant, and a
-  regular job as wide as the cluster can start. For the same reason nothing is submitted past the boundary
-  when the time left before it is too short: such an agent would hold its node when the others end.
-- Agents are not tied to nodes, since Slurm places them. So the plan has a number of agents.
+- All agents of a round end at one boundary, a multiple of the round length since a fixed origin. Therefore a restarted
+  control program plans the same ends. At the boundary all of a round's nodes are free at the same instant, so that a
+  regular job as wide as the cluster can start. For the same reason, if the time before the boundary is too short, no
+  agent is submitted for a later end: it would still hold its node when the others end.
+- Agents are not tied to nodes, because Slurm places them. Therefore the plan contains only a number of agents.
 - A node that Slurm has planned for a waiting job is idle until that job starts, and Slurm decides whether an agent fits
   before that start. Agents that Slurm does not start soon are withdrawn. The oldest of them stays in Slurm's queue,
   because its start shows that Slurm starts agents again.
@@ -34,7 +34,7 @@ class ProvisioningRules:
 
 @dataclass(frozen=True, slots=True)
 class IdleNode:
-    """A whole node that the scheduler calls idle and usable, also one that it has planned for a waiting job later."""
+    """A whole node that the scheduler shows as idle and usable, even if it is planned for a waiting job later."""
 
     name: str
     room: Resources
@@ -66,7 +66,7 @@ class WaitingJobs:
     memory_mib: int
     count: int
     misfits: frozenset[str] = frozenset()
-    """Nodes on which these jobs cannot continue. A node that is not known yet is tried."""
+    """Nodes on which these jobs cannot continue. A node that is still unknown is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,11 @@ class ProvisioningView:
     now_s: float
     rules: ProvisioningRules
     all_nodes: frozenset[str]
-    """The names of all nodes, idle or not. No other name may be told to the scheduler: it would refuse every agent."""
+    """The names of all nodes, idle or not. With any other name, the scheduler would refuse every agent."""
     nodes: tuple[IdleNode, ...]
     excluded: frozenset[str]
-    """Nodes on which agents kept failing, or that are being emptied. The scheduler may have forgotten some of them."""
+    """Nodes on which agents failed repeatedly, or that are being emptied. The scheduler may have forgotten some of
+    them."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
     waiting: tuple[WaitingJobs, ...]
@@ -87,7 +88,7 @@ class ProvisioningView:
 
 @dataclass(frozen=True, slots=True)
 class NewAgent:
-    """One agent to submit. All of one plan are alike."""
+    """One agent to submit. All agents of one plan are alike."""
 
     end_s: float
     latest_start_s: float
@@ -95,7 +96,7 @@ class NewAgent:
 
 
 class Why(StrEnum):
-    """The reason that a pending agent is withdrawn."""
+    """The reason why a pending agent is withdrawn."""
 
     PENDED_TOO_LONG = "it did not start soon"
     TOO_LATE = "what is left of its round is too short"
@@ -122,16 +123,16 @@ class Plan:
 def agent_end(now_s: float, length_s: float, origin_s: float, synchronised: bool) -> float:
     """Return the end of an agent that starts now: one length from now, or (synchronised) at the round's boundary.
 
-    The boundary is the first instant after `now_s` that is a whole number of lengths from the origin.
+    The boundary is the first instant after `now_s` that is a whole number of lengths after the origin.
     """
     if synchronised:
         end_s = origin_s + (math.floor((now_s - origin_s) / length_s) + 1) * length_s
-        return end_s if end_s > now_s else end_s + length_s  # where the quotient was rounded down
+        return end_s if end_s > now_s else end_s + length_s  # if the quotient was rounded down
     return now_s + length_s
 
 
 def boundary(now_s: float, *, length_s: float, origin_s: float) -> float:
-    """Return the first instant after `now_s` that is a whole number of lengths from the origin.
+    """Return the first instant after `now_s` that is a whole number of lengths after the origin.
 
     >>> boundary(3599.5, length_s=3600, origin_s=0), boundary(3600, length_s=3600, origin_s=0)
     (3600, 7200)
@@ -155,10 +156,10 @@ def plan(view: ProvisioningView) -> Plan:
 
 
 def _agents_to_start(view: ProvisioningView, *, is_too_late: bool) -> tuple[int, bool]:
-    """Return the number of agents to submit now, and True if running agents leave a waiting job without a place.
+    """Return the number of agents to submit now, and True if the running agents do not have room for all waiting jobs.
 
     The waiting jobs are placed beside the jobs of running agents, then on idle nodes, the largest jobs and nodes first.
-    Pending agents count against the idle nodes, which they may take.
+    Pending agents reduce the number of idle nodes, because they may take them.
     """
     usable = [node for node in view.nodes if node.name not in view.excluded]
     idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
@@ -174,7 +175,7 @@ def _agents_to_start(view: ProvisioningView, *, is_too_late: bool) -> tuple[int,
 
 
 def _fill(free: Resources, node: str, kinds: Sequence[WaitingJobs], left: list[int]) -> bool:
-    """Take from the jobs that are `left` of each kind those that fit in a place. Return True if any do."""
+    """Remove from `left` the jobs of each kind that fit into one place. Return True if there are any."""
     cpus, memory_mib = free.cpus, free.memory_mib
     is_used = False
     for at, kind in enumerate(kinds):
@@ -188,7 +189,7 @@ def _fill(free: Resources, node: str, kinds: Sequence[WaitingJobs], left: list[i
 
 
 def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
-    """Return the nodes on which no waiting job can continue: an agent there would have no work.
+    """Return the nodes on which no waiting job can continue, so that an agent there would have no work.
 
     >>> _of_no_use((WaitingJobs(1, 1, 5, frozenset({"n1", "n2"})), WaitingJobs(2, 1, 1, frozenset({"n2"}))))
     frozenset({'n2'})
@@ -198,7 +199,10 @@ def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
 
 
 def _withdrawals(view: ProvisioningView, *, is_work_left: bool) -> tuple[Withdrawal, ...]:
-    """Return the pending agents to withdraw. They count as pending in this plan: their nodes may be taken already."""
+    """Return the pending agents to withdraw.
+
+    They still count as pending in this plan, because they may have nodes already.
+    """
     withdrawals: list[Withdrawal] = []
     oldest = min(view.pending, key=lambda agent: (agent.submitted_s, agent.name), default=None)
     for agent in view.pending:

@@ -1,4 +1,4 @@
-"""Quotas: the most that a group and each of its users may have at once."""
+"""Quotas: the limits of a group and each of its users."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from enum import StrEnum
 GIB = 2**30
 
 Whose = tuple[str, str]
-"""A group and one of its users. An empty user stands for the whole group."""
+"""A group and one of its users. An empty user represents the whole group."""
 
 
 class Quantity(StrEnum):
@@ -25,7 +25,7 @@ class Quantity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a group may have of something, or each of its users."""
+    """The limit of a quantity for a group, or for each of its users."""
 
     of: Quantity
     most: int
@@ -33,13 +33,13 @@ class Limit:
 
     @property
     def setting(self) -> str:
-        """The name of its setting, for people."""
+        """Return the name of its setting, for people."""
         return f"[quotas] {'user.' if self.is_of_user else ''}{self.of}"
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
-    """The limits of all groups; those of a group that is named replace the default as a whole."""
+    """The limits of all groups. Limits for a named group replace all default limits."""
 
     default: tuple[Limit, ...] = ()
     groups: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict[str, tuple[Limit, ...]])
@@ -49,47 +49,48 @@ class QuotaRules:
         return tuple(limit for limit in self.groups.get(group, self.default) if limit.of in of)
 
     def concerning(self, group: str, user: str, *of: Quantity) -> Iterator[tuple[Limit, Whose]]:
-        """Yield the limits that count for a job of this user, with their owner. An empty user is not known."""
+        """Yield the limits that apply to a job of this user, with their owner. An empty user is unknown."""
         for limit in self.limits(group, *of):
             if user or not limit.is_of_user:
                 yield limit, (group, user if limit.is_of_user else "")
 
     def limits_running_users(self, group: str) -> bool:
-        """Return True if a claim has to look at each user of the group."""
+        """Return True if a claim has to count each user of the group."""
         return any(limit.is_of_user for limit in self.limits(group, Quantity.CORES, Quantity.STORED))
 
     @property
     def any_stored(self) -> bool:
-        """True if the stored bytes of any group or user are limited."""
+        """Return True if the stored bytes of any group or user are limited."""
         return any(limit.of is Quantity.STORED for each in (self.default, *self.groups.values()) for limit in each)
 
 
 @dataclass(slots=True)
 class Allowance:
-    """The cores that one claim may still start. A group or user that is not named is not limited."""
+    """The cores that one claim can still start. Groups and users that are not named are not limited."""
 
     cores: dict[Whose, int] = field(default_factory=dict[Whose, int])
-    """The rest of the limits of groups, and of users with a running job."""
+    """The remainder of the limits of groups, and of users with a running job."""
     each_user: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By group: the cores of a user without a running job."""
+    """The cores that a user without a running job can have, by group."""
     full: frozenset[Whose] = frozenset()
-    """The groups and users above their storage limit: their saved jobs continue, and no new job begins."""
+    """The groups and users above their storage limit. Their saved jobs continue, and their new jobs do not start."""
 
     def holds(self, whose: Whose, cpus: int) -> bool:
-        """Return True if a job of so many cores may start."""
+        """Return True if a job with this number of cores is allowed to start."""
         return all(left is None or left >= cpus for left in map(self._left, _concerned(whose)))
 
     def may_begin(self, whose: Whose) -> bool:
-        """Return True if a job without a checkpoint may start."""
+        """Return True if a job without a checkpoint is allowed to start."""
         return not any(each in self.full for each in _concerned(whose))
 
     def most(self, whose: Whose, cpus: int) -> int | None:
-        """Return the number of jobs of so many cores that may start. None: no limit."""
+        """Return the number of jobs with this number of cores that are allowed to start, or None if there is no
+        limit."""
         left = [max(0, each) // cpus for each in map(self._left, _concerned(whose)) if each is not None]
         return min(left, default=None)
 
     def take(self, whose: Whose, cpus: int) -> None:
-        """Count one started job of so many cores."""
+        """Subtract one started job with this number of cores."""
         for each in _concerned(whose):
             left = self._left(each)
             if left is not None:
@@ -111,7 +112,7 @@ def _who(whose: Whose) -> str:
 
 
 def over_jobs(limit: Limit, whose: Whose, *, has: int, more: int) -> str:
-    """Return the message that so many jobs are too many.
+    """Return the message for a submission with too many jobs.
 
     >>> over_jobs(Limit(Quantity.JOBS, 1000), ("atlas", ""), has=990, more=20)
     'group atlas has 990 jobs that have not ended and may have 1,000: 20 more are too many; wait until some end, \
@@ -124,7 +125,7 @@ cancel some, or ask an admin for more ([quotas] jobs)'
 
 
 def over_sizes(limit: Limit, whose: Whose, *, has: int) -> str:
-    """Return the message that a job of one more size is too many."""
+    """Return the message for a job of one size too many."""
     return (
         f"{_who(whose)} has jobs of {has} different sizes and may have {limit.most}: give this one the cores and"
         f" memory of others, or ask an admin for more ({limit.setting})"
@@ -132,7 +133,7 @@ def over_sizes(limit: Limit, whose: Whose, *, has: int) -> str:
 
 
 def over_cores(limit: Limit, whose: Whose, *, cpus: int) -> str:
-    """Return the message that a job can never start.
+    """Return the message for a job that can never start.
 
     >>> over_cores(Limit(Quantity.CORES, 32), ("atlas", ""), cpus=64)
     'it needs 64 cores, and group atlas may have 32 running at once: it can never start; ask for fewer, or ask an \
@@ -145,7 +146,7 @@ admin for more ([quotas] cores)'
 
 
 def cores_in_use(limit: Limit, whose: Whose, *, has: int) -> str:
-    """Return the message that a job starts when others have ended.
+    """Return the message for a job that waits until others have ended.
 
     >>> cores_in_use(Limit(Quantity.CORES, 32), ("atlas", ""), has=30)
     'group atlas has 30 cores running and may have 32: it starts when enough of them are free ([quotas] cores)'
@@ -157,7 +158,7 @@ def cores_in_use(limit: Limit, whose: Whose, *, has: int) -> str:
 
 
 def over_stored(limit: Limit, whose: Whose, *, has_bytes: int) -> str:
-    """Return the message that no new job begins because of the stored bytes.
+    """Return the message for a group or user whose new jobs do not start because of the stored bytes.
 
     >>> over_stored(Limit(Quantity.STORED, 2**31, is_of_user=True), ("atlas", "alice"), has_bytes=3 * 2**30)
     'alice of group atlas has 3.0 GiB stored and may have 2.0: nothing new begins; cancel saved jobs that are not \

@@ -9,7 +9,7 @@ from gleaner.agent.timing.save_cost import LEAST_FIXED_S, LONGEST_S, SaveCost
 
 ERRORS_KEPT = 20
 LATE_FACTOR = 1.5
-"""A save that was abandoned counts as so many times the time it had taken, since its full time is unknown."""
+"""An abandoned save counts as this multiple of the time that it had taken, because its full time is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class RateRules:
 
 
 def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | None) -> float:
-    """Return the time that counts for an abandoned save, in seconds: no less than was expected of it.
+    """Return the time that counts for an abandoned save, in seconds. It is at least the expected time.
 
-    A save that began just before the end had hardly any time, which says nothing of its full time.
+    A save that began just before the end had hardly any time, which says nothing about its full time.
 
     >>> known = SaveCost(fixed_s=0.0, mib_s=10.0)
     >>> [at_least_s(CostSample(200, took_s), known=known, expected_s=None) for took_s in (0.5, 60.0)]
@@ -36,7 +36,9 @@ def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | N
 
 
 def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | None) -> list[float]:
-    """Return the errors of the latest estimates with one more. An error is the time of a save over the expected time.
+    """Return the errors of the latest estimates, with one added.
+
+    An error is the time of a save divided by the expected time.
 
     >>> with_error([1.0], took_s=3.0, expected_s=2.0), with_error([1.0], took_s=3.0, expected_s=None)
     ([1.0, 1.5], [1.0])
@@ -47,7 +49,7 @@ def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | No
 
 
 def remaining_weight(value: float, *, age_s: float, half_life_s: float) -> float:
-    """Return the rest of a weight after `age_s`.
+    """Return the remainder of a weight after `age_s`.
 
     >>> remaining_weight(8.0, age_s=20, half_life_s=10)
     2.0
@@ -60,8 +62,8 @@ def mean_time_between_losses_s(*, agents_s: float, losses: float, prior_s: float
 
     Losses are counted as a Poisson process over the agents' time. With a Gamma(1, `prior_s`) prior on its rate, the
     rate's posterior mean is (losses + 1) / (agents_s + prior_s) (Gelman et al., Bayesian Data Analysis, 3rd ed.,
-    section 2.6): as if one loss had been seen in `prior_s` before. So without a loss it grows with what was observed,
-    and one early loss does not make it minutes.
+    section 2.6), as if one loss had been seen in an earlier period of `prior_s`. So without a loss the mean time grows
+    with the observed time, and one early loss does not reduce it to minutes.
 
     >>> mean_time_between_losses_s(agents_s=0, losses=0, prior_s=1000)
     1000.0

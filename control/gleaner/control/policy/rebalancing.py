@@ -1,25 +1,26 @@
-"""Rebalancing: the migration of a job to another agent where it pays, by compaction or by priorities. Pure.
+"""Rebalancing: the migration of a job to another agent if it pays off, by compaction or by priorities. Pure.
 
-Rodríguez-Pascual et al., "Job migration in HPC clusters by means of checkpoint/restart", The Journal of Supercomputing,
-2019, sections 3.3.4 and 4.4 to 4.5, and the released plug-in, where the two differ in detail. Both algorithms migrate
-one job at a time, and the caller asks only while no job waits and none migrates: a waiting job makes better use of idle
-cores than a migration, and a second migration at once would be decided from cores that are no longer idle.
+The algorithms follow Rodríguez-Pascual et al., "Job migration in HPC clusters by means of checkpoint/restart", The
+Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5, and the released plug-in, where it differs in detail.
+Both algorithms migrate one job at a time, and the caller uses them only while no job waits or migrates. A waiting job
+makes better use of idle cores than a migration, and a second migration at the same time would rely on cores that are no
+longer idle.
 
-A node is partly used where some of its cores are used and some are not.
+A node is partly used if some of its cores are used and some are not.
 
-The algorithm chooses a candidate, and then its cost and its gain are weighed. Both are in core seconds, so that a wide
-job and a whole node compare:
+The algorithm chooses a candidate, and then weighs its cost against its gain. Both are in core seconds, so that a wide
+job and a whole node are comparable:
 
 - The cost of a migration: while a job is saved and restored its cores compute nothing, so the cost is its cores times
-  the seconds that both take. Writing to the storage delays others too; that is not counted.
-- The gain of compaction: all cores of the node that gets empty, from the departure of its last job until the end of its
-  agent. One job migrates every `every_s`. Jobs are assumed to last until the boundary, since their ends are unknown. A
-  job that ends sooner would have freed its part of the node by itself, and the gain was less.
+  the seconds that both take. Writing to the storage also delays other jobs, but this is not counted.
+- The gain of compaction: all cores of the node that becomes empty, from the departure of its last job until the end of
+  its agent. One job migrates every `every_s`. Jobs are assumed to last until the boundary, because their ends are
+  unknown. If a job ends sooner, it frees its part of the node by itself, and the real gain is smaller.
 - The gain of migration to preferred nodes: the job's cores, from its restore there until the end of that agent. A core
   second on a preferred node is assumed to be worth one that is lost by migrating.
 
-So no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job to an earlier node in an
-order that does not change, and priorities migrate a job to a higher priority. So no job migrates in a circle.
+Therefore no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job to an earlier node
+in a fixed order, and priorities migrate a job to a higher priority, so no job migrates in a circle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,17 +61,17 @@ class AgentJob:
 
 @dataclass(frozen=True, slots=True)
 class RebalancingView:
-    """The input of a decision. Jobs are in the order of their age, the oldest first."""
+    """The input of a decision. The jobs are sorted by age, the oldest first."""
 
     now_s: float
     algorithm: Algorithm
     every_s: float
     prefer: tuple[tuple[str, ...], ...]
-    """Classes of nodes, the most preferred first; all others come last."""
+    """Classes of nodes, the most preferred first. All other nodes come last."""
     waiting: int
-    """Jobs that an agent could claim."""
+    """The number of jobs that an agent could claim."""
     moving: int
-    """Jobs that are migrating."""
+    """The number of jobs that are migrating."""
     nodes: tuple[AgentNode, ...]
     jobs: tuple[AgentJob, ...]
 
@@ -91,7 +92,7 @@ def decide(view: RebalancingView) -> Relocation | None:
     """Return the job to migrate now, or None. The answer is None while a job waits or migrates."""
     if view.waiting or view.moving:
         return None
-    # What fills up first comes first, and an agent that goes on longer is filled before one that ends.
+    # The node that fills up first comes first, and an agent that runs longer is filled before one that ends sooner.
     view = replace(view, nodes=tuple(sorted(view.nodes, key=lambda node: (-node.end_s, node.name))))
     return _compact(view) if view.algorithm == "compaction" else _prefer(view)
 
@@ -100,7 +101,7 @@ def decide(view: RebalancingView) -> Relocation | None:
 
 
 def _compact(view: RebalancingView) -> Relocation | None:
-    """Return the first job of the first node that can be emptied, if emptying that node pays."""
+    """Return the first job of the first node that can be emptied, if emptying that node pays off."""
     stays: set[int] = set()
     while first := compaction(view, stays):
         node = next(node for node in view.nodes if node.name == first[0].node)
@@ -116,7 +117,7 @@ def _compact(view: RebalancingView) -> Relocation | None:
 
 
 def _emptying(view: RebalancingView, node: AgentNode, stays: set[int]) -> list[tuple[AgentJob, AgentNode]]:
-    """Return the migrations that empty the node, in order; empty if the node cannot be emptied."""
+    """Return the migrations that empty the node, in order, or none if the node cannot be emptied."""
     steps: list[tuple[AgentJob, AgentNode]] = []
     while any(job.node == node.name for job in view.jobs):
         step = compaction(view, stays)
@@ -129,11 +130,11 @@ def _emptying(view: RebalancingView, node: AgentNode, stays: set[int]) -> list[t
 
 
 def compaction(view: RebalancingView, stays: set[int]) -> tuple[AgentJob, AgentNode] | None:
-    """Return the job to migrate so that partly used nodes become full or empty, and its target.
+    """Return the job whose migration makes partly used nodes full or empty, and its target.
 
     Nodes are in the order in which they are filled. One node is emptied: the first partly used node whose used cores
-    fit in the idle cores of the partly used nodes before it. Its youngest job migrates first. Its jobs go to the nodes
-    before it, first fit, so the number of partly used nodes never grows.
+    fit into the idle cores of the partly used nodes before it. Its youngest job migrates first. Its jobs are placed on
+    the nodes before it, first fit, so the number of partly used nodes never grows.
     """
     free = _free(view)
     before: list[AgentNode] = []
@@ -154,7 +155,7 @@ def compaction(view: RebalancingView, stays: set[int]) -> tuple[AgentJob, AgentN
 
 
 def _prefer(view: RebalancingView) -> Relocation | None:
-    """Return the job that gains most of the highest class, if its migration pays."""
+    """Return the job that gains most in the highest class, if its migration pays off."""
     for job, target in priorities(view):
         cost_core_s = job.cpus * job.cost_s
         gain_core_s = job.cpus * max(0.0, target.end_s - view.now_s - job.cost_s)
@@ -166,9 +167,9 @@ def _prefer(view: RebalancingView) -> Relocation | None:
 def priorities(view: RebalancingView) -> Iterator[tuple[AgentJob, AgentNode]]:
     """Yield the jobs that could migrate to nodes of a higher class, in the order in which they are tried.
 
-    Targets are tried from the highest class down, and for each class of targets the jobs from the lowest class up. Of
-    the jobs of one class, the largest that fits on a node of the target class migrates; of equal jobs the first. The
-    job is placed first fit. A job is tried once: if its node lacks memory, no node of a lower class is tried.
+    Targets are tried from the highest class down, and for each class of targets the jobs from the lowest class up.
+    Among the jobs of one class, the largest that fits on a node of the target class migrates, and among equal jobs the
+    first. The job is placed first fit. A job is tried once. If its target lacks memory, no lower class is tried.
     """
     rank = {name: len(view.prefer) - at for at, names in enumerate(view.prefer) for name in names}
     here = {node.name: rank.get(node.name, 0) for node in view.nodes}
@@ -186,7 +187,7 @@ def priorities(view: RebalancingView) -> Iterator[tuple[AgentJob, AgentNode]]:
                 yield job, target
 
 
-# ── what both need ──
+# ── for both ──
 
 
 def _told(job: AgentJob, target: AgentNode, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:
@@ -208,7 +209,7 @@ def _takes(view: RebalancingView, target: AgentNode, job: AgentJob) -> bool:
     return target.name not in job.misfits and used_mib + job.memory_mib <= target.memory_mib
 
 
-# ── stored and replayed ──
+# ── storing and replaying ──
 
 _VIEWS = TypeAdapter(RebalancingView)
 _MOVES = TypeAdapter(Relocation)

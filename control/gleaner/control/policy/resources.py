@@ -8,7 +8,7 @@ STEPS_A_DOUBLING = 8
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Cores and MiB of memory in one place."""
+    """Cores and memory (MiB) in one place."""
 
     cpus: int
     memory_mib: int
@@ -37,7 +37,7 @@ _SLURMS_DEFAULT_MIB = 1
 
 
 def lacks_real_memory(memory_mib: int) -> bool:
-    """Return True if this is the memory of a node for which slurm.conf names none: Slurm takes 1 MiB then."""
+    """Return True if this memory belongs to a node for which slurm.conf has no RealMemory. Slurm then assumes 1 MiB."""
     return memory_mib <= _SLURMS_DEFAULT_MIB
 
 
@@ -45,9 +45,10 @@ _STRETCHES_S = tuple(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 45, 6
 
 
 def time_step_s(needs_s: int, longest_s: float) -> int:
-    """Return the least time that a job needs on an agent, in seconds: the next step, but no more than any agent has.
+    """Return the least time of a job on an agent, in seconds, rounded up to a step, but not above an agent's time.
 
-    A claim looks at each time that waits, as at each size, so there are few. Beyond half a day whole days are steps.
+    A claim examines each time and each size of the waiting jobs, so their number is kept small. Above half a day, the
+    steps are whole days.
 
     >>> [time_step_s(needs_s, 1e9) for needs_s in (0, 1, 1200, 1201, 86_401)]
     [0, 60, 1200, 1800, 172800]
@@ -62,7 +63,9 @@ def time_step_s(needs_s: int, longest_s: float) -> int:
 
 
 def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
-    """Return the memory of a job that has met its limit, in MiB: twice as much, up to the most; None if it has that.
+    """Return the next memory, in MiB, of a job that has reached its limit.
+
+    The memory is doubled, up to `most_mib`. None: the job already has that much.
 
     >>> next_memory_mib(512, 4096), next_memory_mib(3000, 4096), next_memory_mib(4096, 4096), next_memory_mib(512, None)
     (1024, 4096, None, None)
@@ -73,12 +76,12 @@ def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
 
 
 def memory_step(memory_mib: int, nodes: Collection[int] = ()) -> int:
-    """Return the memory of a job that asks for so much, in MiB: the next step, at most an eighth more.
+    """Return the memory, in MiB, of a job that requests this much. It is rounded up to a step, by at most an eighth.
 
-    A claim looks at each size that waits, so jobs of nearly the same size count as one size.
+    A claim examines each size of the waiting jobs, so jobs of nearly the same size count as one size.
 
-    Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`), or the part of it that
-    agents leave, is a step too, so that a job that asks for a whole node still fits it.
+    Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`), and the part of it that
+    agents leave, is also a step, so that a job that requests a whole node still fits it.
 
     >>> [memory_step(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
     [16, 512, 512, 576, 1536, 4096, 65536]

@@ -1,10 +1,11 @@
-"""Why a job has failed by itself, whether it is tried again, and after which pause. Pure."""
+"""The cause of a job's own failure, whether the job is retried, and after which pause. Pure."""
 
 from collections.abc import Collection
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 LONGEST_ELSEWHERE_S = 600.0
-"""The longest wait of a job for a node on which it has not failed. Then any node may take the job."""
+"""The longest time for which a job waits for a node on which it has not failed. Afterwards every node can take the
+job."""
 
 _MEANINGS = {
     126: "the command cannot be run: its file is not executable",
@@ -23,15 +24,17 @@ _MEANINGS = {
         )
     },
 }
-"""The usual meanings of exit codes: those of a shell, and 128 and the number of the signal that ended the program."""
+"""The usual meanings of exit codes: those of a shell, and 128 plus the number of the signal that ended the program."""
 
 
 _AT_A_LIMIT = frozenset({142, 152, 153})
-"""The exit codes that agents give jobs that they have ended at a limit (`agent.job.lifecycle.Limit`)."""
+"""The exit codes of jobs that agents have ended at a limit (`agent.job.lifecycle.Limit`)."""
 
 
 def cause(exit_code: int, reason: str = "", *, out_of_memory: bool = False) -> str:
-    """Return why the program failed, in one line. `reason`: what the agent says; it says all if it was a limit.
+    """Return, in one line, why the program failed.
+
+    `reason` is the agent's text, which is sufficient if it names a limit.
 
     >>> cause(3), cause(127, "cannot run x: No such file or directory")
     ('exit code 3', 'exit code 127: cannot run x: No such file or directory')
@@ -47,9 +50,9 @@ def cause(exit_code: int, reason: str = "", *, out_of_memory: bool = False) -> s
 
 
 def refusal(exit_code: int, *, retry_on: Collection[int] | None, never_retry_on: Collection[int] | None) -> str:
-    """Return why a job is not tried again after this exit code, whatever retries are left; empty if it may be.
+    """Return why a job is not retried after this exit code, even if it has retries left, or "" if it can be retried.
 
-    `retry_on` None: all codes may be tried again.
+    `retry_on` None means that all codes can be retried.
 
     >>> refusal(2, retry_on=None, never_retry_on=(2,))
     'never_retry_on names exit code 2'
@@ -66,7 +69,7 @@ def refusal(exit_code: int, *, retry_on: Collection[int] | None, never_retry_on:
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause of a job after so many failures, at least one, in seconds: it doubles up to a bound.
+    """Return the pause, in seconds, of a job after this number of failures (at least one). It doubles up to a bound.
 
     >>> [pause_s(failures) for failures in (1, 2, 3, 7, 99)]
     [10.0, 20.0, 40.0, 600.0, 600.0]

@@ -1,13 +1,13 @@
 """The consequences of an attempt's end for its job and for its node. Pure: facts come in, a verdict goes out.
 
-**For the node.** Jobs fail for reasons of their own, so a failure says nothing of its node until the same job has run
-elsewhere: later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row, with none
-in between that ran well: three of at least two groups, or five. It is excluded for an hour, twice as long each time, at
-most for a day. Then it gets one job, a canary: if that runs well, the node is trusted again, and if it fails and runs
-elsewhere, the node is excluded again. An excluded node costs no job a retry.
+**For the node.** Jobs have failures of their own, so a failure is no evidence against its node until the same job has
+run elsewhere: later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row,
+without a job in between that ran well: three jobs of at least two groups, or five jobs. It is excluded for an hour, and
+twice as long each further time, up to a day. Then it gets one job, a canary. If that job runs well, the node is trusted
+again. If it fails and runs elsewhere, the node is excluded again. A failure on an excluded node costs no retry.
 
-**For the job.** `REACTIONS` has, for each reason for which an agent returns a job, what is done. A program that ends
-with an error costs a retry. But one node alone cannot end a job, nor throw away what it has saved (`after_failure`).
+**For the job.** `REACTIONS` lists the consequences of each reason for which an agent returns a job. A program that ends
+with an error costs a retry. But a single node can neither end a job nor discard its checkpoints (`after_failure`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,33 +20,35 @@ from gleaner.control.policy.retries import backoff_s
 JOBS_OF_SOME_GROUPS, GROUPS = 3, 2
 JOBS_IN_A_ROW = 5
 CANARIES = 1
-"""A node that was excluded is excluded again after so many jobs that failed there and ran elsewhere."""
+"""A node that was excluded before is excluded again after this number of jobs that failed there and ran elsewhere."""
 FIRST_EXCLUSION_S, LONGEST_EXCLUSION_S = 3600.0, 86_400.0
 CANARY_S = 600.0
 """A node that was excluded gets one job in this time, until one has run well."""
 EVIDENCE_S = 86_400.0
-"""A failure that is older says nothing of its node."""
+"""An older failure is no evidence against its node."""
 QUICK_S = 30.0
-"""A failure after less computing may be the node's. A later one is, only if the job runs elsewhere after it."""
+"""A failure after less computing time may be the node's fault. A later one may be so only if the job runs elsewhere
+afterwards."""
 STEADY_S = 120.0
-"""A job that still runs elsewhere, and so much longer than it took to fail here, runs well."""
+"""A job runs well if it still runs elsewhere after this much more time than it took to fail here."""
 AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
-"""A job that has saved itself so soon after its start, so many times in a row, is held: it computes nothing."""
+"""A job that has saved itself this soon after its start, this many times in a row, is held because it computes
+nothing."""
 
 
 class Blame(StrEnum):
-    """The party that an attempt's failure was charged to."""
+    """The party that is charged with an attempt's failure."""
 
     NOBODY = "nobody"
-    """It has cost the job no retry, and may still turn out to be the node's."""
+    """The failure has cost the job no retry, and may still turn out to be the node's fault."""
     JOB = "job"
-    """It has cost the job a retry."""
+    """The failure has cost the job a retry."""
     NODE = "node"
-    """The node is or was excluded. It never costs the job a retry."""
+    """The node is or was excluded, so the failure never costs the job a retry."""
 
 
 def must_exclude(group_of: Mapping[int, str], *, was_excluded: bool) -> bool:
-    """Return True if a node is to be excluded on which these jobs failed in a row, all of which ran elsewhere.
+    """Return True if the node on which these jobs failed in a row is to be excluded. All of them ran elsewhere.
 
     >>> must_exclude({1: "a", 2: "a", 3: "b"}, was_excluded=False), must_exclude({1: "a", 2: "b"}, was_excluded=False)
     (True, False)
@@ -59,7 +61,7 @@ def must_exclude(group_of: Mapping[int, str], *, was_excluded: bool) -> bool:
 
 
 def exclusion_s(times: int) -> float:
-    """Return the time for which a node is excluded for the first, second ... time in a row, in seconds.
+    """Return the time, in seconds, for which a node is excluded for the first, second ... time in a row.
 
     >>> [exclusion_s(times) / 3600 for times in (1, 2, 3, 5, 6, 99)]
     [1.0, 2.0, 4.0, 16.0, 24.0, 24.0]
@@ -68,7 +70,7 @@ def exclusion_s(times: int) -> float:
 
 
 def allowance(excluded_until_s: float | None, now_s: float) -> int | None:
-    """Return the number of jobs that a node may take now. None: as many as it has room for.
+    """Return the number of jobs that a node is allowed to take now. None: as many as it has room for.
 
     >>> allowance(None, 10.0), allowance(11.0, 10.0), allowance(10.0, 10.0)
     (None, 0, 1)
@@ -77,53 +79,54 @@ def allowance(excluded_until_s: float | None, now_s: float) -> int | None:
 
 
 class Then(Enum):
-    """The consequence for the job when enough nodes have given a reason."""
+    """The consequence for the job after enough nodes have reported a reason."""
 
     HOLD = "hold"
     HOLD_CAMPAIGN = "hold campaign"
-    """With the jobs of its campaign that have not begun: their image is the same."""
+    """The jobs of its campaign that have not begun are held as well, because they use the same image."""
     HOLD_NEW_CAMPAIGN = "hold new campaign"
-    """With its campaign, if no job of that has computed, and then what was said of the others counts too."""
+    """Its whole campaign is held if none of its jobs has computed. Reports about the other jobs count as well."""
     SET_ASIDE = "set aside"
-    """The checkpoint is broken. The one before it counts."""
+    """The checkpoint is broken, and the one before it counts."""
 
 
 class Next(Enum):
-    """The nodes that get the job next, while it is not held."""
+    """The nodes to which the job is offered next, unless it is held."""
 
     ANYWHERE = "anywhere"
     ELSEWHERE = "elsewhere"
-    """For a while not on the nodes that have given the reason, if there may be another."""
+    """The nodes that have not reported the reason, for a while and only if there may be such a node."""
     NOT_HERE = "not here"
-    """For a while not on this node, also if there is no other."""
+    """All nodes except this one for a while, even if there is no other."""
     NEVER_HERE = "never here"
-    """Not on this node with this checkpoint."""
+    """All nodes except this one, which cannot restore this checkpoint."""
     LATER = "later"
-    """Anywhere, after a pause that grows."""
+    """All nodes, after a pause that grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """The consequences of one reason. A number of 0 means that no number is enough."""
+    """The consequences of one reason. A number of 0 means that the consequence never follows."""
 
     next: Next = Next.ANYWHERE
     nodes: int = 0
-    """`then` follows when so many different nodes have given the reason."""
+    """`then` follows when this number of different nodes have reported the reason."""
     alone: int = 0
-    """`then` also follows when the reason was given so often and no other node is known."""
+    """`then` also follows when the reason was reported this often and no other node is known."""
     tries: int = 0
-    """The job is held when so many attempts in a row came to nothing for one of the reasons `alike`."""
+    """The job is held when this number of attempts in a row were returned for one of the reasons `alike`."""
     then: Then = Then.HOLD
     alike: tuple[ReturnReason, ...] = ()
-    """The reasons that are counted together, for `tries` and for what is said `of_checkpoint`. Empty: only this one."""
+    """The reasons that are counted together for `tries` and `of_checkpoint`. Empty: only this one."""
     of_checkpoint: bool = False
-    """It speaks against the checkpoint that the attempt was to go on from, and is counted since that was saved."""
+    """The reason is evidence against the checkpoint from which the attempt should have continued, and is counted since
+    that checkpoint was saved."""
     starts: int = 0
-    """The job is held when it has begun so often and nothing that it saved could be restored."""
+    """The job is held when it has begun this often and none of its checkpoints could be restored."""
     of_node: bool = False
-    """It counts against the node, if the job runs elsewhere."""
+    """The reason counts against the node if the job runs elsewhere."""
     may_follow: bool = False
-    """The attempt may still report that it was saved, or what its result is."""
+    """The attempt may still report a save or its result."""
 
 
 _R = ReturnReason
@@ -135,7 +138,7 @@ _UNRESTORED = Reaction(
 REACTIONS: Mapping[ReturnReason, Reaction] = {
     _R.UNSTARTED: Reaction(),
     _R.TOO_LATE: Reaction(may_follow=True),
-    _R.STORAGE_FAULT: Reaction(may_follow=True),  # never the job's: all jobs share the storage
+    _R.STORAGE_FAULT: Reaction(may_follow=True),  # never the job's fault, because all jobs share the storage
     _R.IMAGE_REFUSED: Reaction(nodes=1, then=Then.HOLD_CAMPAIGN),
     _R.IMAGE_MISSING: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5, then=Then.HOLD_NEW_CAMPAIGN),
     _R.INPUT_MISSING: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5),
@@ -147,29 +150,29 @@ REACTIONS: Mapping[ReturnReason, Reaction] = {
     _R.UNSAVABLE: Reaction(Next.ELSEWHERE, nodes=2, alone=2, tries=5, alike=_FUTILE, may_follow=True),
     _R.INCOMPATIBLE: Reaction(Next.NEVER_HERE, nodes=10, of_checkpoint=True),
     _R.CHECKPOINT_BROKEN: replace(_UNRESTORED, starts=3),
-    _R.CANNOT_RESTORE: replace(_UNRESTORED, starts=1),  # the next one would be like it
+    _R.CANNOT_RESTORE: replace(_UNRESTORED, starts=1),  # the next attempt would end in the same way
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TimesGiven:
-    """The attempts that gave a reason, the latest included."""
+    """The attempts that reported a reason, including the latest."""
 
     node_of_each: Sequence[str]
-    """The node of each attempt that gave it."""
+    """The node of each attempt that reported it."""
     tries: int
-    """The attempts in a row that came to nothing for this or an alike reason."""
+    """The attempts in a row that were returned for this or an alike reason."""
     is_another_known: bool
-    """An agent was on another node that could take the job."""
+    """True if there was an agent on another node that could take the job."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The different nodes, in the order in which they gave it first."""
+        """Return the different nodes, in the order in which they first reported the reason."""
         return tuple(dict.fromkeys(self.node_of_each))
 
 
 def verdict(reaction: Reaction, given: TimesGiven) -> Then | None:
-    """Return what follows for the job; None if it is tried again.
+    """Return the consequence for the job, or None if it is tried again.
 
     >>> verdict(REACTIONS[ReturnReason.UNSAVABLE], TimesGiven(["n1", "n2"], tries=2, is_another_known=True))
     <Then.HOLD: 'hold'>
@@ -184,7 +187,7 @@ def verdict(reaction: Reaction, given: TimesGiven) -> Then | None:
 
 
 def hold_reason(reaction: Reaction, given: TimesGiven, line: str) -> str:
-    """Return why the job is held, in plain words; `line` is what the last agent said.
+    """Return, in plain words, why the job is held. `line` is the last agent's text.
 
     >>> hold_reason(REACTIONS[ReturnReason.UNSAVABLE], TimesGiven(["n1", "n2"], 2, True), "cannot be saved: a device")
     'cannot be saved: a device; found 2 times, on n1, n2'
@@ -197,12 +200,12 @@ def hold_reason(reaction: Reaction, given: TimesGiven, line: str) -> str:
 
 
 class AfterFailure(Enum):
-    """The way of a job whose program has ended with an error."""
+    """The next step for a job whose program has ended with an error."""
 
     FAIL = "fail"
     START_OVER = "start over"
     CONTINUE = "continue"
-    """It continues from what it has saved, if it has saved anything."""
+    """The job continues from its last checkpoint, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,24 +213,24 @@ class OwnFailure:
     """An end of a program with an error."""
 
     failures: int
-    """The failures that have cost the job a retry, this one included."""
+    """The number of failures that have cost the job a retry, including this one."""
     retries: int
     computed_s: float
-    """By the agent."""
+    """The computing time that the agent has reported."""
     lasted_s: float
-    """Since the claim, by control's clock. A job cannot compute longer than it was on the node."""
+    """The time since the claim, by control's clock. A job cannot compute longer than it was on the node."""
     nodes: int
-    """The different nodes on which the job has failed, without those that are excluded."""
+    """The different nodes on which the job has failed, without the excluded ones."""
     is_another_known: bool
     was_spared: bool
-    """A failure that would have ended the job has cost it nothing."""
+    """True if a failure that would have ended the job has been forgiven."""
 
 
 def after_failure(failure: OwnFailure) -> tuple[AfterFailure, Blame]:
-    """Return the way of the job, and who bears the failure's cost.
+    """Return the next step for the job, and the party that is charged with the failure.
 
-    A single node is not enough to end a job that failed quickly, or to throw away what it has saved, while another node
-    may try the job. But a job is spared only once: every job ends, whichever nodes there are.
+    A single node is not enough to end a job that failed quickly, or to discard its checkpoints, while another node may
+    try the job. But only one failure of a job is forgiven, so every job ends, whichever nodes exist.
     """
     is_quick = min(failure.computed_s, failure.lasted_s) < QUICK_S
     may_be_the_nodes = is_quick and failure.nodes == 1 and failure.is_another_known

@@ -1,4 +1,4 @@
-"""The names of jobs in stored decisions. Decisions are found by these names, and `glean why` takes them."""
+"""The names of jobs in stored decisions. Decisions are found by these names, and `glean why` accepts them."""
 
 
 def job_subject(job: int) -> str:

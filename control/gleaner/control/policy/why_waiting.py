@@ -1,6 +1,6 @@
-"""The reason that a waiting job does not run now, in one line for its submitter.
+"""The reason why a waiting job does not run now, in one line for its submitter.
 
-Pure: the caller gives the time and the time zone.
+Pure: the caller provides the time and the time zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,15 @@ from gleaner.control.policy.fair_share import Shares
 from gleaner.control.policy.resources import lacks_real_memory
 
 MOST_BEFORE = 10_000
-"""Jobs that go before another are counted up to here."""
+"""The greatest number of earlier jobs that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOutlook:
-    """A node. `is_free`: a new agent could start there; `is_excluded`: it would be free, but agents failed there."""
+    """A node.
+
+    `is_free` means that a new agent could start there, and `is_excluded` that it is free but agents failed there.
+    """
 
     cpus: int
     memory_mib: int
@@ -28,39 +31,40 @@ class NodeOutlook:
 
 @dataclass(frozen=True, slots=True)
 class JobNeeds:
-    """The needs of a waiting job. `hold_reason` counts only if the job is held."""
+    """The needs of a waiting job. `hold_reason` is used only if the job is held."""
 
     cpus: int
     memory_mib: int
     held: bool = False
     hold_reason: str = ""
     saved_on: str = ""
-    """The node that saved the job; empty if it is not saved."""
+    """The node that saved the job, or "" if it is not saved."""
     group: str = ""
     paused_until_s: float | None = None
-    """The end of a pause after a failure. None: no pause."""
+    """The end of a pause after a failure, or None if there is no pause."""
     unreachable: str = ""
-    """The input that could not be fetched at the last try, and why; empty if that is not the reason of the pause."""
+    """The input that could not be fetched at the last try, and why; "" if that is not the reason of the pause."""
     quota: str = ""
-    """The quota that keeps the job from starting; empty if none does."""
+    """The quota that keeps the job from starting, or "" if there is none."""
     moved: str = ""
-    """The nodes from which and to which the job migrates; empty if it does not."""
+    """The origin and the destination of the job's migration, or "" if it does not migrate."""
     needs_s: int = 0
-    """The time that an agent must have left for the job; 0: any will do."""
+    """The time that an agent must have left for the job. 0: any time is enough."""
     before: int = 0
-    """The waiting jobs of its group that go before it, counted up to `MOST_BEFORE`."""
+    """The number of waiting jobs of its group that come before it, at most `MOST_BEFORE`."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By node, what the job needs and the node lacks; empty where it failed, was refused or migrated away."""
+    """For each node, the need of the job that the node does not satisfy; "" if the job failed there, was refused there
+    or migrated away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings of a waiting job. `nodes` is None until the cluster has been read."""
+    """The circumstances of a waiting job. `nodes` is None until the cluster has been read."""
 
     now_s: float
     nodes: Sequence[NodeOutlook] | None
     problem: str
-    """The reason that the last poll failed; empty if it did not."""
+    """The reason why the last poll failed, or "" if it did not."""
     agents_live: int
     agents_pending: int
     agents_at_most: int
@@ -68,9 +72,9 @@ class Surroundings:
     """The end of the current round."""
     shortest_slice_s: float
     agent_needs_s: float = 0.0
-    """The part of an agent's time that no job has."""
+    """The part of an agent's time that jobs cannot use."""
     closed: str = ""
-    """The line that Slurm starts no agent, because an admin has closed the agents' partition; empty if it is open."""
+    """The message that Slurm starts no agent because an admin has closed the agents' partition, or "" if it is open."""
     slurm_says: str = ""
     """The reasons why Slurm keeps agents waiting, in brackets."""
     zone: tzinfo = UTC
@@ -84,7 +88,7 @@ def fits_somewhere(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> bool:
 
 
 def too_large(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the message that no node can ever run the job, with the largest node.
+    """Return the message that the job is too large for every node, with the largest node.
 
     >>> too_large(JobNeeds(64, 512), [NodeOutlook(4, 2048, is_free=True)])
     'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
@@ -115,7 +119,8 @@ def cores(count: int) -> str:
 
 
 def cannot_go_on(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the message that names what a node needs to continue the job; empty if one of these nodes has it.
+    """Return the message that names the properties a node needs to continue the job, or "" if one of these nodes has
+    them.
 
     >>> wish = JobNeeds(1, 512, saved_on="n9", lacking={"n1": "CRIU >= 4.2", "n2": "CRIU >= 4.2 and CPU feature amx"})
     >>> cannot_go_on(wish, [NodeOutlook(1, 512, name="n1"), NodeOutlook(1, 512, name="n2")])
@@ -134,7 +139,7 @@ def cannot_go_on(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
 
 
 def behind_others(group: str, shares: Shares) -> str:
-    """Return the message that jobs of other groups go first; empty if none do.
+    """Return the message that jobs of other groups come first, or "" if they do not.
 
     >>> behind_others("physics", Shares(capacity_cpus=8, holds_cpus={"physics": 6}, waiting=frozenset({"theory"})))
     'groups below their targets go first: theory; physics holds 6 cores, its target is 4'
@@ -149,9 +154,11 @@ def behind_others(group: str, shares: Shares) -> str:
 
 
 def waits_because(wish: JobNeeds, around: Surroundings) -> str:
-    """Return the first obstacle of the job, from those that only a person can remove to those that pass by themselves.
+    """Return the first obstacle of the job.
 
-    The answer also says if other groups go first.
+    Obstacles that only a person can remove come before those that pass by themselves.
+
+    The answer also mentions other groups that come first.
 
     >>> around = Surroundings(0, [NodeOutlook(4, 2048)], "", 0, 0, 10, 3600, 600)
     >>> waits_because(JobNeeds(1, 512), around)
@@ -172,7 +179,7 @@ def waits_because(wish: JobNeeds, around: Surroundings) -> str:
 
 
 def its_turn(before: int) -> str:
-    """Return the words for the jobs that go before another; empty if there are none.
+    """Return the words for the jobs that come before another, or "" if there are none.
 
     >>> its_turn(470), its_turn(0)
     ('; about 470 jobs of its group go before it: saved ones, then by priority, then by age', '')
@@ -200,7 +207,7 @@ def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
 
 
 def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the obstacle of a job that some node can run."""
+    """Return the obstacle of a job that fits some node."""
     usable = [node for node in nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
     turn = its_turn(wish.before)
