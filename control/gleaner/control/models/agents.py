@@ -22,11 +22,11 @@ class KnownAgent(Reply):
     phase: Phase
     scheduler_id: str | None
     end_s: float
-    """The shared end that the agent was submitted for."""
+    """The shared end for which the agent was submitted."""
     submitted_s: float
     registered_s: float | None
     ended_s: float | None
-    """The time at which the agent was done, by its own report."""
+    """The time at which the agent was done, as it reported."""
     reason: str
 
 

@@ -1,6 +1,6 @@
-"""The common parts of all models of the API: the base classes, names and numbers, and the body of an error.
+"""The common parts of the API's models: base classes, names and numbers, and the body of an error.
 
-Times are seconds since the epoch, durations seconds, memory MiB. Agents have models of their own, `agent.messages`.
+Times are seconds since the epoch, durations seconds, memory MiB. Agents have their own models in `agent.messages`.
 """
 
 from typing import TypeVar
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Reply(BaseModel):
-    """A value that control answers with: a `glean` of another version passes over fields that it does not know."""
+    """The base class of control's answers. A `glean` of another version ignores unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -18,11 +18,11 @@ R = TypeVar("R", bound=Reply)
 
 
 def replaced(value: R, **fields: object) -> R:
-    """Return the value with other values in these fields. They are not validated."""
+    """Return a copy of the value with new values in these fields. They are not validated."""
     return value.model_copy(update=fields)
 
 
 class Problem(Reply):
-    """Every error's body: one line that says what is wrong and what to do."""
+    """The body of every error: one line with the fault and the remedy."""
 
     detail: str

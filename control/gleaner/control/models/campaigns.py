@@ -16,7 +16,7 @@ class KnownCampaign(Reply):
 
 
 class CampaignStatus(Reply):
-    """The number of jobs in each state, of a campaign or (`campaign` None) of all that the caller may see."""
+    """The number of jobs in each state, of a campaign or (`campaign` None) of all that the caller is allowed to see."""
 
     campaign: int | None
     new: int
@@ -29,5 +29,5 @@ class CampaignStatus(Reply):
 
     @property
     def unfinished(self) -> int:
-        """The number of jobs that have not ended."""
+        """Return the number of jobs that have not ended."""
         return self.new + self.running + self.saved

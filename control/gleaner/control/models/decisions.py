@@ -7,11 +7,11 @@ from gleaner.control.models.base import Reply
 
 
 class DecisionKind(StrEnum):
-    """The effect of a decision on the jobs that it is about."""
+    """The effect of a decision on the jobs that it concerns."""
 
     START = "start"
     VICTIM = "victim"
-    """The job is to free what it holds."""
+    """The job must free its resources."""
     HOLD = "hold"
     MIGRATE = "migrate"
 
@@ -19,7 +19,8 @@ class DecisionKind(StrEnum):
 class DecisionRow(Reply):
     """One decision about jobs: the input of a policy and its answer.
 
-    `given` holds the whole input, that of other groups too: their cores, and the numbers and sizes of their jobs.
+    `given` contains the whole input, including that of other groups: their cores, and the numbers and sizes of their
+    jobs.
     """
 
     id: int
@@ -28,8 +29,8 @@ class DecisionRow(Reply):
     """start, victim, hold or migrate."""
     policy: str
     acted: bool
-    """False: a dry run, nothing was done."""
+    """False for a dry run, in which the decision was not carried out."""
     subjects: tuple[str, ...]
-    """The jobs that it is about: `job 7` of the queue, `slurm 4711` of the scheduler."""
+    """The jobs that the decision concerns: `job 7` of the queue, `slurm 4711` of the scheduler."""
     given: dict[str, Any]
     answer: dict[str, Any]

@@ -21,52 +21,54 @@ class DrainTask(StrEnum):
 
     DRAIN = "drain"
     DRY_RUN = "dry run"
-    """Say what a drain would do."""
+    """Report what a drain would do."""
     RESUME = "resume"
 
 
 class DrainPhase(StrEnum):
-    """The progress of a request. Each phase is written down before its work is done, so that a killed control goes on
-    there."""
+    """The progress of a request.
+
+    Each phase is recorded before its work begins, so that a restarted control continues there.
+    """
 
     ASKED = "asked"
     MARKING = "marking"
-    """The nodes are being marked, and their jobs looked at."""
+    """The nodes are being marked, and their jobs examined."""
     EMPTYING = "emptying"
     SETTING_BACK = "setting back"
     EMPTY = "empty"
-    """Done: nothing runs there any more."""
+    """Finished: nothing runs there any more."""
     LOOKED = "looked"
-    """Done: a dry run."""
+    """Finished: this was a dry run."""
     REFUSED = "refused"
-    """Nothing was done, or it was undone."""
+    """Nothing was changed, or every change was undone."""
     RESUMED = "resumed"
     STOPPED = "stopped"
-    """Somebody else has set a node back meanwhile."""
+    """Another person or program has resumed a node meanwhile."""
 
 
 OVER = (DrainPhase.EMPTY, DrainPhase.LOOKED, DrainPhase.REFUSED, DrainPhase.RESUMED, DrainPhase.STOPPED)
 
 
 class DrainRequest(Shape):
-    """Nodes to empty, as in Slurm's lists: `node[1-3]`."""
+    """Nodes to drain, in the notation of Slurm's lists: `node[1-3]`."""
 
     nodes: Nodes
     spanning: Spanning = Spanning.REFUSE
     """The treatment of a job that also runs on other nodes."""
     leave_others: Flag = False
-    """Be done when nothing is left that may be touched."""
+    """True if the drain ends when only jobs are left that must not be disturbed."""
     dry_run: Flag = False
 
 
 class ResumeRequest(Shape):
-    """Nodes to use again."""
+    """Nodes to resume."""
 
     nodes: Nodes
 
 
 class DrainedJob(Reply):
-    """A job of Slurm's on nodes that are drained."""
+    """A Slurm job on nodes that are drained."""
 
     job: str
     user: str
@@ -76,12 +78,13 @@ class DrainedJob(Reply):
     until_s: float | None
     """The latest time at which the scheduler ends the job."""
     at_first: int = 1
-    """The number of jobs of our queue that the agent had when it was first seen; 1 for a job that is no agent."""
+    """The number of our queue's jobs that the agent had when the drain first saw it, or 1 for a job that is no
+    agent."""
     left: int = 1
     told_s: float | None = None
     gone_s: float | None = None
     released: bool = False
-    """True if it has been let into Slurm's queue again, or needs no such thing."""
+    """True if the job has been released to Slurm's queue again, or needs no release."""
 
 
 class DrainRow(Reply):
@@ -96,12 +99,12 @@ class DrainRow(Reply):
     leaves_others: bool = False
     asked_s: float
     ended_s: float | None = None
-    """The end of the drain; None while it goes on."""
+    """The end of the drain, or None while it is in progress."""
     said: str = ""
-    """The reason why the drain waits, was refused, or would be refused; empty if there is none."""
+    """The reason why the drain waits, was refused, or would be refused; "" if there is none."""
     jobs: tuple[DrainedJob, ...] = ()
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more will be done for it."""
+        """Return True if the request is finished."""
         return self.phase in OVER

@@ -6,41 +6,41 @@ from gleaner.control.models.base import Reply
 
 
 class Health(Reply):
-    """The health of control: the only answer that needs no token."""
+    """The health of control, which is also shown to callers without a token."""
 
     status: str
     leader: bool
     has_leader: bool
-    """True if this or another control program leads."""
+    """True if this control program or another one leads."""
     version: str
     queue: str
-    """`ok`, or what is wrong with the database."""
+    """`ok`, or a description of the database's fault."""
     storage: str = "ok"
-    """`ok`, or what is wrong with the storage."""
+    """`ok`, or a description of the storage's fault."""
     failing: tuple[str, ...] = ()
-    """The steps of control whose last round failed by a bug; control's log says how."""
+    """The steps of control whose last round failed because of a bug. Control's log has the details."""
     step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])
-    """By step, the seconds since its last good round. Only the control program that leads has most of them."""
+    """For each step, the seconds since its last success. Only the leading control program has most of them."""
     step_every_s: dict[str, float] = Field(default_factory=dict[str, float])
-    """By step, the pause between two rounds, in seconds."""
+    """For each step, the pause between two rounds, in seconds."""
     now_s: float | None = None
-    """The time by control's clock, seconds since the epoch."""
+    """The time by control's clock, in seconds since the epoch."""
     started_s: float | None = None
-    """The start of control by its clock: settings that were changed since are not in force."""
+    """The start of control by its clock. Settings that were changed later are not in force."""
     last_poll_age_s: float | None = None
-    """The age of the last successful look at the cluster; None if there was none yet."""
+    """The age of the last successful snapshot of the cluster, or None before the first."""
     storage_id: str = ""
-    """The number of control's storage folder, by which a node knows that it sees the same one; empty until it was
+    """The number of control's storage folder, with which a node checks that it has the same folder; "" until it was
     read."""
     storage_inode: int = 0
-    """The inode of the file with that number, and the time of its last change: a copy of the folder has others."""
+    """The inode of the file with that number, and the time of its last change. In a copy of the folder they differ."""
     storage_changed_s: float = 0.0
     agent_program: str = ""
-    """The program that control starts on nodes, by which a node's `glean doctor` sees whether it has it; empty where
-    agents run on control's machine."""
+    """The program that control starts on nodes. A node's `glean doctor` checks that it exists. It is "" if agents run
+    on control's machine."""
     agent_logs: str = ""
-    """The folder on nodes into which Slurm writes what an agent prints: without it no agent starts."""
+    """The folder on nodes into which Slurm writes the output of an agent. Without it agents do not start."""
     round_length_s: float | None = None
-    """The length of a round, by which a node's `glean doctor` sees whether its agents have time for a job."""
+    """The length of a round, with which a node's `glean doctor` checks that its agents have time for a job."""
     least_slice_s: float | None = None
     """The shortest time for which control submits an agent."""

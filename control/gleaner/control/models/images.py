@@ -1,4 +1,4 @@
-"""Container images that groups push, and the rows that answer it."""
+"""Container images that groups push, and the rows of the answers."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,18 +11,18 @@ from gleaner.control.models.base import Reply
 from gleaner.control.models.uploads import UploadBytes
 
 EVERYBODY = "*"
-"""In place of a group: the image is one that an admin has published for the jobs of all groups."""
+"""The group of an image that an admin has published for the jobs of all groups."""
 ImageName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,62})?$")
 ]
-"""A group's own name for an image, with a tag or without one: `pythia:8.3`. It has no slash, so it never hides an image
-of the site's (`gleaner/pi`)."""
+"""A group's own name for an image, with or without a tag: `pythia:8.3`. It has no slash, so it never hides an image of
+the site (`gleaner/pi`)."""
 RegistryImage = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$")]
-"""A name by which a registry has an image: `registry.site/physics/pythia:8.3`."""
+"""A registry's name for an image: `registry.site/physics/pythia:8.3`."""
 
 
 def dockers_word(architecture: str) -> str:
-    """Return Docker's word for an architecture that the kernel names.
+    """Return Docker's word for an architecture, from the kernel's name.
 
     >>> dockers_word("x86_64"), dockers_word("riscv64")
     ('amd64', 'riscv64')
@@ -31,7 +31,7 @@ def dockers_word(architecture: str) -> str:
 
 
 def registry_refusal(image: str, allowed: Sequence[str]) -> str:
-    """Return one line that says why an image in a registry may not be pushed; "" if it may."""
+    """Return, in one line, why an image in a registry must not be pushed, or "" if it can be pushed."""
     if any(matches(image, pattern) for pattern in allowed):
         return ""
     what = f"only {', '.join(allowed)}" if allowed else "none"
@@ -48,38 +48,38 @@ def tagged(name: str) -> str:
 
 
 class ImagePush(Shape):
-    """An image that has been sent whole, in the form in which it is stored."""
+    """An image that was uploaded completely, in the form in which it is stored."""
 
     name: ImageName
     image_id: Digest
-    """The digest of its configuration."""
+    """The digest of the image's configuration."""
     size_bytes: UploadBytes
-    """The size of what was sent."""
+    """The size of the upload."""
     group: Name | None = None
-    """Only an admin may name a group other than the token's own."""
+    """The group. Only an admin can name a group other than the token's own."""
     registry_image: RegistryImage | None = None
     """The registry's name, if the client has fetched the image from a registry."""
 
 
 class SiteImage(Reply):
-    """An image that nodes have and that a job can name, although no group has pushed it."""
+    """An image on the nodes that a job can name, although it was not pushed by a group."""
 
     name: str
     nodes: int
-    """The number of these agents that have it."""
+    """The number of these agents that have the image."""
 
 
 class SiteImages(Reply):
-    """The images that live agents reported when they began, or if none lives, the agents that ended last."""
+    """The images that live agents reported at their start. If no agent is live, those of the agents that ended last."""
 
     agents: int
     """The number of live agents."""
     images: tuple[SiteImage, ...]
-    """Sorted by name."""
+    """The images, sorted by name."""
     brings: tuple[str, ...]
-    """Patterns of the names of images that a node brings when a job needs one."""
+    """Patterns of the names of images that a node pulls when a job needs one."""
     registries: tuple[str, ...] = ()
-    """Patterns of the names of images in registries that a client may fetch and push."""
+    """Patterns of the names of images in registries that a client is allowed to fetch and push."""
 
 
 class ImageRow(Reply):
@@ -87,13 +87,13 @@ class ImageRow(Reply):
 
     name: str
     group: str
-    """`*` if an admin has published it for all groups."""
+    """The group, or `*` if an admin has published the image for all groups."""
     image_id: str
     architecture: str
     size_bytes: int
-    """The size of its archive in the storage: all its layers, uncompressed."""
+    """The size of its archive in the storage, with all its layers uncompressed."""
     pushed_s: float
     pusher: str
     """The user who pushed it."""
     jobs: int
-    """The jobs of its group, or of all, that were submitted with this very image and have not ended."""
+    """The number of unended jobs, of its group or of all groups, that were submitted with this image."""

@@ -1,7 +1,7 @@
-"""Files and folders that jobs read: what is sent, and how a job names them.
+"""Files and folders that jobs read: the form in which they are sent, and their names in a job.
 
-An input is a tar archive whose one member, `content`, is the file or folder. It is known by the archive's SHA-256, so
-a group stores it once, however many jobs read it.
+An input is a tar archive whose only member, `content`, is the file or folder. It is identified by the archive's
+SHA-256, so a group stores it once, however many jobs read it.
 """
 
 from typing import Annotated
@@ -19,15 +19,15 @@ class JobInput(Reply):
     name: str
     into_job: bool
     content: str | None = None
-    """None: it comes from a URL, and nobody has fetched it yet."""
+    """The digest of the content. None: the input comes from a URL, and has not been fetched yet."""
     size_bytes: int | None = None
     url: str | None = None
     sha256: str | None = None
-    """As it was submitted with the URL."""
+    """The digest that was submitted with the URL."""
 
     @property
     def spec(self) -> InputSpec | UrlInputSpec:
-        """The input as another job names it. What a URL has is fetched anew."""
+        """Return the input in the form in which another job names it. The content of a URL is fetched again."""
         if self.url is not None:
             return UrlInputSpec(name=self.name, url=self.url, sha256=self.sha256, into_job=self.into_job)
         return InputSpec(name=self.name, content=str(self.content), into_job=self.into_job)
@@ -38,17 +38,17 @@ class InputList(Shape):
 
     contents: Annotated[tuple[Digest, ...], Field(fail_fast=True, max_length=MOST_INPUTS)]
     group: Name | None = None
-    """Only an admin may name a group other than the token's own."""
+    """The group. Only an admin can name a group other than the token's own."""
 
 
 class InputMissing(Reply):
-    """The inputs that the group has not stored, in the order of the question, each once."""
+    """The inputs that the group has not stored, in the order of the request, each once."""
 
     missing: tuple[str, ...]
 
 
 class InputPut(Shape):
-    """An input whose tar archive has been sent whole."""
+    """An input whose tar archive was uploaded completely."""
 
     content: Digest
     size_bytes: UploadBytes
@@ -62,4 +62,4 @@ class InputRow(Reply):
     group: str
     size_bytes: int
     used_s: float
-    """The latest time at which somebody stored it, or submitted a job with it."""
+    """The latest time at which a user stored the input or submitted a job with it."""

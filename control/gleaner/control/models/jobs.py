@@ -22,7 +22,7 @@ def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Submission(Shape):
-    """One job, or with `indices` a campaign of one job an index."""
+    """One job, or with `indices` a campaign of one job for each index."""
 
     job: JobSpec
     indices: (
@@ -34,7 +34,7 @@ class Submission(Shape):
         | None
     ) = None
     group: Name | None = None
-    """Only an admin may name a group other than the token's own."""
+    """The group. Only an admin can name a group other than the token's own."""
     hold: Flag = False
 
 
@@ -44,7 +44,7 @@ class Submitted(Reply):
     campaign: int | None
     jobs: tuple[int, ...]
     warning: str = ""
-    """A sentence on what might go wrong with them; empty: nothing is foreseen."""
+    """A warning about the jobs in one sentence, or ""."""
 
 
 class JobRow(Reply):
@@ -68,7 +68,7 @@ class JobRow(Reply):
     submitted_s: float
     ended_s: float | None
     submitter: str = ""
-    """The user who submitted the job; empty for a job from before that was stored."""
+    """The user who submitted the job, or "" for jobs that are older than this field."""
 
 
 class Ending(StrEnum):
@@ -78,16 +78,16 @@ class Ending(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     LOST = "lost"
-    """Its agent fell silent."""
+    """The agent of the attempt fell silent."""
     FORGOTTEN = "forgotten"
-    """Its agent lives but does not name the attempt: the answer to the claim never arrived there."""
+    """The agent is live but does not list the attempt, because the answer to its claim never arrived."""
     RETURNED = "returned"
-    """It ended without a save and without a result."""
+    """The attempt ended without a save and without a result."""
     CANCELLED = "cancelled"
 
 
 class AttemptRow(Reply):
-    """One claim of a job by one agent, and how its time was spent."""
+    """One claim of a job by one agent, with the use of its time."""
 
     attempt: int
     agent: str
@@ -95,16 +95,16 @@ class AttemptRow(Reply):
     claimed_s: float
     ended_s: float | None
     ending: Ending | None
-    """None while it lives."""
+    """The way in which the attempt ended, or None while it runs."""
     why: ReturnReason | None = None
-    """The reason of a returned attempt; `detail` begins with it."""
+    """The reason of a returned attempt. `detail` begins with it."""
     detail: str
     started_s: float | None
     from_attempt: int | None
-    """The checkpoint it went on from; None: from the beginning."""
+    """The checkpoint from which the attempt continued, or None if it started from the beginning."""
     from_number: int | None
     start_s: float = 0.0
-    """For inputs, the image, and the start of a new job."""
+    """The time to fetch inputs and the image, and to start a new job."""
     restore_s: float
     compute_s: float
     save_s: float
@@ -112,18 +112,18 @@ class AttemptRow(Reply):
     @computed_field  # type: ignore[prop-decorator]  # mypy takes no decorator above a property
     @property
     def restored_from(self) -> str | None:
-        """The checkpoint it went on from, as ATTEMPT/NUMBER."""
+        """Return the checkpoint from which the attempt continued, as ATTEMPT/NUMBER."""
         return None if self.from_attempt is None else f"{self.from_attempt}/{self.from_number}"
 
 
 NOTHING_TO_KEEP = "nothing to keep"
-"""The event of a pattern of `outputs` that fitted no file of the job's result. The detail is the pattern."""
+"""The event of a pattern of `outputs` that matched no file of the job's result. The detail is the pattern."""
 NOT_SAVED = "not saved"
-"""The event of a save that failed while its attempt goes on."""
+"""The event of a save that failed although its attempt continues."""
 
 
 class EventRow(Reply):
-    """Something that happened to a job."""
+    """An event in a job's life."""
 
     at_s: float
     what: str
@@ -131,7 +131,7 @@ class EventRow(Reply):
 
 
 class CheckpointRow(Reply):
-    """A checkpoint that the queue still names."""
+    """A checkpoint that is recorded in the queue."""
 
     attempt: int
     number: int
@@ -140,52 +140,54 @@ class CheckpointRow(Reply):
 
 
 class JobDetail(Reply):
-    """All that is known of one job."""
+    """All known facts of one job."""
 
     job: JobRow
     spec: JobSpec
-    """The specification with which it was accepted, with its numbers filled in."""
+    """The specification with which the job was accepted, with its numbers completed."""
     image_id: str | None = None
-    """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
+    """The id of the group's image with this name at the submission. None: the group had not pushed one."""
     inputs: tuple[JobInput, ...] = ()
     unmatched: tuple[str, ...] = ()
-    """The patterns of `outputs` that have fitted no file of the result."""
+    """The patterns of `outputs` that matched no file of the result."""
     delivery: DeliveryRow | None = None
-    """None: the job names no target, or has not succeeded yet."""
+    """The delivery of the result. None: the job names no target, or has not succeeded yet."""
     counted_s: float = 0.0
-    """The seconds computed that count against such a limit: all but what was lost since a last checkpoint."""
+    """The computing time, in seconds, that counts against such a limit. Time that was lost since a checkpoint is
+    excluded."""
     failed_because: str | None = None
-    """The reason why the job has failed, in one line; None if it has not."""
+    """The reason why the job has failed, in one line, or None if it has not failed."""
     last_failure: str | None = None
-    """The reason why its newest try failed, in one line, if the job goes on all the same."""
+    """The reason why its latest try failed, in one line, if the job continues nevertheless."""
     failures: int
     unsaved_because: str | None = None
-    """The reason why the newest slice to end could not be saved, in one line; None if it was, or did not need to be."""
+    """The reason why the slice that ended last could not be saved, in one line. None: it was saved, or needed no
+    save."""
     not_saved_because: str | None = None
-    """The reason why the slice that runs could not be saved so far, in one line; None if no save of it has failed."""
+    """The reason why the running slice could not be saved so far, in one line. None: no save of it has failed."""
     waits_because: str | None
-    """The reason why the job does not run now, in one line; None unless the job waits."""
+    """The reason why the job does not run now, in one line. None unless the job waits."""
     attempts: tuple[AttemptRow, ...]
     events: tuple[EventRow, ...]
-    """The first events of the job and its newest ones; those between them are not kept."""
+    """The first events of the job and its latest ones. The events in between are not kept."""
     checkpoints: tuple[CheckpointRow, ...]
     output_bytes: int | None
 
 
 class JobFilter(Shape):
-    """The choice of jobs to list: all given conditions must hold."""
+    """The selection of jobs to list. All given conditions must be satisfied."""
 
     state: State | None = None
     group: Name | None = None
     campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
     held: bool | None = None
     after: int = Field(default=0, ge=0, le=MAX_ID)
-    """Only jobs with a higher id: the last one of the page before."""
+    """Only jobs with a higher id than the last one of the previous page."""
     limit: int = Field(default=100, ge=1, le=1000)
 
 
 class JobList(Reply):
-    """A page of jobs, by ascending id, and how many match in all."""
+    """A page of jobs, by ascending id, and the number of all matching jobs."""
 
     jobs: tuple[JobRow, ...]
     total: int
@@ -198,19 +200,19 @@ class Priority(Shape):
 
 
 class LogPage(Reply):
-    """Lines of a job's output from `first` on; `ended`: no more will come.
+    """Lines of a job's output from `first` on. `ended` means that no more lines will follow.
 
-    `first` is later than the one asked for if control no longer keeps the lines in between.
+    `first` is later than the requested line if control no longer has the lines in between.
     """
 
     first: int
     lines: tuple[str, ...]
     next: int | None = None
-    """The first line of the next page, if there is one: a page has a bound in lines and one in bytes."""
+    """The first line of the next page, if there is one. A page is limited in lines and in bytes."""
     ended: bool
 
 
 class MigrateRequest(Shape):
-    """The node on which a job is to continue. None: any other node."""
+    """The node on which a job is to continue, or None for any other node."""
 
     to: Name | None = None

@@ -4,7 +4,7 @@ from gleaner.control.models.base import Reply
 
 
 class NodeRow(Reply):
-    """One node as the scheduler sees it, with what Gleaner knows of it."""
+    """One node as the scheduler shows it, with Gleaner's records of it."""
 
     name: str
     cpus: int
@@ -17,19 +17,19 @@ class NodeRow(Reply):
     failures: int
     excluded_until_s: float | None
     distrusted: str = ""
-    """The reason why the node gets no job or one; empty if the node is trusted."""
+    """The reason why the node gets no job or only one, or "" if the node is trusted."""
     drained: str = ""
-    """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
+    """The user who drained the node through Gleaner, and the jobs that are left there; otherwise ""."""
     wrong: tuple[str, ...] = ()
-    """Faults of the node or of slurm.conf that an admin has to mend, one line each."""
+    """Faults of the node or of slurm.conf that an admin has to fix, one line for each."""
     slices_in_day: int = 0
-    """The slices that ended there in the last 24 hours."""
+    """The number of slices that ended there in the last 24 hours."""
     lost_in_day: int = 0
-    """Those of them that had computed something in vain, not by their user's will."""
+    """The number of those slices that lost computing time, without those that their users ended."""
 
     @property
     def unused(self) -> str:
-        """The word for a node on which an agent could start; empty for others."""
+        """Return the word for a node on which an agent could start, or "" for other nodes."""
         return "" if not self.idle else "planned for another job" if "planned" in self.state else "idle"
 
 
@@ -37,11 +37,11 @@ class ClusterStatus(Reply):
     """The cluster at the last poll."""
 
     read_s: float | None
-    """None: not read yet."""
+    """The time of the poll, or None before the first one."""
     stale: bool
     problem: str
-    """The reason why the last poll failed; empty if it did not."""
+    """The reason why the last poll failed, or "" if it did not."""
     boundary_s: float
     waiting: str = ""
-    """A line on the agents that Slurm has not started yet; empty if there are none."""
+    """A line on the agents that Slurm has not started yet, or "" if there are none."""
     nodes: tuple[NodeRow, ...]

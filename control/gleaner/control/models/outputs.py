@@ -12,7 +12,7 @@ class DeliveryPhase(StrEnum):
     WAITING = "waiting"
     DELIVERED = "delivered"
     FAILED = "failed"
-    """Given up. The result is in the storage all the same."""
+    """The delivery was given up. The result is still in the storage."""
 
 
 class DeliveryRow(Reply):
@@ -21,24 +21,24 @@ class DeliveryRow(Reply):
     to: str
     phase: DeliveryPhase
     tries: int
-    """The number of times that an agent has begun with it. It guards the agents' reports."""
+    """The number of tries that agents have begun. It guards the agents' reports."""
     agent: str | None
-    """The agent that is at it."""
+    """The agent that is delivering the result."""
     problem: str
-    """Why the latest try failed; empty if it has not."""
+    """The reason why the latest try failed, or "" if it did not."""
     files: int | None
     size_bytes: int | None
     ended_s: float | None
-    """The time at which all was there, or at which it was given up."""
+    """The time at which the delivery was complete or was given up."""
 
     @property
     def trouble(self) -> str:
-        """Return the problem of a delivery that has not ended, in words; "" if it has none."""
+        """Return, in words, the problem of a delivery that has not ended, or "" if it has none."""
         return f"the last try failed: {self.problem}" if self.problem else ""
 
 
 def for_group(targets: Iterable[str], group: str) -> tuple[str, ...]:
-    """Return the allowed targets for one group: `{group}` in them is its name.
+    """Return the allowed targets for one group, with `{group}` replaced by its name.
 
     >>> for_group(["file:///data/{group}/"], "atlas")
     ('file:///data/atlas/',)

@@ -4,7 +4,7 @@ from gleaner.control.models.base import Reply
 
 
 class OwnerRow(Reply):
-    """One owner, with its entitlement and the CPUs that it has."""
+    """One owner, with its entitlement and the CPUs that it uses."""
 
     owner: str
     entitled_cpus: int
@@ -16,7 +16,7 @@ class OwnerRow(Reply):
 
 
 class WaitingRow(Reply):
-    """One waiting job of an owner, and the decision on it at the last look."""
+    """One waiting job of an owner, and the decision on it in the last snapshot."""
 
     job: str
     owner: str
@@ -29,12 +29,12 @@ class WaitingRow(Reply):
 
 
 class OwnersStatus(Reply):
-    """The state of entitlements at the last look."""
+    """The state of entitlements in the last snapshot."""
 
     mode: str
     """`off`, `dry-run` or `on`."""
     read_s: float | None
-    """None: not read yet."""
+    """The time of the snapshot, or None before the first one."""
     problem: str
     cpus: int
     idle_cpus: int

@@ -1,4 +1,4 @@
-"""The report of a month: what became of the nodes' time, and who got what was harvested."""
+"""The report of a month: the use of the nodes' time, and the users who got the harvested part."""
 
 from pydantic import Field
 
@@ -7,27 +7,27 @@ from gleaner.control.models.base import Reply
 
 
 class ReportFilter(Shape):
-    """The choice of a month; empty: this month."""
+    """The selection of a month. Empty: this month."""
 
     month: str = Field(default="", pattern=r"^((19|20)[0-9]{2}-(0[1-9]|1[0-2]))?$", examples=["2026-10"])
-    """As in 2026-10."""
+    """The month in the form 2026-10."""
     accounting: bool = False
-    """True: ask Slurm's accounting, too. For admins."""
+    """True adds two figures of Slurm's accounting. Only admins can request them."""
 
 
 class RegularWaits(Reply):
-    """The waits of the regular jobs that started in the month, in seconds, by Slurm's accounting."""
+    """The waiting times, in seconds, of the regular jobs that started in the month, from Slurm's accounting."""
 
     jobs: int
     mean_wait_s: float | None
-    """None if no job started."""
+    """The mean waiting time, or None if no job started."""
     median_wait_s: float | None
     late_wait_s: float | None
-    """One job in twenty has waited for longer."""
+    """The 95th percentile."""
 
 
 class RegularHarm(Reply):
-    """The delays of regular jobs that waited for agents to leave their nodes: at least these, in seconds."""
+    """The delays, in seconds, of regular jobs that waited for agents to leave their nodes. They are lower bounds."""
 
     jobs: int
     sum_s: float
@@ -37,29 +37,29 @@ class RegularHarm(Reply):
 
 
 class ReportRow(Reply):
-    """The time of one user's jobs in one group: of their slices that ended in the month. Hours are hours of cores."""
+    """The time of one user's jobs in one group, of their slices that ended in the month. Hours are core hours."""
 
     group: str
     user: str
-    """Empty for jobs from before users were recorded."""
+    """The user, or "" for jobs that are older than this field."""
     slices: int
     harvested_core_h: float
-    """Computed, and held by a checkpoint or a result."""
+    """Computing time that is kept in a checkpoint or a result."""
     saving_core_h: float
     restoring_core_h: float
     starting_core_h: float
-    """For inputs, images, and the start of new jobs."""
+    """The time for inputs, images, and the start of new jobs."""
     lost_core_h: float
-    """Computed, and in no checkpoint and no result."""
+    """Computing time that is in no checkpoint and no result."""
 
 
 class MonthReport(Reply):
-    """One month, or what has passed of it. Hours of nodes are those that control saw; the rest is unknown."""
+    """One month, or the past part of it. Node hours are those that control saw; the others are unknown."""
 
     summary: str
-    """One sentence: the harvest, its share of the idle time, and what regular jobs paid."""
+    """One sentence with the harvest, its share of the idle time, and the delays of regular jobs."""
     month: str
-    """As in 2026-10."""
+    """The month in the form 2026-10."""
     begin_s: float
     end_s: float
     """The end of the month, or now."""
@@ -68,34 +68,35 @@ class MonthReport(Reply):
     regular_node_h: float
     agents_node_h: float
     harvested_node_h: float
-    """Of the agents' node hours, the part of their cores' time, and so are the next ones."""
+    """The node hours of agents in which their cores computed for jobs. The next fields are further parts."""
     saving_node_h: float
     restoring_node_h: float
     starting_node_h: float
     lost_node_h: float
     unused_node_h: float
-    """Agents had no job, or one that has not reported yet."""
+    """The hours of agents without a job, or with one that has not reported yet."""
     idle_node_h: float
     idle_without_node_h: float
-    """The idle hours of nodes, had there been no agents: those that were idle, and those that agents had."""
+    """The node hours that would have been idle without agents: the idle hours and those of agents."""
     unusable_node_h: float
-    """Down, drained or powered off."""
+    """The nodes were down, drained or powered off."""
     harvested_core_h: float
     saving_core_h: float
     restoring_core_h: float
     starting_core_h: float
     lost_core_h: float
     harm_day: RegularHarm
-    """Of the jobs that started in the last 24 hours."""
+    """The delays of the jobs that started in the last 24 hours."""
     harm_month: RegularHarm
     stored_bytes: dict[str, int]
-    """By group, the bytes that its checkpoints and results have in the storage now."""
+    """The bytes of each group's checkpoints and results in the storage now."""
     energy_kwh: float | None
-    """The energy of the agents; an estimate is hours of cores times `[history] watts_per_core`. None: it is not set."""
+    """The energy of the agents. An estimate is the core hours times `[history] watts_per_core`. None: the setting is
+    missing."""
     energy_is_measured: bool = False
-    """True if Slurm has measured it, which only the report with `accounting` knows."""
+    """True if Slurm has measured the energy, which is known only with `accounting`."""
     regular: RegularWaits | None = None
-    """None unless `accounting` was asked for."""
+    """The waiting times of regular jobs. None unless `accounting` was requested."""
     group: str | None
-    """The group whose jobs these are; None for all groups."""
+    """The group of the jobs in this report. None: all groups."""
     rows: tuple[ReportRow, ...]

@@ -1,4 +1,4 @@
-"""Searches for jobs and campaigns, page by page, as people look for them."""
+"""Searches for jobs and campaigns, page by page."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,13 +15,13 @@ LAST_PAGE = 20_000
 
 
 class Search(Shape):
-    """A search: text, order and page. What a form leaves empty is not asked for."""
+    """A search with its text, order and page. Empty fields of a form do not restrict it."""
 
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
     """A number, or a part of a name or of a submitter."""
     page: int = Field(default=1, ge=1, le=LAST_PAGE)
     done: Annotated[str, StringConstraints(max_length=20)] = ""
-    """The act that led here; the page says that it is done."""
+    """The action that led here, which the page confirms."""
 
     @model_validator(mode="before")
     @classmethod
@@ -30,12 +30,12 @@ class Search(Shape):
 
     @property
     def skipped(self) -> int:
-        """The number of rows on the pages before."""
+        """Return the number of rows on the previous pages."""
         return (self.page - 1) * ROWS_A_PAGE
 
 
 class JobSearch(Search):
-    """A search for jobs: all given conditions must hold."""
+    """A search for jobs. All given conditions must be satisfied."""
 
     state: State | None = None
     outcome: Outcome | None = None
@@ -44,7 +44,8 @@ class JobSearch(Search):
     held: bool | None = None
     order: Literal["id", "-id", "name", "-name", "state", "-state", "priority", "-priority", "attempt", "-attempt",
                    "ended_s", "-ended_s"] = "-id"  # fmt: skip
-    """The column that sorts the jobs; with a minus the largest come first. Equal ones stand by their ids."""
+    """The column by which the jobs are sorted. With a minus the largest come first. Equal jobs are sorted by their
+    ids."""
 
 
 class CampaignSearch(Search):
@@ -55,7 +56,7 @@ class CampaignSearch(Search):
 
 
 class JobPage(Reply):
-    """The jobs on one page of a search, and how many match in all."""
+    """The jobs on one page of a search, and the number of all matching jobs."""
 
     jobs: tuple[JobRow, ...]
     total: int
@@ -73,12 +74,12 @@ class CampaignRow(KnownCampaign):
 
     @property
     def jobs(self) -> int:
-        """The number of all its jobs."""
+        """Return the number of all jobs of the campaign."""
         return self.waiting + self.running + self.succeeded + self.failed + self.cancelled
 
 
 class CampaignPage(Reply):
-    """The campaigns on one page of a search, and how many match in all."""
+    """The campaigns on one page of a search, and the number of all matching campaigns."""
 
     campaigns: tuple[CampaignRow, ...]
     total: int

@@ -1,6 +1,6 @@
-"""Secrets: credentials that a group keeps, so that agents can read URLs that not everybody may read.
+"""Secrets: credentials that a group stores, so that agents can read protected URLs.
 
-The value goes one way: to control. No answer to a person has it.
+The value is sent only to control. No answer to a person contains it.
 """
 
 import json
@@ -28,11 +28,11 @@ def _for_urls(url: str) -> str:
 SecretUrl = Annotated[
     str, StringConstraints(pattern=r"^(s3|https|roots)://[!-~]+$", max_length=LONGEST_URL), AfterValidator(_for_urls)
 ]
-"""The beginning of the URLs for which a secret is."""
+"""The beginning of the URLs to which a secret applies."""
 
 
 class SecretPut(Shape):
-    """A secret to keep. What had the name before is replaced."""
+    """A secret to store. It replaces an older secret with the same name."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -41,7 +41,7 @@ class SecretPut(Shape):
     value: SecretStr
     """For `s3`: ACCESS_KEY:SECRET_KEY; for `https`: a bearer token, or USER:PASSWORD; for `roots`: a bearer token."""
     group: Name | None = None
-    """Only an admin may name a group other than the token's own."""
+    """The group. Only an admin can name a group other than the token's own."""
 
     @model_validator(mode="after")
     def _has_the_form(self) -> Self:
@@ -53,11 +53,11 @@ class SecretPut(Shape):
 
     @property
     def kind(self) -> CredentialKind:
-        """The form of the value."""
+        """Return the form of the value."""
         return credentials.kind(self.url, self.value.get_secret_value())
 
     def with_value(self) -> str:
-        """Return the JSON with the value, as it is sent to control; all other JSON has stars in its place."""
+        """Return the JSON with the value, as it is sent to control. All other JSON has stars in its place."""
         return json.dumps(self.model_dump(mode="json") | {"value": self.value.get_secret_value()})
 
 
@@ -67,7 +67,7 @@ class SecretRow(Reply):
     name: str
     group: str
     url: str
-    """The beginning of the URLs for which it is."""
+    """The beginning of the URLs to which it applies."""
     kind: CredentialKind
     set_s: float
     """The time at which it was set."""

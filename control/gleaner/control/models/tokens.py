@@ -16,30 +16,30 @@ class Role(StrEnum):
     AGENT = "agent"
     ADMIN = "admin"
     METRICS = "metrics"
-    """Reads `/metrics`, and nothing else."""
+    """Only for reading `/metrics`."""
 
 
 class TokenFilter(Shape):
-    """The choice of tokens to list."""
+    """The selection of tokens to list."""
 
     all: bool = False
-    """Also those that have ended."""
+    """True to include those that have ended."""
 
 
 class TokenRequest(Shape):
-    """A new token (agents get theirs from control itself)."""
+    """A new token. (Agents get theirs from control itself.)"""
 
     role: Annotated[str, StringConstraints(pattern="^(user|admin|metrics)$")]
     name: Name
     group: Name | None = None
     manager: Flag = False
-    """A user who may change all jobs of the group, and not only the own ones."""
+    """True for a user who is allowed to change all jobs of the group, and not only the user's own ones."""
     days: Annotated[int, Field(ge=1, le=36_500), NUMBER] | None = None
-    """The days after which the token ends; None if it does not end by itself."""
+    """The days after which the token ends, or None if it does not expire."""
 
 
 class TokenIssued(Reply):
-    """The secret, shown once; only its hash is stored."""
+    """The secret, which is shown once. Only its hash is stored."""
 
     token: str
     id: str = ""
@@ -50,20 +50,20 @@ class IssuedToken(Reply):
     """A token without its secret."""
 
     id: str
-    """For people: the beginning of its hash, which tells nothing of the secret."""
+    """The id for people, which is the beginning of the hash and reveals nothing about the secret."""
     role: Role
     name: str
     group: str | None
     manager: bool
-    """True if its owner may change all jobs of the group."""
+    """True if the owner is allowed to change all jobs of the group."""
     issued_s: float
     expires_s: float | None
-    """None: it does not end by itself."""
+    """The time at which the token expires, or None if it does not expire."""
     revoked_s: float | None
 
 
 class TokenRow(IssuedToken):
-    """A token in a list; or a browser's session, which its owner and admins can end like a token."""
+    """A token in a list, or a browser's session, which its owner and admins can end like a token."""
 
     session_of: str = ""
-    """Of a session: the token behind it, or `munge`. Empty: it is a token."""
+    """The token behind a session, or `munge`. Empty: the row is a token."""

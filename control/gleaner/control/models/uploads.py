@@ -1,7 +1,7 @@
-"""Images and inputs on their way to control: one file each, which a client sends part by part.
+"""Images and inputs that are uploaded to control, one file each, which a client sends in parts.
 
-A part is put at its place in the file. The answer is the size of what is there, so an upload that broke off continues
-from there. A part without content only asks.
+A part is stored at its position in the file. The answer is the size of the file so far, so an upload that was
+interrupted continues from there. A part without content only returns the size.
 """
 
 from typing import Annotated, Literal
@@ -12,11 +12,12 @@ from gleaner.agent.job_spec import NUMBER
 from gleaner.control.models.base import Reply
 
 UPLOADS = ".uploads"
-"""The folder in the storage with a folder for each kind, in that one for each group, and in that a file each."""
+"""The folder in the storage for uploads. It has a folder for each kind, that one a folder for each group, and that one
+a file for each upload."""
 KEEP_UPLOADS_S = 7 * 24 * 3600.0
-"""An upload that nobody goes on with is removed after this long."""
+"""An upload that does not grow is removed after this time."""
 PART_BYTES = 4 * 2**20
-"""The most that is sent at once."""
+"""The largest part that is sent at once."""
 MOST_BYTES = 200 * 2**30
 
 Kind = Literal["images", "inputs"]
@@ -24,6 +25,6 @@ UploadBytes = Annotated[int, Field(ge=0, le=MOST_BYTES), NUMBER]
 
 
 class Uploaded(Reply):
-    """The part of an upload that control has, from its beginning on."""
+    """The beginning of an upload that control has received."""
 
     size_bytes: int

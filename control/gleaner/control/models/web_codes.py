@@ -4,7 +4,7 @@ from gleaner.control.models.base import Reply
 
 
 class WebCode(Reply):
-    """A code that is good once, for a minute."""
+    """A code that can be used once, within a minute."""
 
     code: str
     expires_s: float
